@@ -1,0 +1,104 @@
+"""Batch-norm statistics for averaged weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+ForwardFn = Callable[[nn.Module, Any], Any]
+
+
+@torch.no_grad()
+def update_bn(
+    loader: Iterable[Any],
+    model: nn.Module,
+    forward_fn: ForwardFn | None = None,
+    device: torch.device | str | None = None,
+) -> None:
+    """Recompute the running statistics of every batch norm in `model` from one pass over `loader`.
+
+    Averaged weights produce activations that no running statistic has seen. Models trained with frozen
+    statistics, as in the paper's protocol, do not need this.
+
+    A batch may be a tensor, a tuple or list (its first item goes in), or a mapping (its items become keyword
+    arguments); anything else goes through `forward_fn(model, batch)`. Batches weigh by their size, so a
+    short last one does not count as a full one. Dropout stays off: the statistics are those inference sees.
+    Modes and momenta are as before afterwards, also when the pass raises.
+
+    >>> model = nn.Sequential(nn.BatchNorm1d(1))
+    >>> update_bn([torch.tensor([[1.0], [3.0]]), torch.tensor([[8.0], [8.0], [8.0], [8.0]])], model)
+    >>> model[0].running_mean.item()
+    6.0
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not norms:
+        return
+    device = next(model.parameters()).device if device is None else torch.device(device)
+    modes = {module: module.training for module in model.modules()}
+    momenta = {norm: norm.momentum for norm in norms}
+    before = [(norm, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]
+    sizes: dict[_BatchNorm, int] = dict.fromkeys(norms, 0)
+    rows: dict[_BatchNorm, int] = {}
+
+    def weigh(norm: nn.Module, args: tuple[Any, ...]) -> None:
+        # In the layer rather than in the loop: only it knows how many rows reach it, whatever the batch's shape.
+        assert isinstance(norm, _BatchNorm)
+        rows[norm] = args[0].shape[0]
+        norm.momentum = rows[norm] / (sizes[norm] + rows[norm])
+        sizes[norm] += rows[norm]
+
+    hooks = [norm.register_forward_pre_hook(weigh) for norm in norms]
+    n_batches = 0
+    try:
+        model.eval()
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.train()
+        for batch in loader:
+            n_batches += 1
+            if forward_fn is not None:
+                forward_fn(model, batch)
+            else:
+                _forward(model, _to(batch, device))
+        if n_batches == 0:
+            raise ValueError("update_bn needs at least one batch, and the loader gave none")
+    except BaseException:
+        for norm, buffers in before:  # half-reset statistics are worse than the old ones
+            for name, value in buffers.items():
+                norm.get_buffer(name).copy_(value)
+        raise
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+        for norm, momentum in momenta.items():
+            norm.momentum = momentum
+
+
+def _forward(model: nn.Module, batch: Any) -> None:
+    if isinstance(batch, Tensor):
+        model(batch)
+    elif isinstance(batch, Mapping):
+        model(**batch)
+    elif isinstance(batch, Sequence) and batch and isinstance(batch[0], Tensor):
+        model(batch[0])
+    else:
+        raise TypeError(
+            f"a batch must be a tensor, a tuple or list beginning with one, or a mapping; got {type(batch).__name__}: "
+            f"pass forward_fn(model, batch)"
+        )
+
+
+def _to(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: _to(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [_to(value, device) for value in batch]
+    return batch

@@ -1,0 +1,36 @@
+"""Averages in PyTorch's distributed checkpoints (DCP), loadable on another number of processes.
+
+Each rank writes its own shards; a checkpoint of two ranks loads on one or on four. The average's state may
+be one entry of a larger checkpoint:
+
+    dcp.save({"model": ..., "swad": averager.state_dict()}, checkpoint_id=path)
+    swad.checkpoint.load(averager, path, key="swad")
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from swad.average import Average
+
+
+def save(averager: Average, path: str | os.PathLike[str], key: str = "swad") -> None:
+    """Write the average's state as a distributed checkpoint of its own; every rank must call it."""
+    dcp_save({key: averager.state_dict()}, checkpoint_id=path)
+
+
+def load(averager: Average, path: str | os.PathLike[str], key: str = "swad") -> None:
+    """Read the state under `key` of a distributed checkpoint; every rank must call it.
+
+    DCP fills tensors in place and so needs to know them beforehand. Which pieces there are depends on where
+    the valley was, so the header is read first and room made for what it names.
+    """
+    header: dict[str, Any] = {key: {"header": ""}}
+    dcp_load(header, checkpoint_id=path)
+    state: dict[str, Any] = {key: averager.prepare_to_load(header[key]["header"])}
+    dcp_load(state, checkpoint_id=path)
+    averager.load_state_dict(state[key])

@@ -1,0 +1,227 @@
+"""Any number of averages on one trajectory, for the cost of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from swad.average import Average, _after_step, _AttachHandle
+from swad.pieces import Piece, Segment
+from swad.rules import OPEN
+from swad.valley import Status
+
+
+class SegmentFeed(Mapping[str, Average]):
+    """Keep one running sum of the current segment and hand it, whole, to every average at its end.
+
+    The cost of a step does not depend on how many averages ride along: all three semantics, other
+    tolerances, SMA and fixed windows share one addition. What does not take every update (an interval, an
+    EMA) cannot live on sums and is updated by itself, at the steps it takes.
+
+    >>> import torch, swad
+    >>> model = torch.nn.Linear(1, 1)
+    >>> feed = SegmentFeed(model, {
+    ...     "paper": swad.SWAD(model), "text": swad.SWAD(model, semantics="text"), "ema": swad.EMA(model),
+    ... })
+    >>> for step in range(1, 51):
+    ...     feed.update_parameters(model)
+    ...     if step % 10 == 0:
+    ...         statuses = feed.observe(1.0)
+    >>> statuses["paper"].start_step, statuses["ema"].n_averaged
+    (10, 50)
+    >>> with feed["text"].average_parameters(model):
+    ...     pass
+    """
+
+    def __init__(self, model: nn.Module, averages: Mapping[str, Average]) -> None:
+        if not averages:
+            raise ValueError("a feed needs at least one average")
+        self._averages = dict(averages)
+        self._segment = Segment()
+        self._updates = 0
+        self._observed = 0
+        self._skips: Tensor | None = None
+        self._attached: RemovableHandle | None = None
+        self._dense = [average for average in self._averages.values() if average.dense]
+        self._others = [average for average in self._averages.values() if not average.dense]
+        names = {name: list(average._tracked.averaged) for name, average in self._averages.items() if average.dense}
+        first = next(iter(names.values()), [])
+        for name, average in self._averages.items():
+            if average._shared or average.step:
+                raise ValueError(f"an average joins one feed, before its first update; {name} has begun already")
+            if average.dense and names[name] != first:
+                raise ValueError(f"averages on one feed average the same tensors; {name} has others: give it its own")
+        for average in self._dense:
+            average._shared, average._segment = True, self._segment
+            average._tracked = self._dense[0]._tracked  # the same tensors: found once per update, not once each
+            average._tracked.follow(model)
+
+    def __getitem__(self, name: str) -> Average:
+        return self._averages[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._averages)
+
+    def __len__(self) -> int:
+        return len(self._averages)
+
+    @property
+    def step(self) -> int:
+        """Updates made so far."""
+        self._resolve_skips()
+        return self._updates
+
+    @property
+    def should_stop(self) -> bool:
+        """No average can take anything more."""
+        return all(average._finished() for average in self._averages.values())
+
+    @property
+    def n_buffers(self) -> int:
+        """Weight-sized buffers held now by all together."""
+        return sum(average.n_buffers for average in self._averages.values()) + self._segment.allocated
+
+    def update_parameters(self, model: nn.Module | None = None) -> None:
+        """Take the weights after an optimiser step, for all averages."""
+        if self._attached is not None:
+            raise RuntimeError("attached to an optimiser, this feed is updated by its step: drop the extra call")
+        self._update(model, None)
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        """Update after every step `optimizer` really makes, from now on."""
+        if self._attached is not None:
+            raise RuntimeError("attached already: a feed follows one optimiser, or it would count steps twice")
+        self._attached = handle = _AttachHandle(self, _after_step(optimizer, self._update))
+        return handle
+
+    def count_replays(self, n: int = 1) -> None:
+        """Count `n` replays of a CUDA graph that captured `update_parameters`.
+
+        Fixed windows must not begin or end between two calls: `next_edge` says how far one may go.
+        """
+        edge = self.next_edge
+        if edge is not None and self._updates + n > edge:
+            raise ValueError(
+                f"a segment must be closed at update {edge}, got {n} replays from update {self._updates}: "
+                f"count up to the edge first"
+            )
+        self._close_if_due()
+        self._updates += n
+        self._segment.count(n)
+        self._segment.last = self._updates
+        for average in self._others:
+            average.count_replays(n)
+        self._sync_counts()
+
+    @property
+    def next_edge(self) -> int | None:
+        """The next update, beyond the last, at which some fixed window begins or ends."""
+        edges = (edge for average in self._dense for edge in average._edges() if edge > self._updates)
+        return min(edges, default=None)
+
+    def observe(self, loss: float | Tensor) -> dict[str, Status]:
+        """Take the live model's validation loss after an evaluation; every average says where it is."""
+        self._resolve_skips()
+        if self._updates <= self._observed:
+            raise RuntimeError(
+                f"observe needs an update since the last one, at update {self._observed}: "
+                f"call update_parameters after every optimiser step, observe once per evaluation"
+            )
+        for average in self._averages.values():
+            average._check_loss(float(loss))  # all or none: one that refuses must not find the others moved on
+        statuses = {name: average._observe(float(loss)) for name, average in self._averages.items()}
+        self._segment.clear()
+        self._observed = self._updates
+        if all(average._finished() for average in self._dense):
+            self._segment.release()
+        return statuses
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly from here, loadable with `weights_only=True`."""
+        self._resolve_skips()
+        self._sync_counts()
+        header: dict[str, Any] = {"updates": self._updates, "observed": self._observed}
+        tensors: dict[str, Any] = {}
+        if self._dense and self._segment.allocated:
+            header["segment"] = self._segment.header()
+            tensors = {OPEN: self._segment.tensors(self._dense[0]._tracked)}
+        return {
+            "header": json.dumps(header),
+            "tensors": tensors,
+            "averages": {name: average.state_dict() for name, average in self._averages.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken, with the same averages by name."""
+        if set(state["averages"]) != set(self._averages):
+            raise ValueError(
+                f"a feed resumes with its averages: {', '.join(state['averages'])} there, {', '.join(self)} here"
+            )
+        header = json.loads(state["header"])
+        for name, average in self._averages.items():
+            average.load_state_dict(state["averages"][name])
+        self._segment.clear()
+        if "segment" in header:
+            tracked = self._dense[0]._tracked
+            self._segment.adopt(Piece.from_state(header["segment"], state["tensors"][OPEN], tracked))
+            self._segment.first = int(header["segment"]["first"])
+        self._updates, self._observed, self._skips = int(header["updates"]), int(header["observed"]), None
+
+    def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+        for average in self._others:
+            average._update(model, skipped)
+        if not self._dense:
+            self._updates += 1
+            return
+        first = self._dense[0]
+        with torch.no_grad():
+            live = first._tracked.live(model)
+            first._require_live("update_parameters")
+            capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
+            if capturing:
+                first._require_capturable()
+                self._segment.keep = True
+            else:
+                self._close_if_due()
+                self._updates += 1
+                self._segment.last = self._updates
+            weight = None
+            if skipped is not None:
+                skip = (skipped > 0).to(torch.float32).reshape(())
+                self._skips = skip.clone() if self._skips is None else self._skips.add_(skip)
+                weight = 1 - skip
+            if self._segment.keep or not all(average._finished() for average in self._dense):
+                self._segment.add(live, weight, counted=not capturing)
+
+    def _close_if_due(self) -> None:
+        """Close the segment where a window begins or ends, unless an evaluation just did.
+
+        Done before the next update rather than after this one, so that an evaluation at the same update
+        closes it instead. Only here may a scaler's skips be read outside an evaluation.
+        """
+        edges = {edge for average in self._dense for edge in average._edges()}
+        if not any(self._segment.first - 1 < edge <= self._updates for edge in edges):
+            return
+        self._resolve_skips()
+        if self._updates in edges and self._segment.weight:
+            self._sync_counts()
+            for average in self._dense:
+                average._boundary(self._updates)
+            self._segment.clear()
+
+    def _resolve_skips(self) -> None:
+        if self._skips is not None:
+            self._updates -= int(self._skips)
+            self._skips = None
+            self._segment.last = min(self._segment.last, self._updates)
+        self._segment.resolve()
+        self._sync_counts()
+
+    def _sync_counts(self) -> None:
+        for average in self._dense:
+            average._updates = self._updates

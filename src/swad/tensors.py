@@ -1,0 +1,236 @@
+"""The tensors of a model that an average follows: found by name, held without wrappers.
+
+Names are canonical: what `torch.compile`, DDP and activation checkpointing put in front or in between is
+dropped, so an average built on a plain model follows the compiled one and the other way round. Under FSDP2
+only the rank's own shard is touched.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+Buffers = Literal["copy", "average"]
+Patterns = str | Sequence[str] | None
+
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+
+_swapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models whose weights are an average's right now, so that no average learns from them."""
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside DDP, DataParallel and `torch.compile`."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def canonical(name: str) -> str:
+    """A tensor's name without the parts that wrappers add.
+
+    >>> canonical("_orig_mod.layer1._checkpoint_wrapped_module.weight")
+    'layer1.weight'
+    """
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+class TrackedTensors:
+    """A model's tensors, sorted into those averaged and those carried along.
+
+    Averaged: trainable floating-point parameters (with `buffers="average"`, floating-point buffers too).
+    Carried: buffers; an average takes those of its last averaged update. Left: frozen or excluded
+    parameters, which an average does not own. Tied parameters count once; non-persistent buffers not at all.
+    """
+
+    def __init__(self, model: nn.Module, buffers: Buffers, include: Patterns, exclude: Patterns) -> None:
+        if buffers not in ("copy", "average"):
+            raise ValueError(f"buffers must be 'copy' or 'average'; got {buffers!r}")
+        self.buffers = buffers
+        self.include, self.exclude = _patterns(include), _patterns(exclude)
+        self._model: weakref.ref[nn.Module] | None = None
+        self._slots: list[tuple[dict[str, Any], str]] = []
+        self.averaged: dict[str, Tensor] = {}
+        self.carried: dict[str, Tensor] = {}
+        self.left: dict[str, Tensor] = {}
+        self.follow(model)
+        if not self.averaged:
+            raise ValueError(
+                f"there is nothing to average: no trainable floating-point parameter of {type(unwrap(model)).__name__} "
+                f"matches include={include!r}, exclude={exclude!r}"
+            )
+
+    @property
+    def model(self) -> nn.Module:
+        """The model followed now."""
+        model = self._model() if self._model is not None else None
+        if model is None:
+            raise RuntimeError("the model this average follows no longer exists; pass one")
+        return model
+
+    def follow(self, model: nn.Module) -> None:
+        """Follow `model` from now on; its tensors must be those followed before, by name and shape."""
+        averaged, carried, left, slots = self._sort(model)
+        if self.averaged:
+            _compare("parameters", self.averaged, averaged)
+            _compare("buffers and frozen parameters", self.carried | self.left, carried | left)
+        self.averaged, self.carried, self.left, self._slots = averaged, carried, left, slots
+        self._model = weakref.ref(unwrap(model))
+        self._given = weakref.ref(model)
+
+    def live(self, model: nn.Module | None = None) -> list[Tensor]:
+        """The averaged tensors as they are now (this rank's shards)."""
+        self._refresh(model)
+        return [_shard(t) for t in self.averaged.values()]
+
+    def live_carried(self) -> list[Tensor]:
+        """The carried buffers as they are now."""
+        return [_shard(t) for t in self.carried.values()]
+
+    def _refresh(self, model: nn.Module | None) -> None:
+        # A walk over the modules costs more than the averaging of a small model, so it is done only when some
+        # tensor is no longer the one seen. FSDP2 puts gathered parameters in the slots for a while: the shards
+        # seen first stay the ones the optimiser updates.
+        if model is not None and model is not self._given():
+            self.follow(model)
+            return
+        for (holder, key), tensor in zip(self._slots, self.averaged.values(), strict=True):
+            if holder.get(key) is not tensor and not is_sharded(tensor):
+                self.follow(model if model is not None else self.model)
+                return
+        for name, tensor in self.left.items():
+            if tensor.requires_grad and name not in self._excluded:
+                raise ValueError(
+                    f"parameters frozen when the average was built must stay frozen; {name} trains now: "
+                    f"build the average after unfreezing, or name it in include"
+                )
+
+    def _sort(self, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], list[Any]]:
+        averaged: dict[str, Tensor] = {}
+        carried: dict[str, Tensor] = {}
+        left: dict[str, Tensor] = {}
+        slots: dict[str, tuple[dict[str, Any], str]] = {}
+        excluded: set[str] = set()
+        known = set(self.averaged)
+        for name, tensor, slot, is_buffer in _named_tensors(unwrap(model)):
+            if is_lazy(tensor) or tensor.is_meta:
+                raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialise the model first")
+            chosen = (not self.include or _matches(name, self.include)) and not _matches(name, self.exclude)
+            floating = tensor.is_floating_point() or tensor.is_complex()
+            if is_buffer:
+                wanted = floating and chosen and self.buffers == "average"
+                (averaged if wanted else carried)[name] = tensor
+            elif floating and chosen and (tensor.requires_grad or self.include or name in known):
+                averaged[name] = tensor
+            else:
+                left[name] = tensor
+                if not chosen or not floating:
+                    excluded.add(name)
+            slots[name] = slot
+        self._excluded = excluded
+        names = [*averaged, *carried, *left]
+        for pattern in (*self.include, *self.exclude):
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(f"the pattern {pattern!r} matches no tensor; names look like {', '.join(names[:3])}")
+        return averaged, carried, left, [slots[name] for name in averaged]
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether the tensor is a DTensor, of which this rank holds a part."""
+    return hasattr(tensor, "_local_tensor")
+
+
+def _shard(tensor: Tensor) -> Tensor:
+    return cast(Tensor, getattr(tensor, "_local_tensor", tensor))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's values, detached, sharing memory."""
+    return _shard(tensor).detach()
+
+
+def like(tensor: Tensor, values: Tensor) -> Tensor:
+    """`values` of this rank as part of a tensor distributed as `tensor` is."""
+    if not is_sharded(tensor):
+        return values
+    from torch.distributed.tensor import DTensor
+
+    whole = cast(DTensor, tensor)
+    return DTensor.from_local(
+        values, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def localised(target: Tensor, source: Tensor) -> Tensor:
+    """This rank's part of `source`, which is distributed as `target` is, or whole."""
+    if is_sharded(source) or not is_sharded(target):
+        return local(source)
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    whole = cast(DTensor, target)
+    return local(distribute_tensor(source.to(target.device), whole.device_mesh, whole.placements))
+
+
+def reshard(model: nn.Module) -> None:
+    """Have FSDP2 gather the parameters anew at the next forward, after their shards were changed."""
+    for module in model.modules():
+        if callable(again := getattr(module, "reshard", None)) and hasattr(module, "unshard"):
+            again()
+
+
+def accumulator(tensor: Tensor) -> torch.dtype:
+    """The dtype to sum in: float32, or the tensor's own where that is wider."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, tuple[dict[str, Any], str], bool]]:
+    """Name, tensor, where it is held, and whether it is a buffer; each tensor once, under its first name."""
+    seen: set[int] = set()
+    modules = list(model.named_modules())
+    for is_buffer in (False, True):
+        for prefix, module in modules:
+            holder = cast(dict[str, Any], module._buffers if is_buffer else module._parameters)
+            for key, tensor in holder.items():
+                if tensor is None or id(tensor) in seen:
+                    continue
+                if is_buffer and key in module._non_persistent_buffers_set:
+                    continue
+                seen.add(id(tensor))
+                yield canonical(f"{prefix}.{key}" if prefix else key), tensor, (holder, key), is_buffer
+
+
+def _compare(what: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    missing = [name for name in ours if name not in theirs]
+    unknown = [name for name in theirs if name not in ours]
+    reshaped = [
+        f"{name} {tuple(theirs[name].shape)} instead of {tuple(ours[name].shape)}"
+        for name in ours
+        if name in theirs and ours[name].shape != theirs[name].shape
+    ]
+    faults = [
+        f"{label} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+        for label, names in (("missing", missing), ("unknown", unknown), ("of another shape", reshaped))
+        if names
+    ]
+    if faults:
+        raise ValueError(f"the {what} must be those of the model the average was built on; {'; '.join(faults)}")
+
+
+def _patterns(patterns: Patterns) -> tuple[str, ...]:
+    if patterns is None:
+        return ()
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
