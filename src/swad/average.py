@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,9 @@ from swad.pieces import Piece, Segment, Source
 from swad.rules import LIVE, MEAN, OPEN, Mix, Recipe
 from swad.tensors import Buffers, Patterns, TrackedTensors
 from swad.valley import Status
+
+if TYPE_CHECKING:
+    from swad.feed import SegmentFeed
 
 STATE_VERSION = 1
 
@@ -51,13 +54,17 @@ class Average:
         self._offload = offload
         self._process_group = process_group
         self._segment = Segment()
-        self._shared = False  # whether the segment belongs to a feed
+        self._feed: SegmentFeed | None = None  # whose segment it shares
         self._held: Piece | None = None  # in a feed: what this average keeps open beyond the shared segment
         self._pieces: dict[str, Piece] = {}
         self._updates = 0  # calls counted; a step an AMP scaler skipped is taken off in `step`
         self._skips: Tensor | None = None
         self._observed = 0  # the update of the last evaluation
         self._attached: RemovableHandle | None = None
+
+    @property
+    def _shared(self) -> bool:
+        return self._feed is not None
 
     # -- during training ----------------------------------------------------------------------------------
 
@@ -276,6 +283,7 @@ class Average:
     @torch.no_grad()
     def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
         live = self._tracked.live(model)
+        self._tracked.require_frozen()
         self._require_live("update_parameters")
         finished = self._finished()
         capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
@@ -300,7 +308,7 @@ class Average:
         self._segment.last = self._updates
         self._segment.add(live, weight, counted=counted)
         if self._sparse:
-            self._segment.keep_carried(self._tracked)
+            self._segment.keep_carried(self._tracked, weight)
 
     def _count_skip(self, skipped: Tensor) -> Tensor:
         skip = (skipped > 0).to(torch.float32).reshape(())
@@ -311,6 +319,9 @@ class Average:
 
     def _resolve_skips(self) -> None:
         """Read how many steps were skipped. Waits for the device: at evaluations and checkpoints only."""
+        if self._feed is not None:
+            self._feed._resolve_skips()
+            return
         if self._skips is not None:
             self._updates -= int(self._skips)
             self._skips = None

@@ -49,6 +49,7 @@ class SegmentFeed(Mapping[str, Average]):
         self._attached: RemovableHandle | None = None
         self._dense = [average for average in self._averages.values() if average.dense]
         self._others = [average for average in self._averages.values() if not average.dense]
+        self._edges = {edge for average in self._dense for edge in average._edges()}
         names = {name: list(average._tracked.averaged) for name, average in self._averages.items() if average.dense}
         first = next(iter(names.values()), [])
         for name, average in self._averages.items():
@@ -57,7 +58,7 @@ class SegmentFeed(Mapping[str, Average]):
             if average.dense and names[name] != first:
                 raise ValueError(f"averages on one feed average the same tensors; {name} has others: give it its own")
         for average in self._dense:
-            average._shared, average._segment = True, self._segment
+            average._feed, average._segment = self, self._segment
             average._tracked = self._dense[0]._tracked  # the same tensors: found once per update, not once each
             average._tracked.follow(model)
 
@@ -110,10 +111,11 @@ class SegmentFeed(Mapping[str, Average]):
                 f"a segment must be closed at update {edge}, got {n} replays from update {self._updates}: "
                 f"count up to the edge first"
             )
-        self._close_if_due()
+        self._close_at_edge()
         self._updates += n
         self._segment.count(n)
         self._segment.last = self._updates
+        self._remember_edge()
         for average in self._others:
             average.count_replays(n)
         self._sync_counts()
@@ -121,8 +123,7 @@ class SegmentFeed(Mapping[str, Average]):
     @property
     def next_edge(self) -> int | None:
         """The next update, beyond the last, at which some fixed window begins or ends."""
-        edges = (edge for average in self._dense for edge in average._edges() if edge > self._updates)
-        return min(edges, default=None)
+        return min((edge for edge in self._edges if edge > self._updates), default=None)
 
     def observe(self, loss: float | Tensor) -> dict[str, Status]:
         """Take the live model's validation loss after an evaluation; every average says where it is."""
@@ -144,7 +145,6 @@ class SegmentFeed(Mapping[str, Average]):
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly from here, loadable with `weights_only=True`."""
         self._resolve_skips()
-        self._sync_counts()
         header: dict[str, Any] = {"updates": self._updates, "observed": self._observed}
         tensors: dict[str, Any] = {}
         if self._dense and self._segment.allocated:
@@ -181,13 +181,14 @@ class SegmentFeed(Mapping[str, Average]):
         first = self._dense[0]
         with torch.no_grad():
             live = first._tracked.live(model)
+            first._tracked.require_frozen()
             first._require_live("update_parameters")
             capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
             if capturing:
                 first._require_capturable()
                 self._segment.keep = True
             else:
-                self._close_if_due()
+                self._close_at_edge()
                 self._updates += 1
                 self._segment.last = self._updates
             weight = None
@@ -197,19 +198,27 @@ class SegmentFeed(Mapping[str, Average]):
                 weight = 1 - skip
             if self._segment.keep or not all(average._finished() for average in self._dense):
                 self._segment.add(live, weight, counted=not capturing)
+            if not capturing:
+                self._remember_edge()
+        self._sync_counts()
 
-    def _close_if_due(self) -> None:
-        """Close the segment where a window begins or ends, unless an evaluation just did.
+    def _remember_edge(self) -> None:
+        """Where a window begins or ends, keep the buffers of this update: the next one will have moved on.
+
+        Only here may a scaler's skips be read outside an evaluation.
+        """
+        if any(self._segment.first - 1 < edge <= self._updates for edge in self._edges):
+            self._resolve_skips()
+            if self._updates in self._edges:
+                self._segment.keep_carried(self._dense[0]._tracked)
+
+    def _close_at_edge(self) -> None:
+        """Close the segment where a window begins or ends.
 
         Done before the next update rather than after this one, so that an evaluation at the same update
-        closes it instead. Only here may a scaler's skips be read outside an evaluation.
+        closes it instead.
         """
-        edges = {edge for average in self._dense for edge in average._edges()}
-        if not any(self._segment.first - 1 < edge <= self._updates for edge in edges):
-            return
-        self._resolve_skips()
-        if self._updates in edges and self._segment.weight:
-            self._sync_counts()
+        if self._updates in self._edges and self._skips is None and self._segment.weight:
             for average in self._dense:
                 average._boundary(self._updates)
             self._segment.clear()

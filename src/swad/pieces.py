@@ -172,9 +172,12 @@ class Segment(Piece):
             torch._foreach_mul_(self.sums, 1 - rate)
             torch._foreach_add_(self.sums, live, alpha=rate)
 
-    def keep_carried(self, tracked: TrackedTensors) -> None:
-        """Remember the buffers of this update, for averages that do not take every one."""
-        self._carry(tracked.live_carried())
+    def keep_carried(self, tracked: TrackedTensors, weight: Tensor | None = None) -> None:
+        """Remember the buffers of this update, for averages that do not take every one; only where `weight` is 1."""
+        live = tracked.live_carried()
+        if weight is not None and self._carried is not None:
+            live = [torch.where(weight > 0, new, old) for new, old in zip(live, self._carried, strict=True)]
+        self._carry(live)
 
     def resolve(self) -> None:
         """Bring the count to the host, waiting for the device only if a scaler was at work."""

@@ -62,24 +62,30 @@ class Rule:
         self.evaluations = 0
 
     def begin(self) -> Recipe:
+        """What to keep of the initial weights."""
         return Recipe()
 
     def see(self, loss: float) -> Recipe:
+        """Take the loss of the next evaluation and say what to keep."""
         raise NotImplementedError
 
     def result(self) -> Mix:
+        """The average as if training ended now."""
         raise NotImplementedError
 
     def max_buffers(self) -> int:
+        """Pieces kept at worst, the open segment included (one more where a loss meets a bound to the last digit)."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
+        """All that changes, as plain values."""
         fixed = {"N_s", "N_e", "r", "never_converged"}
         return {k: list(v) if isinstance(v, list) else v for k, v in vars(self).items() if k not in fixed} | {
             "phase": str(self.phase)
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` gave."""
         for key, value in state.items():
             setattr(self, key, list(value) if isinstance(value, list) else value)
         self.phase = Phase(self.phase)

@@ -19,6 +19,9 @@ from torch.nn.parameter import is_lazy
 Buffers = Literal["copy", "average"]
 Patterns = str | Sequence[str] | None
 
+_Slots = dict[str, tuple[dict[str, Any], str]]
+"""Where each tensor is held: the module's dict and the key in it."""
+
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 
 _swapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -58,7 +61,7 @@ class TrackedTensors:
             raise ValueError(f"buffers must be 'copy' or 'average'; got {buffers!r}")
         self.buffers = buffers
         self.include, self.exclude = _patterns(include), _patterns(exclude)
-        self._model: weakref.ref[nn.Module] | None = None
+        self.model = unwrap(model)
         self._slots: list[tuple[dict[str, Any], str]] = []
         self.averaged: dict[str, Tensor] = {}
         self.carried: dict[str, Tensor] = {}
@@ -70,23 +73,19 @@ class TrackedTensors:
                 f"matches include={include!r}, exclude={exclude!r}"
             )
 
-    @property
-    def model(self) -> nn.Module:
-        """The model followed now."""
-        model = self._model() if self._model is not None else None
-        if model is None:
-            raise RuntimeError("the model this average follows no longer exists; pass one")
-        return model
-
     def follow(self, model: nn.Module) -> None:
         """Follow `model` from now on; its tensors must be those followed before, by name and shape."""
         averaged, carried, left, slots = self._sort(model)
         if self.averaged:
             _compare("parameters", self.averaged, averaged)
             _compare("buffers and frozen parameters", self.carried | self.left, carried | left)
-        self.averaged, self.carried, self.left, self._slots = averaged, carried, left, slots
-        self._model = weakref.ref(unwrap(model))
-        self._given = weakref.ref(model)
+            # Sums are kept in the order seen first, whatever the order in which another model declares its modules.
+            averaged = {name: averaged[name] for name in self.averaged}
+            carried = {name: carried[name] for name in self.carried}
+        self.averaged, self.carried, self.left = averaged, carried, left
+        self._slots = [slots[name] for name in averaged]
+        self._carried_slots = [slots[name] for name in carried]
+        self.model, self._given = unwrap(model), model
 
     def live(self, model: nn.Module | None = None) -> list[Tensor]:
         """The averaged tensors as they are now (this rank's shards)."""
@@ -95,19 +94,23 @@ class TrackedTensors:
 
     def live_carried(self) -> list[Tensor]:
         """The carried buffers as they are now."""
-        return [_shard(t) for t in self.carried.values()]
+        # Read where they are held: unlike parameters, buffers are often replaced rather than written to.
+        return [_shard(holder[key]) for holder, key in self._carried_slots]
 
     def _refresh(self, model: nn.Module | None) -> None:
         # A walk over the modules costs more than the averaging of a small model, so it is done only when some
         # tensor is no longer the one seen. FSDP2 puts gathered parameters in the slots for a while: the shards
         # seen first stay the ones the optimiser updates.
-        if model is not None and model is not self._given():
+        if model is not None and model is not self._given:
             self.follow(model)
             return
         for (holder, key), tensor in zip(self._slots, self.averaged.values(), strict=True):
             if holder.get(key) is not tensor and not is_sharded(tensor):
                 self.follow(model if model is not None else self.model)
                 return
+
+    def require_frozen(self) -> None:
+        """Raise if a parameter that was frozen when the average was built trains by now."""
         for name, tensor in self.left.items():
             if tensor.requires_grad and name not in self._excluded:
                 raise ValueError(
@@ -115,13 +118,13 @@ class TrackedTensors:
                     f"build the average after unfreezing, or name it in include"
                 )
 
-    def _sort(self, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], list[Any]]:
+    def _sort(self, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], _Slots]:
         averaged: dict[str, Tensor] = {}
         carried: dict[str, Tensor] = {}
         left: dict[str, Tensor] = {}
-        slots: dict[str, tuple[dict[str, Any], str]] = {}
+        slots: _Slots = {}
         excluded: set[str] = set()
-        known = set(self.averaged)
+        known = {**dict.fromkeys(self.averaged, True), **dict.fromkeys(self.left, False)}  # roles never change
         for name, tensor, slot, is_buffer in _named_tensors(unwrap(model)):
             if is_lazy(tensor) or tensor.is_meta:
                 raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialise the model first")
@@ -130,7 +133,7 @@ class TrackedTensors:
             if is_buffer:
                 wanted = floating and chosen and self.buffers == "average"
                 (averaged if wanted else carried)[name] = tensor
-            elif floating and chosen and (tensor.requires_grad or self.include or name in known):
+            elif known.get(name, floating and chosen and (tensor.requires_grad or bool(self.include))):
                 averaged[name] = tensor
             else:
                 left[name] = tensor
@@ -138,11 +141,11 @@ class TrackedTensors:
                     excluded.add(name)
             slots[name] = slot
         self._excluded = excluded
-        names = [*averaged, *carried, *left]
+        names = list(slots)
         for pattern in (*self.include, *self.exclude):
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(f"the pattern {pattern!r} matches no tensor; names look like {', '.join(names[:3])}")
-        return averaged, carried, left, [slots[name] for name in averaged]
+        return averaged, carried, left, slots
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -1,0 +1,74 @@
+"""Batch-norm statistics against those of all rows at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from swad import update_bn
+
+DATA = torch.randn(50, 3, 6, 6, generator=torch.Generator().manual_seed(0)) * 2 + 1
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        list(DATA.split(16)),  # a short last batch
+        [(x, torch.zeros(len(x))) for x in DATA.split(16)],
+        [[x] for x in DATA.split(50)],
+    ],
+)
+def test_the_mean_is_the_mean_over_all_rows(batches):
+    model = net()
+    with torch.no_grad():
+        want = model[0](DATA).mean((0, 2, 3))
+    update_bn(batches, model)
+    torch.testing.assert_close(model[1].running_mean, want)
+    assert model[1].momentum == 0.1
+    assert model.training
+
+
+def test_one_batch_gives_the_exact_variance():
+    model = net()
+    with torch.no_grad():
+        want = model[0](DATA).var((0, 2, 3))
+    update_bn([DATA], model)
+    torch.testing.assert_close(model[1].running_var, want)
+
+
+def test_mappings_and_forward_fn():
+    class Keyword(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, *, pixels, scale):
+            return self.inner(pixels * scale)
+
+    one, two = Keyword(), Keyword()
+    update_bn([{"pixels": DATA, "scale": 2.0}], one)
+    update_bn([DATA], two, forward_fn=lambda model, batch: model(pixels=batch, scale=2.0))
+    assert torch.equal(one.inner[1].running_mean, two.inner[1].running_mean)
+
+
+def test_modes_and_statistics_survive_an_error():
+    model = net().eval()
+    model[1].running_mean.fill_(7)
+    with pytest.raises(TypeError, match="pass forward_fn"):
+        update_bn([DATA, "nonsense"], model)
+    assert model[1].running_mean.tolist() == [7.0] * 4
+    assert not model[1].training
+    assert not model[1]._forward_pre_hooks
+    with pytest.raises(ValueError, match="loader gave none"):
+        update_bn([], model)
+    assert model[1].running_mean.tolist() == [7.0] * 4
+
+
+def test_a_model_without_batch_norm_is_left_alone():
+    update_bn(iter(()), nn.Linear(2, 2))
