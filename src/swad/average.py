@@ -94,8 +94,9 @@ class Average:
         """Count `n` replays of a CUDA graph that captured `update_parameters`."""
         self._require_own_segment("count_replays")
         self._updates += n
-        self._segment.count(n)
         self._segment.last = self._updates
+        if self.dense:  # an EMA is a mean already, and weighs one
+            self._segment.count(n)
 
     def observe(self, loss: float | Tensor) -> Status:
         """Take the live model's validation loss after an evaluation and say where the trajectory is."""

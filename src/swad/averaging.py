@@ -239,7 +239,7 @@ class SWA(Average):
     def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
         super()._accumulate(live, weight, counted)
         if self.dense and self.end is not None and (weight is not None or self._updates == self.end):
-            self._segment.keep_carried(self._tracked, weight)  # the window ends here, or may: later ones are not its own
+            self._segment.keep_carried(self._tracked, weight)  # the window ends here, or may; later buffers are not its
         if self.dense and weight is None and self._segment.upper_bound >= self.FLUSH and counted:
             self._flush(always=True)
 

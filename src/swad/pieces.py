@@ -130,8 +130,7 @@ class Segment(Piece):
 
     def add(self, live: list[Tensor], weight: Tensor | None = None, counted: bool = True) -> None:
         """Add the live weights; `weight`, 0 or 1, is on the device and is not read."""
-        if not self.sums:
-            self.allocate(live)
+        self._follow_device(live)
         if weight is None:
             torch._foreach_add_(self.sums, live)
         else:
@@ -148,8 +147,7 @@ class Segment(Piece):
 
     def blend(self, live: list[Tensor], rate: float, weight: Tensor | None = None) -> None:
         """Move towards the live weights by `rate`; the first time, take them as they are."""
-        if not self.sums:
-            self.allocate(live)
+        self._follow_device(live)
         if weight is not None:
             if self._count:
                 begun = torch.ones_like(weight)
@@ -171,6 +169,12 @@ class Segment(Piece):
         else:  # lerp refuses to mix dtypes
             torch._foreach_mul_(self.sums, 1 - rate)
             torch._foreach_add_(self.sums, live, alpha=rate)
+
+    def _follow_device(self, live: list[Tensor]) -> None:
+        if not self.sums:
+            self.allocate(live)
+        elif self.sums[0].device != live[0].device:  # the model was moved in the middle of a segment
+            self.sums = [ours.to(theirs.device) for ours, theirs in zip(self.sums, live, strict=True)]
 
     def keep_carried(self, tracked: TrackedTensors, weight: Tensor | None = None) -> None:
         """Remember the buffers of this update, for averages that do not take every one; only where `weight` is 1."""

@@ -1,0 +1,35 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both set up .venv by themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup test lint types unit demo bench clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'swad needs Python 3.11 or newer, found ' + sys.version.split()[0])"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[test]"
+	touch $@
+
+test: setup lint types unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+# Two processes: the tests are many small ones, and CI has two cores.
+unit: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
+
+demo: setup
+	$(BIN)/swad demo
+
+bench: setup
+	$(BIN)/python benchmarks/averaging.py
+
+clean:
+	rm -rf .venv demo runs
