@@ -1,0 +1,351 @@
+"""Batches that depend on the seed and the step alone, so that a run goes on anywhere as if it had never stopped.
+
+Which images a step sees, and how each is augmented, is drawn from ``(seed, step, domain, position)``. Nothing is
+drawn in sequence: the number of workers, the number of processes and earlier steps cannot matter.
+
+Transforms belong to splits, never to domains. Images stay bytes until they reach the device, where a whole batch is
+scaled and normalised at once: a quarter of the traffic, and the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from swad.domains import ArrayDomain, ByteArray, DataError, Domain, IntArray, Part, Pixels, subsample
+
+Transform = Callable[[Any], Tensor]
+
+# Leading numbers keep the streams apart: SeedSequence takes (a, b) and (a, b, 0) for the same.
+_INDICES, _AUGMENTATION = 1, 2
+
+
+class Batch(NamedTuple):
+    """One step's images, domain after domain: ``[domains × per domain, channels, height, width]``.
+
+    With several views there is one more dimension in front, the first view being what one view alone would be.
+    """
+
+    step: int
+    images: Tensor
+    labels: Tensor
+
+
+def train_transform(pixels: Pixels) -> Transform:
+    """The protocol's augmentation, from a PIL image to a byte tensor; small images are only made tensors."""
+    from torchvision.transforms import v2
+
+    if pixels.small:
+        return eval_transform(pixels)
+    return v2.Compose(  # type: ignore[no-any-return]
+        [
+            v2.RandomResizedCrop(pixels.size, scale=(0.7, 1.0)),
+            v2.RandomHorizontalFlip(),
+            v2.ColorJitter(0.3, 0.3, 0.3, 0.3),
+            v2.RandomGrayscale(0.1),
+            v2.PILToTensor(),
+        ]
+    )
+
+
+def eval_transform(pixels: Pixels) -> Transform:
+    """The protocol's evaluation transform, from a PIL image to a byte tensor: resized to a square, nothing cut off."""
+    from torchvision.transforms import v2
+
+    if pixels.small:
+        return v2.PILToTensor()  # type: ignore[no-any-return]
+    return v2.Compose([v2.Resize((pixels.size, pixels.size)), v2.PILToTensor()])  # type: ignore[no-any-return]
+
+
+class Normalise:
+    """Bytes to floats: divided by 255, minus the mean, over the standard deviation, per channel."""
+
+    def __init__(self, pixels: Pixels, device: torch.device | str | None = None) -> None:
+        if len(pixels.mean) != pixels.channels or len(pixels.std) != pixels.channels:
+            got = f"{len(pixels.mean)} and {len(pixels.std)}"
+            raise DataError(f"{pixels.channels} channels need as many means and deviations, got {got}")
+        self.mean = torch.tensor(pixels.mean, device=device).view(-1, 1, 1)
+        self.std = torch.tensor(pixels.std, device=device).view(-1, 1, 1)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalise a batch of byte images."""
+        return images.to(torch.float32).div_(255).sub_(self.mean).div_(self.std)
+
+
+def draw_indices(seed: int, step: int, domain: int, n: int, size: int) -> IntArray:
+    """The images a step takes from a domain of ``n``: ``size`` of them, with replacement."""
+    # RandomState is the generator whose stream NumPy has promised to keep.
+    stream = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((_INDICES, seed, step, domain))))
+    return stream.randint(0, n, size=size, dtype=np.int64)
+
+
+class TrainBatches:
+    """The batches of a run: ``batch_size`` images of every source domain at every step, with replacement.
+
+    ``at(step)`` is a pure function; ``iterate(start, stop)`` gives the same batches in order, read ahead by
+    ``workers`` processes where images come from files. Steps count updates from 1. Of ``world`` processes each
+    gets its share of every domain's images, augmented as they would be in one process.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        pixels: Pixels,
+        batch_size: int,
+        seed: int,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        views: int = 1,
+        workers: int | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if not parts:
+            raise DataError("training needs at least 1 source domain, got none")
+        _check_ranks(rank, world)
+        if batch_size < 1 or batch_size % world:
+            raise DataError(
+                f"{world} processes share the images of every domain evenly, so the batch size must be a positive "
+                f"multiple of {world}; got {batch_size}"
+            )
+        if seed < 0 or views < 1:
+            raise DataError(f"the seed must be 0 or more and the views 1 or more, got {seed} and {views}")
+        for part in parts:
+            if not len(part):
+                raise DataError(f"domain {part.name} has no training images; add some or leave it away")
+        self.parts, self.pixels, self.batch_size, self.seed = tuple(parts), pixels, batch_size, seed
+        self.views, self.device = views, device
+        share = batch_size // world
+        self.positions = range(rank * share, (rank + 1) * share)
+        self.in_memory = pixels.small and all(isinstance(part.domain, ArrayDomain) for part in parts)
+        self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
+        self._normalise = Normalise(pixels, device)
+        self._held = [_held(part.domain, device) for part in parts] if self.in_memory else []
+        self._transform = train_transform(pixels)
+
+    def keys(self, step: int) -> list[IntArray]:
+        """This process's images of every domain at a step, as keys of the domains."""
+        if step < 1:
+            raise DataError(f"steps count updates from 1, got {step}")
+        chosen = slice(self.positions.start, self.positions.stop)
+        return [
+            part.keys[draw_indices(self.seed, step, i, len(part), self.batch_size)[chosen]]
+            for i, part in enumerate(self.parts)
+        ]
+
+    def at(self, step: int) -> Batch:
+        """The batch of a step, made here and now."""
+        return self._finish(step, self._bytes(step))
+
+    def iterate(self, start: int = 1, stop: int | None = None) -> Iterator[Batch]:
+        """The batches of steps ``start`` to ``stop``, both included; without end where ``stop`` is None."""
+        if self.workers == 0:
+            for step in _Steps(start, stop):
+                yield self.at(step)
+            return
+        loader: DataLoader[Tensor] = DataLoader(
+            _ByKey(self._bytes),  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=_Steps(start, stop),
+            num_workers=self.workers,
+            prefetch_factor=2,
+            pin_memory=_on_gpu(self.device),
+        )
+        for step, images in zip(_Steps(start, stop), loader, strict=True):
+            yield self._finish(step, images)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.iterate()
+
+    def _bytes(self, step: int) -> Tensor:
+        """The step's images as bytes, all views after one another."""
+        keys = self.keys(step)
+        if self.in_memory:
+            # Small images are not augmented, so all views are one.
+            once = torch.cat([h[torch.from_numpy(k).to(h.device)] for h, k in zip(self._held, keys, strict=True)])
+            return once if self.views == 1 else once.repeat(self.views, 1, 1, 1)
+        rows = []
+        for view in range(self.views):
+            for i, (part, mine) in enumerate(zip(self.parts, keys, strict=True)):
+                for position, key in zip(self.positions, mine.tolist(), strict=True):
+                    where = (self.seed, step, i, position, view)
+                    rows.append(_augmented(part.domain, key, self._transform, where))
+        return torch.stack(rows)
+
+    def _finish(self, step: int, images: Tensor) -> Batch:
+        if self.device is not None:
+            images = images.to(self.device, non_blocking=True)
+        images = self._normalise(images)
+        if self.views > 1:
+            images = images.view(self.views, -1, *images.shape[1:])
+        taken = [part.domain.labels[mine] for part, mine in zip(self.parts, self.keys(step), strict=True)]
+        labels = torch.from_numpy(np.concatenate(taken))
+        return Batch(step, images, labels if self.device is None else labels.to(self.device, non_blocking=True))
+
+
+class EvalBatches:
+    """One pass over a part, in order, in large batches of ``(images, labels)``.
+
+    ``n`` evaluates a stated subsample: the first ``n`` images of a shuffle by ``seed``. Of ``world`` processes each
+    passes over every ``world``-th image. ``augment`` gives a seed to augment with (DomainBed augments its source
+    validation). ``keep`` holds the decoded bytes, so that later passes cost no decoding.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        pixels: Pixels,
+        batch_size: int = 256,
+        *,
+        n: int | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        augment: int | None = None,
+        keep: bool = False,
+        workers: int | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        _check_ranks(rank, world)
+        if batch_size < 1:
+            raise DataError(f"the batch size must be at least 1, got {batch_size}")
+        chosen = subsample(part.keys, n, seed)
+        # Positions go along with the keys, so that augmentation does not depend on the number of processes.
+        self.positions = np.arange(len(chosen))[rank::world]
+        self.keys: IntArray = chosen[rank::world]
+        self.part, self.pixels, self.batch_size, self.device = part, pixels, batch_size, device
+        self.in_memory = pixels.small and isinstance(part.domain, ArrayDomain)
+        self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
+        self._augment = augment
+        self._transform = eval_transform(pixels) if augment is None else train_transform(pixels)
+        self._normalise = Normalise(pixels, device)
+        self._held = _held(part.domain, device) if self.in_memory else None
+        self._kept: list[Tensor] | None = None
+        self._keep = keep and not self.in_memory
+
+    def __len__(self) -> int:
+        """The number of images this process passes over."""
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        kept: list[Tensor] = []
+        for start, images in zip(self._starts(), self._kept or self._read(), strict=True):
+            if self._keep:
+                kept.append(images)
+            labels = torch.from_numpy(self.part.domain.labels[self.keys[start : start + self.batch_size]])
+            if self.device is not None:
+                images = images.to(self.device, non_blocking=True)
+                labels = labels.to(self.device, non_blocking=True)
+            yield self._normalise(images), labels
+        if self._keep:
+            self._kept = kept
+
+    def _starts(self) -> range:
+        return range(0, len(self.keys), self.batch_size)
+
+    def _read(self) -> Iterator[Tensor]:
+        if self.workers == 0 or len(self.keys) <= 32:
+            yield from map(self._bytes, self._starts())
+            return
+        loader: DataLoader[Tensor] = DataLoader(
+            _ByKey(self._bytes),  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=self._starts(),
+            num_workers=min(self.workers, len(self._starts())),
+            prefetch_factor=2,
+            pin_memory=_on_gpu(self.device),
+        )
+        yield from loader
+
+    def _bytes(self, start: int) -> Tensor:
+        keys = self.keys[start : start + self.batch_size]
+        if self._held is not None:
+            return self._held[torch.from_numpy(keys).to(self._held.device)]
+        if self._augment is None:
+            return torch.stack([self._transform(_pil(self.part.domain, key)) for key in keys.tolist()])
+        positions = self.positions[start : start + self.batch_size].tolist()
+        return torch.stack(
+            [
+                _augmented(self.part.domain, key, self._transform, (self._augment, position))
+                for position, key in zip(positions, keys.tolist(), strict=True)
+            ]
+        )
+
+
+def default_workers() -> int:
+    """As many reading processes as there are cores to this one, but not more than 8."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        cores = os.cpu_count() or 1
+    return min(8, cores)
+
+
+class _ByKey:
+    """What DataLoader asks of a data set, over a function."""
+
+    def __init__(self, function: Callable[[int], Tensor]) -> None:
+        self.function = function
+
+    def __getitem__(self, key: int) -> Tensor:
+        return self.function(key)
+
+
+class _Steps:
+    """Steps from ``start`` to ``stop`` included, or without end."""
+
+    def __init__(self, start: int, stop: int | None) -> None:
+        if start < 1:
+            raise DataError(f"steps count updates from 1, got {start}")
+        self.start, self.stop = start, stop
+
+    def __iter__(self) -> Iterator[int]:
+        step = self.start
+        while self.stop is None or step <= self.stop:
+            yield step
+            step += 1
+
+
+def _augmented(domain: Domain, key: int, transform: Transform, where: tuple[int, ...]) -> Tensor:
+    """One image, augmented by its own stream; the process's own random state is left as it was."""
+    word = int(np.random.SeedSequence((_AUGMENTATION, *where)).generate_state(1, np.uint64)[0])
+    # torchvision draws from the CPU's default generator. torch.manual_seed would reseed every GPU as well.
+    generator = torch.default_generator
+    before = generator.get_state()
+    try:
+        generator.manual_seed(word >> 1)
+        return transform(_pil(domain, key))
+    finally:
+        generator.set_state(before)
+
+
+def _pil(domain: Domain, key: int) -> Any:
+    image = domain.image(key)
+    if not isinstance(image, np.ndarray):
+        return image
+    from PIL import Image
+
+    grey = image.shape[-1] == 1
+    return Image.fromarray(image[..., 0] if grey else image)
+
+
+def _held(domain: Domain, device: torch.device | str | None) -> Tensor:
+    """All images of an in-memory domain on the device, channels first, still bytes."""
+    assert isinstance(domain, ArrayDomain)
+    images: ByteArray = np.ascontiguousarray(domain.images.transpose(0, 3, 1, 2))
+    return torch.from_numpy(images).to(device or "cpu")
+
+
+def _on_gpu(device: torch.device | str | None) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
+
+
+def _check_ranks(rank: int, world: int) -> None:
+    if not 0 <= rank < world:
+        raise DataError(f"the rank must be between 0 and {world - 1} for {world} processes, got {rank}")

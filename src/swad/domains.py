@@ -1,0 +1,369 @@
+"""A domain is a set of labelled images from one place; a data set is several of them with the same classes.
+
+One domain is held out and the others are trained on, so everything here serves one rule: what trains and
+validates sees :class:`Sources`, what scores the end sees :class:`Target`, and neither holds the other's images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+IntArray = npt.NDArray[np.int64]
+ByteArray = npt.NDArray[np.uint8]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class DataError(ValueError):
+    """Data that is missing, broken or not of the expected shape; the message is one line that says what to do."""
+
+
+class Domain(Protocol):
+    """Images with labels, from one place."""
+
+    @property
+    def name(self) -> str:
+        """What the domain is called, e.g. ``sketch``."""
+
+    @property
+    def labels(self) -> IntArray:
+        """The class index of every image."""
+
+    def __len__(self) -> int: ...
+
+    def image(self, i: int) -> Image.Image | ByteArray:
+        """Image ``i``: RGB PIL when it comes from a file, uint8 height × width × channels when from memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class FileDomain:
+    """A domain on disk: file paths relative to one folder, decoded when asked for."""
+
+    name: str
+    labels: IntArray
+    root: Path
+    files: tuple[str, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_labels(self.name, self.labels, len(self.files))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def path(self, i: int) -> Path:
+        """Where image ``i`` lies."""
+        return self.root / self.files[i]
+
+    def image(self, i: int) -> Image.Image:
+        """Image ``i``, whole and as RGB."""
+        return read_image(self.path(i))
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayDomain:
+    """A domain in memory: one uint8 array, images × height × width × channels."""
+
+    name: str
+    labels: IntArray
+    images: ByteArray = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != np.uint8 or self.images.ndim != 4:
+            got = f"{self.images.dtype} {self.images.shape}"
+            raise DataError(
+                f"domain {self.name}: images must be uint8 of shape (n, height, width, channels), got {got}"
+            )
+        _check_labels(self.name, self.labels, len(self.images))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def image(self, i: int) -> ByteArray:
+        """Image ``i``, height × width × channels."""
+        image: ByteArray = self.images[i]
+        return image
+
+
+def read_image(path: Path) -> Image.Image:
+    """Decode an image file completely, as RGB; a file that cannot be decoded is named."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"cannot decode image {path}: {reason}; replace or remove it") from error
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How the images of a data set become tensors.
+
+    ``small`` images (MNIST, digits) are neither resized nor augmented, only normalised.
+    """
+
+    size: int = 224
+    channels: int = 3
+    small: bool = False
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a data set asks of a run that says nothing else (the paper's values)."""
+
+    steps: int = 5000
+    evaluate_every: int = 100
+    tolerance_ratio: float = 0.3
+    batch_size: int = 32
+    lr: float = 5e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Domains that share one list of classes, with the defaults of their benchmark."""
+
+    name: str
+    domains: tuple[Domain, ...]
+    classes: tuple[str, ...]
+    pixels: Pixels = field(default_factory=Pixels)
+    defaults: Defaults = field(default_factory=Defaults)
+
+    def __post_init__(self) -> None:
+        names = self.domain_names
+        if len(set(names)) != len(names):
+            raise DataError(f"data set {self.name}: domain names must differ, got {', '.join(names)}")
+        for domain in self.domains:
+            if len(domain) and int(domain.labels.max()) >= len(self.classes):
+                raise DataError(
+                    f"data set {self.name}: domain {domain.name} has label {int(domain.labels.max())}, "
+                    f"but there are {len(self.classes)} classes"
+                )
+
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """The names of the domains, in the order that numbers them."""
+        return tuple(domain.name for domain in self.domains)
+
+    def index(self, domain: str | int) -> int:
+        """The number of a domain given by name or number."""
+        names = self.domain_names
+        if isinstance(domain, int) and not isinstance(domain, bool) and 0 <= domain < len(names):
+            return domain
+        if isinstance(domain, str) and domain in names:
+            return names.index(domain)
+        raise DataError(f"data set {self.name} has no domain {domain!r}; it has {', '.join(names)}")
+
+
+# --- splits ---------------------------------------------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """Disjoint keys that together are all images of a domain; ``test`` is empty with 80/20."""
+
+    train: IntArray
+    validation: IntArray
+    test: IntArray
+
+
+def split_seed(trial: int, domain_index: int) -> int:
+    """The seed of a split, shared with DomainBed: the md5 of the text ``(trial, domain_index)``, modulo 2^31.
+
+    >>> [split_seed(0, domain) for domain in range(4)]
+    [894182419, 1514274641, 1325548499, 1796103049]
+    """
+    text = str((int(trial), int(domain_index)))
+    return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
+
+
+def split(n: int, trial: int, domain_index: int, *, three_way: bool = False) -> Split:
+    """Split ``n`` images into 80/20 training and validation, or 60/20/20 with a test part.
+
+    The three-way split holds 0.4 out and halves that by shuffling it again with the same seed.
+
+    >>> parts = split(2048, trial=0, domain_index=0)
+    >>> parts.validation[:3].tolist(), parts.train[:3].tolist()
+    ([548, 677, 1997], [895, 510, 1575])
+    """
+    seed = split_seed(trial, domain_index)
+    keys = _shuffled(n, seed)
+    held = int(n * (0.4 if three_way else 0.2))
+    out, train = keys[:held], keys[held:]
+    if not three_way:
+        return Split(train, out, np.empty(0, np.int64))
+    out = out[_shuffled(held, seed)]
+    return Split(train, out[: held // 2], out[held // 2 :])
+
+
+def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:
+    """The first ``n`` of ``keys`` in a seeded shuffle, so that a smaller subsample is part of every larger one."""
+    if n is None or n >= len(keys):
+        return keys
+    if n < 1:
+        raise DataError(f"a subsample needs at least 1 image, got {n}")
+    return keys[_shuffled(len(keys), seed)[:n]]
+
+
+def _shuffled(n: int, seed: int) -> IntArray:
+    # A list, and RandomState: the stream NumPy has frozen, drawn the way DomainBed draws it.
+    keys = list(range(n))
+    np.random.RandomState(seed).shuffle(keys)
+    return np.array(keys, dtype=np.int64)
+
+
+# --- holding a target out -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some images of one domain: those of one split."""
+
+    domain: Domain
+    split: str
+    keys: IntArray = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def name(self) -> str:
+        """The domain's name."""
+        return self.domain.name
+
+    @property
+    def labels(self) -> IntArray:
+        """The class index of every image of the part."""
+        labels: IntArray = self.domain.labels[self.keys]
+        return labels
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """All that training, validation and selection may see: the domains that are not held out."""
+
+    dataset: str
+    classes: tuple[str, ...]
+    pixels: Pixels
+    defaults: Defaults
+    train: tuple[Part, ...]
+    validation: tuple[Part, ...]
+    test: tuple[Part, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the source domains."""
+        return tuple(part.name for part in self.train)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The held-out domain (several for ``lodo``): for the final number and ``oracle`` alone.
+
+    ``inside`` is what is reported (80 %, or 60 % of a three-way split), ``outside`` what ``oracle`` chooses by,
+    ``full`` every image.
+    """
+
+    classes: tuple[str, ...]
+    pixels: Pixels
+    inside: tuple[Part, ...]
+    outside: tuple[Part, ...]
+    test: tuple[Part, ...]
+    full: tuple[Part, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the held-out domains."""
+        return tuple(part.name for part in self.full)
+
+
+class HeldOut(NamedTuple):
+    """The two sides of a run; hand the first to what trains, the second to what scores."""
+
+    sources: Sources
+    target: Target
+
+
+def hold_out(
+    dataset: Dataset,
+    target: str | int | Sequence[str | int],
+    *,
+    trial: int = 0,
+    three_way: bool = False,
+) -> HeldOut:
+    """Take the target out of a data set and split every domain for a trial.
+
+    Splits depend on the trial and on the domain's number in the whole data set, never on which domain is held
+    out, so a domain has the same validation images whatever the target is.
+    """
+    wanted = [target] if isinstance(target, str | int) else list(target)
+    held = {dataset.index(one) for one in wanted}
+    if not 1 <= len(held) < len(dataset.domains):
+        raise DataError(
+            f"hold out at least 1 and fewer than all {len(dataset.domains)} domains of {dataset.name}, "
+            f"got {len(held)}; choose from {', '.join(dataset.domain_names)}"
+        )
+    splits = [split(len(d), trial, i, three_way=three_way) for i, d in enumerate(dataset.domains)]
+    for i, (domain, cut) in enumerate(zip(dataset.domains, splits, strict=True)):
+        empty = not len(cut.train) or not len(cut.validation) or (three_way and not len(cut.test))
+        if empty:
+            raise DataError(
+                f"domain {domain.name} of {dataset.name} (number {i}) has {len(domain)} images, too few to split; "
+                "add images or leave the domain away"
+            )
+
+    def parts(side: bool, which: str) -> tuple[Part, ...]:
+        return tuple(
+            Part(domain, which, getattr(cut, which))
+            for i, (domain, cut) in enumerate(zip(dataset.domains, splits, strict=True))
+            if (i in held) is side
+        )
+
+    tests = (parts(False, "test"), parts(True, "test")) if three_way else ((), ())
+    sources = Sources(
+        dataset=dataset.name,
+        classes=dataset.classes,
+        pixels=dataset.pixels,
+        defaults=dataset.defaults,
+        train=parts(False, "train"),
+        validation=parts(False, "validation"),
+        test=tests[0],
+    )
+    everything = tuple(
+        Part(domain, "full", np.arange(len(domain), dtype=np.int64))
+        for i, domain in enumerate(dataset.domains)
+        if i in held
+    )
+    return HeldOut(
+        sources,
+        Target(
+            classes=dataset.classes,
+            pixels=dataset.pixels,
+            inside=parts(True, "train"),
+            outside=parts(True, "validation"),
+            test=tests[1],
+            full=everything,
+        ),
+    )
+
+
+def _check_labels(name: str, labels: IntArray, n: int) -> None:
+    if labels.dtype != np.int64 or labels.shape != (n,):
+        got = f"{labels.dtype} {labels.shape}"
+        raise DataError(f"domain {name}: labels must be int64 of shape ({n},), got {got}")
+    if n and int(labels.min()) < 0:
+        raise DataError(f"domain {name}: labels must be 0 or more, got {math.floor(labels.min())}")

@@ -1,0 +1,137 @@
+"use strict";
+document.documentElement.classList.add("js");
+
+// Sorting: numbers by their full value, words by the alphabet, empty cells last either way.
+function value(row, column) {
+  const text = row.cells[column].dataset.value;
+  const number = Number(text);
+  return text === "" ? null : Number.isNaN(number) ? text : number;
+}
+
+function compare(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), undefined, { numeric: true });
+}
+
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0];
+  heads.forEach((head, column) => {
+    head.querySelector("button").addEventListener("click", () => {
+      // The first click puts the best first: numbers fall, words rise.
+      const rows = [...body.rows];
+      const first = rows.map((row) => value(row, column)).find((found) => found !== null);
+      const before = head.getAttribute("aria-sort");
+      const fresh = typeof first === "number" ? "descending" : "ascending";
+      const other = fresh === "descending" ? "ascending" : "descending";
+      const order = before === fresh ? other : fresh;
+      for (const each of heads) each.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", order);
+      const sign = order === "ascending" ? 1 : -1;
+      rows.sort((a, b) => {
+        const x = value(a, column), y = value(b, column);
+        if (x === null || y === null) return (x === null) - (y === null);
+        return sign * compare(x, y);
+      });
+      body.append(...rows);
+    });
+  });
+}
+
+// Small choices.
+function press(button) {
+  for (const each of button.parentElement.querySelectorAll("button")) {
+    each.setAttribute("aria-pressed", String(each === button));
+  }
+}
+
+for (const choice of document.querySelectorAll(".choice[data-for]")) {
+  const table = document.getElementById(choice.dataset.for);
+  table.dataset.rows = "key";
+  for (const button of choice.querySelectorAll("button")) {
+    button.addEventListener("click", () => {
+      press(button);
+      table.dataset.rows = button.dataset.rows;
+    });
+  }
+}
+
+for (const button of document.querySelectorAll("button[data-show]")) {
+  button.addEventListener("click", () => {
+    press(button);
+    for (const trial of button.closest(".target").querySelectorAll(".trial")) {
+      trial.toggleAttribute("data-later", trial.id !== button.dataset.show);
+    }
+  });
+}
+
+// Reading values off a curve: a line at the nearest evaluation, and its numbers beside it.
+const panels = JSON.parse(document.getElementById("panels").textContent);
+
+for (const figure of document.querySelectorAll(".panel")) {
+  const { box, steps, digits, series } = panels[figure.dataset.panel];
+  const svg = figure.querySelector("svg");
+  const reading = figure.querySelector(".reading");
+  const every = [...new Set(series.flatMap((one) => one.at.map((point) => point[0])))].sort((a, b) => a - b);
+  if (!every.length) continue;
+  const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  cursor.setAttribute("class", "cursor");
+  cursor.setAttribute("y1", box[1]);
+  cursor.setAttribute("y2", box[3]);
+
+  function hide() {
+    cursor.remove();
+    reading.classList.remove("on");
+  }
+
+  function show(event) {
+    const frame = svg.getBoundingClientRect();
+    const scale = svg.viewBox.baseVal.width / frame.width;
+    const x = (event.clientX - frame.left) * scale;
+    const at = steps[0] + ((x - box[0]) / (box[2] - box[0])) * (steps[1] - steps[0]);
+    const step = every.reduce((best, each) => (Math.abs(each - at) < Math.abs(best - at) ? each : best));
+    const place = box[0] + ((step - steps[0]) / (steps[1] - steps[0])) * (box[2] - box[0]);
+    cursor.setAttribute("x1", place);
+    cursor.setAttribute("x2", place);
+    svg.append(cursor);
+    const title = document.createElement("b");
+    title.textContent = `Step ${step.toLocaleString("en")}`;
+    reading.replaceChildren(title);
+    for (const one of series) {
+      const point = one.at.find((each) => each[0] === step);
+      if (!point) continue;
+      const line = document.createElement("span");
+      const mark = document.createElement("i");
+      mark.className = "line";
+      if (one.colour) mark.style.setProperty("--line", `var(--series-${one.colour})`);
+      const number = document.createElement("em");
+      number.textContent = typeof point[1] === "number" ? point[1].toFixed(digits) : point[1];
+      line.append(mark, one.name, number);
+      reading.append(line);
+    }
+    reading.classList.add("on");
+    // Beside the line, on the side with more room.
+    const left = place / scale;
+    const right = left > frame.width / 2;
+    reading.style.left = right ? "auto" : `${left + 10}px`;
+    reading.style.right = right ? `${frame.width - left + 10}px` : "auto";
+  }
+
+  svg.addEventListener("pointermove", show);
+  svg.addEventListener("pointerdown", show);
+  svg.addEventListener("pointerleave", hide);
+}
+
+// Copying a table.
+for (const block of document.querySelectorAll(".copy")) {
+  if (!navigator.clipboard) break; // files opened from disk may have none: the text can still be selected
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(block.querySelector("pre").textContent);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  block.append(button);
+}
