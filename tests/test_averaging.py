@@ -373,6 +373,7 @@ def test_tied_parameters_count_once():
     average.copy_to(model)
     assert model.out.weight is model.embed.weight
     assert model.out.weight[0, 0].item() == 2.0
+    model.load_state_dict(average.averaged_state(), strict=True)
 
 
 def test_patterns_choose_what_is_averaged():
@@ -567,6 +568,18 @@ def test_swapping_restores_everything_even_when_the_block_raises():
     for name, value in model.state_dict().items():
         assert torch.equal(value, live[name])
     average.update_parameters(model)
+
+
+def test_swapping_restores_a_model_that_was_moved_in_the_block():
+    model = Net()
+    average = SMA(model, start=0)
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 9, after=lambda step: average.update_parameters(model))
+    live = {name: value.clone() for name, value in model.state_dict().items()}
+    with average.average_parameters(model):
+        model.double()  # replaces the buffers, as a trainer's move to a GPU does
+        model.float()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, live[name]), name
 
 
 def test_observing_or_updating_inside_a_swap_of_another_average_raises():

@@ -154,8 +154,7 @@ class Average:
         owner = target.model
         if owner in tensors._swapped:
             raise RuntimeError("this model holds an average already: leave that block before entering another")
-        written = [*target.live(), *target.live_carried()]
-        saved = [tensor.detach().clone() for tensor in written]
+        saved = [tensor.detach().clone() for tensor in (*target.live(), *target.live_carried())]
         tensors._swapped.add(owner)
         try:
             self.copy_to(model)
@@ -163,7 +162,8 @@ class Average:
         finally:
             with torch.no_grad():
                 tensors.reshard(owner)
-                for tensor, value in zip(written, saved, strict=True):
+                # Looked up anew: moving the model in the block replaces its buffers.
+                for tensor, value in zip([*target.live(), *target.live_carried()], saved, strict=True):
                     tensor.copy_(value)
             tensors._swapped.discard(owner)
 
@@ -186,6 +186,8 @@ class Average:
                 state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
             for name, tensor in self._tracked.left.items():
                 state[name] = tensor.detach().clone()
+        for alias, name in self._tracked.aliases():
+            state[alias] = state[name]
         return state
 
     # -- resume -------------------------------------------------------------------------------------------

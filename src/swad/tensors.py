@@ -109,6 +109,14 @@ class TrackedTensors:
                 self.follow(model if model is not None else self.model)
                 return
 
+    def aliases(self) -> Iterator[tuple[str, str]]:
+        """Further names of tied parameters, each with the name its tensor is kept under."""
+        first: dict[int, str] = {}
+        for name, tensor in self.model.named_parameters(remove_duplicate=False):
+            kept = first.setdefault(id(tensor), canonical(name))
+            if kept != canonical(name):
+                yield canonical(name), kept
+
     def require_frozen(self) -> None:
         """Raise if a parameter that was frozen when the average was built trains by now."""
         for name, tensor in self.left.items():

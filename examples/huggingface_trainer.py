@@ -1,0 +1,69 @@
+"""SWAD as a callback of the Hugging Face Trainer: a tiny ViT on scikit-learn's handwritten digits.
+
+Command: python examples/huggingface_trainer.py        Cost: about ten seconds on one CPU core, no download.
+Expect: the average a point or two more accurate on the test set than the last weights.
+"""
+
+import tempfile
+
+import torch
+from sklearn.datasets import load_digits
+from transformers import PrinterCallback, Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
+
+from swad.integrations.transformers import SWADCallback
+
+set_seed(0)
+images, labels = load_digits(return_X_y=True)
+images = torch.as_tensor(images / 16).float().reshape(-1, 1, 8, 8)
+examples = [{"pixel_values": image, "labels": int(label)} for image, label in zip(images, labels, strict=True)]
+order = torch.randperm(len(examples)).tolist()
+train, val, test = ([examples[i] for i in part] for part in (order[:400], order[400:800], order[800:]))
+
+config = ViTConfig(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    image_size=8,
+    patch_size=2,
+    num_channels=1,
+    num_labels=10,
+)
+model = ViTForImageClassification(config)
+callback = SWADCallback(apply_at_end=False)  # True, the default, leaves the average in the model
+
+
+def accuracy(prediction) -> dict[str, float]:
+    return {"accuracy": float((prediction.predictions.argmax(1) == prediction.label_ids).mean())}
+
+
+with tempfile.TemporaryDirectory() as folder:
+    args = TrainingArguments(
+        folder,
+        max_steps=600,
+        learning_rate=3e-3,
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=500,
+        eval_strategy="steps",
+        eval_steps=20,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        log_level="error",
+        logging_strategy="no",
+    )
+    trainer = Trainer(
+        model, args, train_dataset=train, eval_dataset=val, compute_metrics=accuracy, callbacks=[callback]
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    live = trainer.evaluate(test)["eval_accuracy"]
+    with callback.average_parameters():
+        averaged = trainer.evaluate(test)["eval_accuracy"]
+
+status = callback.status
+print(f"stopped at step {trainer.state.global_step}: {status.reason}")
+print(f"averaged steps {status.start_step} to {status.end_step}, {status.n_averaged} of them")
+print(f"test accuracy: live {live:.1%}, averaged {averaged:.1%}")

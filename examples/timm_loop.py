@@ -1,0 +1,55 @@
+"""SWAD in a timm training loop, where `ModelEmaV3` would be, on scikit-learn's handwritten digits.
+
+Command: python examples/timm_loop.py        Cost: about ten seconds on one CPU core, no download.
+Expect: on noisy scans, a domain unseen in training, the average several points more accurate than the last weights.
+"""
+
+import timm
+import torch
+from sklearn.datasets import load_digits
+from timm.optim import create_optimizer_v2
+from torch.nn.functional import cross_entropy
+
+from swad.integrations.timm import ModelSwad
+
+torch.manual_seed(0)
+images, labels = (torch.as_tensor(array) for array in load_digits(return_X_y=True))
+images = torch.nn.functional.interpolate((images / 16).float().reshape(-1, 1, 8, 8), scale_factor=4)
+order = torch.randperm(len(images))
+train, val, test = order[:300], order[300:800], order[800:]
+noisy = images.clone()
+noisy[test] += 0.3 * torch.randn(noisy[test].shape)
+
+model = timm.create_model("test_vit", pretrained=False, in_chans=1, num_classes=10)
+optimizer = create_optimizer_v2(model, opt="adamw", lr=3e-3)
+model_swad = ModelSwad(model)  # in place of ModelEmaV3(model)
+
+
+@torch.no_grad()
+def validate(net: torch.nn.Module, images: torch.Tensor, part: torch.Tensor) -> tuple[float, float]:
+    net.eval()
+    logits = net(images[part])
+    return cross_entropy(logits, labels[part]).item(), (logits.argmax(1) == labels[part]).float().mean().item()
+
+
+num_updates = 0
+for epoch in range(32):
+    model.train()
+    for batch in train[torch.randperm(len(train))].split(32):
+        cross_entropy(model(images[batch]), labels[batch]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        num_updates += 1
+        model_swad.update(model, step=num_updates)
+    if epoch % 2 == 0:
+        continue
+    val_loss, _ = validate(model, images, val)
+    if model_swad.observe(val_loss).should_stop:  # the one new line
+        break
+
+# A network with batch norm would need swad.update_bn(train_loader, model_swad.module) here.
+status = model_swad.status
+live, averaged = (validate(net, noisy, test)[1] for net in (model, model_swad))
+print(f"stopped at step {num_updates}: {status.reason}")
+print(f"averaged steps {status.start_step} to {status.end_step}, {status.n_averaged} of them")
+print(f"accuracy on noisy scans: live {live:.1%}, averaged {averaged:.1%}")

@@ -1,0 +1,158 @@
+"""SWAD as a callback of the Lightning Trainer.
+
+from swad.integrations.lightning import SWADCallback
+
+callback = SWADCallback(monitor="val_loss")
+trainer = Trainer(callbacks=[callback], val_check_interval=100)
+trainer.fit(model, train_loader, val_loader)     # model holds the average now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from swad.average import Average
+from swad.integrations._driver import AverageDriver, MissingState, metrics, whole
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise ImportError('the Lightning callback needs lightning: pip install "swad[lightning]"') from error
+
+
+class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
+    """Average the weights of every optimiser step inside the valley of a validation loss logged by the module.
+
+    The loss is the live model's: log it in `validation_step` with `self.log("val_loss", loss)`, and with
+    `sync_dist=True` where there are several processes, which must agree on it. The sanity check is not
+    observed. Steps are counted by a hook on the optimiser, so gradient accumulation and steps a scaler skips
+    need no care. Works on one device and under DDP and ModelParallelStrategy (FSDP2), where each rank averages
+    its own shard.
+
+    Training stops when the valley does (`stop_training`), and when `fit` ends the average is put into the
+    module (`apply_at_end`). To compare without that:
+
+        with callback.average_parameters():
+            trainer.validate(model, val_loader)
+
+    **Checkpoints.** Those written during `fit`, the last one included, hold the live weights in `state_dict`
+    and the average, apart, in the state of this callback: `fit(ckpt_path=...)` goes on exactly. What is saved
+    after `fit` (`trainer.save_checkpoint`) holds the average in `state_dict`, if it was put into the module, and
+    cannot be resumed. A checkpoint that knows no average is refused, unless `missing_state="start"` says to
+    begin one there. Under FSDP2 the average is gathered on rank 0 to be written. Lightning itself does not catch
+    up on a validation that was due at the very step a checkpoint was written before it
+    (`ModelCheckpoint(every_n_train_steps=...)` without `monitor`): such a checkpoint resumes without that loss.
+
+    `average` takes another class (`average=swad.EMA, decay=0.999`); further options are that class's, by
+    default those of `swad.SWAD`. `name` keeps several callbacks apart, and is what the logged metrics begin
+    with: `swad/phase` (0 searching, 1 averaging, 2 stopped), `swad/threshold`, `swad/n_averaged`,
+    `swad/start_step`, `swad/end_step`. `optimizer_index` chooses the optimiser where the module has several.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        *,
+        stop_training: bool = True,
+        apply_at_end: bool = True,
+        missing_state: MissingState = "raise",
+        optimizer_index: int | None = None,
+        name: str = "swad",
+        average: Callable[..., Average] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(monitor, name, missing_state, average, options)
+        self.stop_training, self.apply_at_end = stop_training, apply_at_end
+        self.optimizer_index = optimizer_index
+        self._applied = False
+        self._pending: Mapping[str, Any] | None = None  # restored before there is a model to average
+
+    @property
+    def state_key(self) -> str:
+        """What a checkpoint files the state under: the name alone, so that changed settings are found and refused."""
+        return f"SWADCallback[{self.name}]"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin anew with every fit; `trainer.validate(ckpt_path=...)` restores callbacks too, and must leave none."""
+        self._pending = None
+        if stage == "fit":
+            self._averager, self._applied = None, False
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Refuse to resume from a checkpoint that knows no average."""
+        known = checkpoint.get("callbacks", {})
+        if trainer.state.fn == "fit" and self.state_key not in known and self.missing_state == "raise":
+            raise ValueError(
+                f"a resumed average needs its state, and this checkpoint has none under {self.state_key!r}, "
+                f"only {', '.join(map(repr, known)) or 'nothing'}: pass missing_state='start' to begin averaging here"
+            )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state until training starts: Lightning restores callbacks before it has set up the model."""
+        self._pending = state_dict
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average, for Lightning's checkpoints: strings and tensors, apart from the model's weights."""
+        if self._averager is None:
+            return dict(self._pending or {})
+        writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+        return {"average": whole(self._averager.state_dict(), keep=writes), "applied": self._applied}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Build the average on the model as the strategy has set it up, and follow the optimiser."""
+        if self._pending is not None and self._pending["applied"]:
+            raise ValueError(
+                "training goes on from live weights, and this checkpoint was saved after fit had replaced them by "
+                "the average: resume from one written during training"
+            )
+        state = None if self._pending is None else self._pending["average"]
+        self._start(pl_module, self._optimizer(trainer), state)
+        self._pending = None
+        if self.stop_training and self.status.should_stop:
+            trainer.should_stop = True
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Observe the loss. Lightning calls checkpoint callbacks last, so theirs already know of it."""
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        logged = trainer.callback_metrics
+        if self.monitor not in logged:
+            raise ValueError(
+                f"the monitored loss must be logged in every validation, and {self.monitor!r} is not among "
+                f"{', '.join(map(repr, logged)) or 'the metrics, which are none'}: log it, or set monitor"
+            )
+        status = self._see(logged[self.monitor])
+        if status is None:
+            return
+        numbers = {f"{self.name}/{key}": value for key, value in metrics(status).items()}
+        logged.update({key: torch.tensor(float(value)) for key, value in numbers.items()})
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+        if self.stop_training and status.should_stop:
+            trainer.should_stop = True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the average into the module, now that no checkpoint callback can mistake it for live weights."""
+        self._let_go()
+        if self.apply_at_end and self._averager is not None and self._averager.step:
+            self._averager.copy_to(pl_module)
+            self._applied = True
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Let go of the optimiser."""
+        self._let_go()
+
+    def _optimizer(self, trainer: Trainer) -> torch.optim.Optimizer:
+        optimizers: list[torch.optim.Optimizer] = trainer.optimizers
+        if len(optimizers) == 1 and self.optimizer_index is None:
+            return optimizers[0]
+        if self.optimizer_index is None or not 0 <= self.optimizer_index < len(optimizers):
+            raise ValueError(
+                f"an average follows one optimiser, and the module has {len(optimizers)}; "
+                f"got optimizer_index={self.optimizer_index}: choose one from 0 on"
+            )
+        return optimizers[self.optimizer_index]

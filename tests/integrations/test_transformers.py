@@ -1,0 +1,276 @@
+import importlib.util
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("transformers.trainer")
+
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+import swad
+from swad.integrations.transformers import SWADCallback
+
+EVERY = 4  # steps per evaluation
+LOSSES = [2.0, 1.0, 1.1, 1.2, 1.1, 3.0, 3.0, 3.0]  # the floor is the second; the end is the fifth, seen at the seventh
+START, END, STOP, LAST = 2 * EVERY, 5 * EVERY, 7 * EVERY, 8 * EVERY
+OPTIONS = {"n_converge": 3, "n_tolerance": 2}
+
+TEXTS = [
+    {"input_ids": row, "labels": int(row.sum()) % 2}
+    for row in torch.randint(20, (40, 5), generator=torch.Generator().manual_seed(1))
+]
+
+
+def bert():
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=8,
+    )
+    return BertForSequenceClassification(config)
+
+
+class Scripted(Trainer):
+    """Trains on real gradients; its evaluation losses are scripted, by step, so that the window is known."""
+
+    def evaluation_loop(self, *args, **kwargs):
+        output = super().evaluation_loop(*args, **kwargs)
+        done = self.state.global_step // EVERY
+        prefix = kwargs.get("metric_key_prefix", "eval")
+        output.metrics[f"{prefix}_loss"] = LOSSES[done - 1] if done and not prefix.endswith("other") else 1e-9
+        return output
+
+
+class KeepAll(TrainerCallback):
+    """The slow twin: every weight after every step."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def on_step_end(self, args, state, control, model, **kwargs):
+        self.kept[state.global_step] = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def average(self, spans):
+        updates = [i for span in spans for i in range(span.first, span.last + 1)]
+        last = self.kept[updates[-1]]
+        return {k: torch.stack([self.kept[i][k].double() for i in updates]).mean(0).to(last[k].dtype) for k in last}
+
+
+def train(folder, *callbacks, resume=None, eval_dataset=TEXTS, trainer_class=Scripted, **options):
+    set_seed(0)
+    defaults = {
+        "max_steps": LAST,
+        "learning_rate": 0.01,
+        "per_device_train_batch_size": 8,
+        "eval_strategy": "steps",
+        "eval_steps": EVERY,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+    }
+    args = TrainingArguments(str(folder), **{**defaults, **options})
+    trainer = trainer_class(bert(), args, train_dataset=TEXTS, eval_dataset=eval_dataset, callbacks=list(callbacks))
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    return trainer
+
+
+SAVED = {"save_strategy": "steps", "save_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """One training with a checkpoint every other step, and everything it held."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    keep, callback = KeepAll(), SWADCallback(**OPTIONS)
+    trainer = train(folder, keep, callback, **SAVED)
+    return folder, keep, callback, trainer
+
+
+def assert_close(ours, twin):
+    assert ours.keys() == twin.keys()
+    for name in twin:
+        torch.testing.assert_close(ours[name], twin[name], rtol=1e-6, atol=1e-7)
+
+
+def assert_equal(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_leaves_the_mean_of_the_valley_in_the_model_and_stops(unbroken):
+    _, keep, callback, trainer = unbroken
+    status = callback.status
+    assert (status.start_step, status.end_step, trainer.state.global_step) == (START, END, STOP)
+    assert_close(trainer.model.state_dict(), keep.average(status.spans))
+    assert_equal(callback.averaged_state(), trainer.model.state_dict())
+
+
+def test_checkpoints_hold_live_weights_and_the_average_beside_them(unbroken):
+    from safetensors.torch import load_file
+
+    folder, keep, _, _ = unbroken
+    for step in (6, 12, STOP):
+        checkpoint = folder / f"checkpoint-{step}"
+        assert_equal(load_file(checkpoint / "model.safetensors"), keep.kept[step])
+        assert (checkpoint / "swad.safetensors").is_file()
+        assert not list(checkpoint.glob("*.partial"))
+
+
+@pytest.mark.parametrize("step", [2, 8, 10, 18, 26])
+def test_resumes_to_the_last_bit(unbroken, tmp_path, step):
+    folder, _, whole, trainer = unbroken
+    callback = SWADCallback(**OPTIONS)
+    resumed = train(tmp_path, callback, resume=folder / f"checkpoint-{step}")  # an explicit path, elsewhere
+    assert callback.status == whole.status
+    assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
+
+
+def test_resumes_from_a_checkpoint_of_a_resumed_training(unbroken, tmp_path):
+    folder, _, whole, trainer = unbroken
+    train(tmp_path, SWADCallback(**OPTIONS), resume=folder / "checkpoint-10", **{**SAVED, "save_steps": 16})
+    callback = SWADCallback(**OPTIONS)
+    resumed = train(tmp_path, callback, resume=tmp_path / "checkpoint-16")
+    assert callback.status == whole.status
+    assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
+
+
+def test_a_checkpoint_that_has_moved_is_named(unbroken, tmp_path):
+    folder, _, whole, _ = unbroken
+    state = json.loads((folder / "checkpoint-10" / "trainer_state.json").read_text())
+    moved = tmp_path / "moved"
+    shutil.copytree(folder / "checkpoint-10", moved)
+    state["stateful_callbacks"]["swad"]["output_dir"] = str(tmp_path / "gone")
+    (moved / "trainer_state.json").write_text(json.dumps(state))
+    # A file of the same step, but of another training, must not be taken for it.
+    decoy = tmp_path / "out" / "checkpoint-10"
+    train(tmp_path / "out", SWADCallback(stop_training=False, apply_at_end=False), max_steps=10, **SAVED)
+    assert (decoy / "swad.safetensors").is_file()
+    with pytest.raises(FileNotFoundError, match=r"that of step 10 is not at .*resume_from"):
+        train(tmp_path / "out", SWADCallback(**OPTIONS), resume=moved)
+    callback = SWADCallback(resume_from=moved, **OPTIONS)
+    train(tmp_path / "out", callback, resume=moved)
+    assert callback.status == whole.status
+
+
+def test_a_checkpoint_without_an_average_is_refused_unless_told_to_start(tmp_path):
+    train(tmp_path, max_steps=4, **SAVED)
+    resume = tmp_path / "checkpoint-4"
+    with pytest.raises(ValueError, match=r"saved without this callback: pass missing_state='start'"):
+        train(tmp_path, SWADCallback(**OPTIONS), resume=resume)
+    callback = SWADCallback(missing_state="start", **OPTIONS)
+    train(tmp_path, callback, resume=resume)
+    assert callback.status.start_step == START - EVERY  # updates are counted from the first one averaged
+
+
+def test_without_stopping_and_applying_the_model_stays_live(tmp_path):
+    keep, callback = KeepAll(), SWADCallback(stop_training=False, apply_at_end=False, **OPTIONS)
+    trainer = train(tmp_path, keep, callback)
+    assert trainer.state.global_step == LAST
+    assert_equal(trainer.model.state_dict(), keep.kept[LAST])
+    before = callback.status
+    trainer.evaluate()  # outside training: nothing is observed
+    with callback.average_parameters():
+        assert_close(trainer.model.state_dict(), keep.average(before.spans))
+        trainer.evaluate()
+    assert callback.status == before
+    assert_equal(trainer.model.state_dict(), keep.kept[LAST])
+
+
+def test_accumulation_counts_steps_not_batches(tmp_path):
+    keep, callback = KeepAll(), SWADCallback(**OPTIONS)
+    trainer = train(tmp_path, keep, callback, gradient_accumulation_steps=3)
+    assert callback.averager.step == trainer.state.global_step == STOP
+    assert_close(trainer.model.state_dict(), keep.average(callback.status.spans))
+
+
+def test_the_evaluation_before_the_first_step_is_not_observed(tmp_path):
+    callback = SWADCallback(**OPTIONS)
+    train(tmp_path, callback, eval_on_start=True)  # its loss, 1e-9, would be the floor
+    assert callback.status.start_step == START
+
+
+def test_the_average_wins_over_the_best_model(tmp_path):
+    keep, callback = KeepAll(), SWADCallback(**OPTIONS)
+    best = {"load_best_model_at_end": True, "save_strategy": "steps", "save_steps": EVERY, "save_total_limit": 1}
+    trainer = train(tmp_path, keep, callback, **best)
+    assert_close(trainer.model.state_dict(), keep.average(callback.status.spans))
+    (kept,) = tmp_path.glob("checkpoint-*")
+    assert (kept / "swad.safetensors").is_file()
+
+
+def test_one_of_several_evaluation_sets_is_monitored(tmp_path):
+    callback = SWADCallback(monitor="eval_target_loss", **OPTIONS)
+    train(tmp_path, callback, eval_dataset={"other": TEXTS, "target": TEXTS})
+    assert (callback.status.start_step, callback.status.end_step) == (START, END)
+
+
+def test_a_missing_monitor_lists_the_metrics(tmp_path):
+    with pytest.raises(ValueError, match=r"'eval_los' is not; there are 'eval_loss'"):
+        train(tmp_path, SWADCallback(monitor="eval_los"))
+
+
+def test_each_training_begins_anew_and_lets_the_optimiser_go(tmp_path):
+    callback = SWADCallback(**OPTIONS)
+    trainer = train(tmp_path, callback)
+    inner = trainer.optimizer.optimizer
+    assert not inner._optimizer_step_post_hooks
+    trainer.train()
+    assert (callback.averager.step, callback.status.end_step) == (STOP, END)
+
+
+def test_only_the_process_that_saves_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(TrainingArguments, "should_save", property(lambda self: False))
+    callback = SWADCallback(stop_training=False, **OPTIONS)
+    train(tmp_path, callback, **SAVED)
+    assert not list(tmp_path.rglob("swad.safetensors"))
+
+
+def test_other_averages_take_the_same_road(tmp_path):
+    callback = SWADCallback(average=swad.SMA, start=10, name="sma")
+    keep = KeepAll()
+    trainer = train(tmp_path, keep, callback, save_strategy="steps", save_steps=20)
+    assert callback.status.start_step == 11
+    assert_close(trainer.model.state_dict(), keep.average(callback.status.spans))
+    again = SWADCallback(average=swad.SMA, start=10, name="sma")
+    resumed = train(tmp_path, again, resume=tmp_path / "checkpoint-20")
+    assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
+
+
+def test_an_unconverged_loss_is_said(tmp_path):
+    with pytest.warns(swad.NeverConvergedWarning, match="has not converged"):
+        train(tmp_path, SWADCallback(), max_steps=2 * EVERY)
+
+
+def test_the_real_evaluation_loss_is_what_is_watched(tmp_path):
+    seen = []
+
+    class Watch(SWADCallback):
+        def _see(self, loss):
+            seen.append(loss)
+            return super()._see(loss)
+
+    trainer = train(tmp_path, Watch(apply_at_end=False), trainer_class=Trainer)
+    logged = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
+    assert seen == logged
+
+
+def test_without_transformers_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    spec = importlib.util.spec_from_file_location("elsewhere", sys.modules[SWADCallback.__module__].__file__)
+    with pytest.raises(ImportError, match=r'pip install "swad\[transformers\]"'):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
