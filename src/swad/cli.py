@@ -1,0 +1,314 @@
+"""The command line. Every handler imports what it needs when it runs, so that `swad --help` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+try:
+    import typer
+except ImportError:  # the library is used without the commands
+    sys.exit('the swad command needs its extra packages: pip install "swad[vision,report]"')
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from swad.config import RunConfig
+    from swad.results import RunResult
+
+app = typer.Typer(
+    help="Domain generalisation by seeking flat minima: train with a domain held out, average, report.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+datasets_app = typer.Typer(help="The data sets: list them, check a copy, download one.", no_args_is_help=False)
+app.add_typer(datasets_app, name="datasets")
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+Select = Annotated[str, typer.Option("--select", help="iid, last, oracle, oracle_best_step or lodo.")]
+
+
+@app.command()
+def demo(
+    output: Output = Path("demo"),
+    trials: Annotated[int, typer.Option(help="Train-validation splits, for the standard error.")] = 2,
+    steps: Annotated[int | None, typer.Option(help="Updates of each run.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
+    from swad.demo import configs
+
+    results = _train_all(configs(output, trials, steps, _device(device)), jobs=_cores())
+    _report(output, output / "report.html", select="iid", summary=results)
+
+
+@app.command()
+def train(
+    dataset: Annotated[str, typer.Argument(help="A data set's name; `swad datasets` lists them.")],
+    target: Annotated[
+        list[str] | None, typer.Option("--target", "-t", help="Domain to hold out; again for more. All if left out.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.")] = None,
+    output: Output = Path("runs"),
+    average: Annotated[
+        list[str] | None,
+        typer.Option("--average", "-a", help="Averages that ride along, e.g. swad,swa,ema or swad:semantics=text."),
+    ] = None,
+    trials: Annotated[str, typer.Option(help="Train-validation splits: 0, or 0,1,2 for three.")] = "0",
+    algorithm: Annotated[str, typer.Option(help="What is trained.")] = "erm",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A hyperparameter, e.g. lr=3e-5, batch_size=32, dropout=0.1."),
+    ] = None,
+    network: Annotated[str | None, typer.Option(help="A timm name, or small. Default: by the data set.")] = None,
+    weights: Annotated[str | None, typer.Option(help="pretrained, random, or a safetensors file.")] = None,
+    freeze_bn: Annotated[bool, typer.Option(help="Keep batch-norm statistics as they came.")] = True,
+    steps: Annotated[int | None, typer.Option(help="Updates. Default: by the data set.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Updates between evaluations.")] = None,
+    schedule: Annotated[str, typer.Option(help="ours, or published: one update late, as the published code.")] = "ours",
+    lr_schedule: Annotated[str, typer.Option(help="constant, or cyclic for SWA.")] = "constant",
+    split: Annotated[str, typer.Option(help="80/20 or 60/20/20.")] = "80/20",
+    seed: Annotated[int | None, typer.Option(help="Default: by data set, algorithm, target and trial.")] = None,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs side by side, each on its share of the cores.")] = 1,
+    clip: Annotated[float | None, typer.Option(help="Largest gradient norm.")] = None,
+    erm: Annotated[bool, typer.Option(help="Also report the live weights, best and last.")] = True,
+    early_stop: Annotated[bool, typer.Option(help="Stop when nothing that was asked for needs the rest.")] = True,
+    target_every_evaluation: Annotated[bool, typer.Option(help="Measure the target at every evaluation.")] = False,
+    validation_subsample: Annotated[
+        int | None, typer.Option(help="Validate on so many images of each domain while training.")
+    ] = None,
+    snapshots: Annotated[str, typer.Option(help="Updates whose weights are saved, e.g. 2500,3500,4500.")] = "",
+    keep_segments: Annotated[bool, typer.Option(help="Keep the mean weights of every segment.")] = False,
+    any_counts: Annotated[
+        bool, typer.Option("--any-counts", help="Accept other than the published numbers of images.")
+    ] = False,
+    deterministic: Annotated[bool, typer.Option(help="Bit-equal results on a GPU too.")] = False,
+    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events too.")] = False,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Updates between checkpoints.")] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with unfinished runs of the same settings; --no-resume refuses them.")
+    ] = True,
+) -> None:
+    """Hold one domain out, train on the others, average the weights, and measure on the one held out.
+
+    Run it again after a stop and it goes on where it was: finished runs are kept, unfinished ones resume.
+    """
+    from swad import averages, datasets
+    from swad.config import RunConfig
+
+    benchmark = datasets.get(dataset)
+    targets = target or list(_domains(benchmark.name, data))
+    chosen = tuple(one for text in average or ["swad"] for one in averages.split(text))
+    where = _device(device)
+    configs = [
+        RunConfig(
+            dataset=dataset,
+            target=one,
+            output=output / benchmark.name / algorithm / f"{one}-{trial}",
+            data=data,
+            strict=not any_counts,
+            trial=trial,
+            seed=seed,
+            split=split,  # type: ignore[arg-type]
+            algorithm=algorithm,
+            hyperparameters=_settings(settings or []),
+            clip=clip,
+            network=network,
+            weights=weights,
+            freeze_bn=freeze_bn,
+            steps=steps,
+            evaluate_every=evaluate_every,
+            schedule=schedule,  # type: ignore[arg-type]
+            lr_schedule=lr_schedule,  # type: ignore[arg-type]
+            averages=chosen,
+            erm=erm,
+            early_stop=early_stop,
+            precision=precision,  # type: ignore[arg-type]
+            device=where,
+            deterministic=deterministic,
+            workers=workers,
+            validation_subsample=validation_subsample,
+            target_every_evaluation=target_every_evaluation,
+            snapshots=tuple(_whole_numbers(snapshots)),
+            keep_segments=keep_segments,
+            checkpoint_every=checkpoint_every,
+            tensorboard=tensorboard,
+        )
+        for trial in _whole_numbers(trials)
+        for one in targets
+    ]
+    if not resume:
+        begun = [str(c.output) for c in configs if (c.output / "config.json").exists()]
+        if begun:
+            raise ValueError(f"--no-resume wants new folders, and {begun[0]} holds a run: choose another --output")
+    results = _train_all(configs, jobs=jobs)
+    if _is_first_process():
+        _report(output, output / "report.html", select="iid", summary=results)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder with runs, searched to the bottom.")] = Path("runs"),
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: FOLDER/report.html.")] = None,
+    select: Select = "iid",
+    form: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
+    split: Annotated[str, typer.Option(help="Part of the target that is reported: in, out, full or test.")] = "in",
+    figures: Annotated[Path | None, typer.Option(help="Also draw the validation curves into this folder.")] = None,
+    figure_formats: Annotated[str, typer.Option(help="svg, pdf, png: one or several.")] = "svg,pdf",
+    paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+) -> None:
+    """The table of all runs in a folder, beside the paper's, and a page that opens without a network."""
+    _report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
+
+
+@datasets_app.callback(invoke_without_command=True)
+def list_datasets(context: typer.Context) -> None:
+    """List the data sets."""
+    if context.invoked_subcommand is None:
+        from swad.display import show_datasets
+
+        show_datasets()
+
+
+@datasets_app.command("show")
+def show_dataset(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
+    """Everything known about one data set: counts, licence, citation, where it comes from."""
+    from swad.display import show_dataset
+
+    show_dataset(name)
+
+
+@datasets_app.command("check")
+def check_dataset(
+    path: Annotated[Path, typer.Argument(help="The data set's folder.")],
+    name: Annotated[str | None, typer.Option(help="Its name, where the folders do not tell.")] = None,
+    decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
+) -> None:
+    """Count the images of a copy, decode every one, and name what is wrong."""
+    from swad import datasets
+
+    with datasets.progress_bar() as progress:
+        result = datasets.check(path, name, decode=decode, progress=progress)
+    datasets.show_check(result)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+@datasets_app.command("fetch")
+def fetch_dataset(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    output: Output = Path("data"),
+) -> None:
+    """Download a data set: goes on after a break, checks sums, unpacks safely."""
+    from swad import datasets
+
+    with datasets.progress_bar() as progress:
+        result = datasets.fetch(name, output, progress=progress)
+    datasets.show_fetched(result)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine has and can do."""
+    from swad.doctor import examine
+
+    examine()
+
+
+def main() -> None:
+    """Run a command. What is the user's to mend ends in one line and the code 1; Ctrl-C in 130."""
+    try:
+        app(standalone_mode=True)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        if type(error).__name__ == "Interrupted":
+            _say(str(error))
+            sys.exit(130)
+        if not isinstance(error, ValueError | OSError) and type(error).__name__ not in _EXPECTED:
+            raise
+        if os.environ.get("SWAD_TRACEBACK"):
+            raise
+        _say(f"error: {error}")
+        sys.exit(1)
+
+
+_EXPECTED = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError"}
+"""Errors that speak to the user, by name: importing them all would make `swad --help` slow."""
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _train_all(configs: Sequence[RunConfig], jobs: int) -> list[RunResult]:
+    from swad.jobs import train_all
+
+    return train_all(configs, jobs)
+
+
+def _report(
+    folder: Path,
+    page: Path,
+    select: str = "iid",
+    form: str = "text",
+    split: str = "in",
+    figures: Path | None = None,
+    figure_formats: str = "svg,pdf",
+    paper: bool = True,
+    summary: Sequence[RunResult] = (),
+) -> None:
+    from swad.display import show_report
+
+    show_report(folder, page, select, form, split, figures, figure_formats, paper, summary)
+
+
+def _domains(dataset: str, data: Path | None) -> Sequence[str]:
+    from swad import datasets
+
+    benchmark = datasets.get(dataset)
+    return benchmark.domains or datasets.load(dataset, data).domain_names
+
+
+def _settings(texts: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ValueError(f"--set takes name=number, got {text!r}: e.g. --set lr=3e-5")
+        found[name] = int(number) if number.is_integer() and "." not in value and "e" not in value else number
+    return found
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ValueError(f"whole numbers with commas are needed, e.g. 0,1,2; got {text!r}") from None
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,107 @@
+"""Several runs: one after the other, or side by side in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from swad.display import Bars, Show, Watcher
+
+if TYPE_CHECKING:
+    from swad.config import RunConfig
+    from swad.results import RunResult
+
+
+def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
+    """Train one run after the other, or `jobs` side by side in processes of their own, and show how it goes."""
+    from swad.checkpoints import outcome
+    from swad.run import train
+
+    configs = [config.resolved() for config in configs]  # all faults of all runs before the first step of any
+    console = Console(stderr=True)
+    show = Bars(len(configs), console) if console.is_terminal else Show(len(configs))
+    with show:
+        rest = [config for config in configs if outcome(config) is None]
+        if min(jobs, len(rest)) > 1:
+            for config in configs:
+                if config not in rest:
+                    train(config, progress=Watcher(config.name, show))  # finished before: answers at once
+            _side_by_side(rest, min(jobs, len(rest)), show)
+            return [train(config) for config in configs]
+        return [train(config, progress=Watcher(config.name, show)) for config in configs]
+
+
+def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show) -> None:
+    """Small networks do not fill the cores: several runs with a share of them each are faster than one with all."""
+    context = multiprocessing.get_context("spawn")
+    tasks, events = context.SimpleQueue(), context.Queue()
+    for task in (*configs, *[None] * jobs):
+        tasks.put(task)
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    workers = [context.Process(target=_work, args=(tasks, events, threads)) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    trouble: BaseException | None = None
+    while any(worker.is_alive() for worker in workers) or not events.empty():
+        try:
+            kind, arguments = events.get(timeout=0.2)
+        except queue.Empty:
+            continue
+        except KeyboardInterrupt:
+            continue  # the terminal sent it to every process: each leaves a checkpoint and says so
+        if kind == "trouble":
+            trouble = trouble or _trouble(*arguments)
+            while not tasks.empty():  # what is under way comes to its end, nothing new begins
+                tasks.get()
+            for _ in workers:
+                tasks.put(None)
+        else:
+            getattr(show, kind)(*arguments)
+    if trouble is None and any(worker.exitcode for worker in workers):
+        trouble = _trouble("error", "a training process was killed: run the same command again, with fewer --jobs", "")
+    if trouble is not None:
+        raise trouble
+
+
+def _work(tasks: Any, events: Any, threads: int) -> None:
+    """Train what the queue holds, one after the other. Errors travel as text: not every exception can be pickled."""
+    import torch
+
+    from swad.run import Interrupted, train
+
+    torch.set_num_threads(threads)
+
+    class Sender:
+        def __getattr__(self, kind: str) -> Any:
+            return lambda *arguments: events.put((kind, arguments))
+
+    sender: Any = Sender()
+    while (config := tasks.get()) is not None:
+        try:
+            train(config, progress=Watcher(config.name, sender))
+        except Interrupted as stop:
+            events.put(("trouble", ("stop", str(stop.folder), stop.step)))
+            return
+        except (ValueError, OSError, RuntimeError) as error:
+            events.put(("trouble", ("error", f"{config.name}: {error}", traceback.format_exc())))
+        except KeyboardInterrupt:
+            events.put(("trouble", ("stop", str(config.output), 0)))
+            return
+
+
+def _trouble(kind: str, text: str, more: Any) -> BaseException:
+    from swad.run import Interrupted, RunError
+
+    if kind == "stop":
+        return Interrupted(Path(text), more)
+    if os.environ.get("SWAD_TRACEBACK"):
+        print(more, file=sys.stderr)
+    return RunError(text)

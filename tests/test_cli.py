@@ -1,0 +1,207 @@
+"""The commands as a user runs them: real processes, real output."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from test_imports import HEAVY, modules_after
+
+SWAD = [sys.executable, "-m", "swad"]
+QUICK = ["--steps", "40", "--evaluate-every", "10"]
+
+
+def swad(*arguments: str | Path, cwd: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run([*SWAD, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=environment())
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def environment() -> dict[str, str]:
+    source = str(Path(__file__).parents[1] / "src")
+    return os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "150", "PYTHONPATH": source}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> tuple[Path, str]:
+    """A small demo, made once: four runs of 40 steps."""
+    folder = tmp_path_factory.mktemp("demo")
+    result = swad("demo", "--trials", "1", "--steps", "40", "--output", folder)
+    return folder, result.stdout
+
+
+def test_help_loads_nothing_heavy():
+    assert not modules_after("import swad.cli") & (set(HEAVY) - {"rich"})
+    text = swad("--help").stdout
+    for command in ("demo", "train", "report", "datasets", "doctor"):
+        assert command in text
+        assert "Usage" in swad(command, "--help").stdout
+
+
+def test_the_demo_prints_a_table_and_writes_a_page(demo):
+    folder, text = demo
+    for row in ("ERM (best)", "ERM (last)", "SWAD", "SWA", "EMA"):
+        assert row in text
+    for style in ("board", "clutter", "outline", "paper"):
+        assert style in text
+        assert (folder / f"{style}-0" / "weights" / "swad.safetensors").exists()
+        assert (folder / f"{style}-0" / "done.json").exists()
+    page = (folder / "report.html").read_text()
+    assert "SWAD" in page
+    assert "://" not in page.replace("http://www.w3.org", "")  # nothing to load from anywhere
+    assert f"wrote {folder / 'report.html'}" in text.replace("\n", "")
+
+
+def test_the_table_shows_what_the_runs_recorded(demo):
+    folder, text = demo
+    scores = json.loads((folder / "paper-0" / "done.json").read_text())["scores"]
+    shown = f"{100 * scores['swad']['paper']['in']['accuracy']:.1f}"
+    row = next(line for line in text.splitlines() if line.strip().startswith("SWAD"))
+    assert shown in row
+
+
+def test_a_finished_demo_answers_at_once(demo):
+    folder, _ = demo
+    again = swad("demo", "--trials", "1", "--steps", "40", "--output", folder)
+    assert "4 of 4" in again.stdout + again.stderr
+    assert "step 40/40" not in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "sign"), [("markdown", "| SWAD"), ("latex", r"\toprule"), ("csv", "SWAD,"), ("text", "Averaged range")]
+)
+def test_report_in_every_form(demo, tmp_path, form, sign):
+    folder, _ = demo
+    result = swad("report", folder, "--format", form, "--output", tmp_path / "page.html")
+    assert sign in result.stdout
+    assert (tmp_path / "page.html").exists()
+
+
+def test_report_draws_figures(demo, tmp_path):
+    folder, _ = demo
+    swad("report", folder, "--figures", tmp_path / "figures", "--figure-formats", "svg,png", "-o", tmp_path / "p.html")
+    names = {file.suffix for file in (tmp_path / "figures").iterdir()}
+    assert names == {".svg", ".png"}
+
+
+def test_train_one_target_with_settings_and_averages(tmp_path):
+    result = swad(
+        "train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--set", "lr=1e-3", "--set", "batch_size=8",
+        "--average", "swad:semantics=text,tolerance_ratio=0.2,ema", "--snapshots", "20", "--keep-segments",
+    )  # fmt: skip
+    folder = tmp_path / "digits" / "erm" / "paper-0"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["hyperparameters"]["lr"] == 1e-3
+    assert config["hyperparameters"]["batch_size"] == 8
+    assert config["averages"] == ["swad:semantics=text,tolerance_ratio=0.2", "ema"]
+    assert (folder / "weights" / "step-000020.safetensors").exists()
+    assert len(list((folder / "segments").iterdir())) == 4
+    assert "step 40/40" in result.stdout
+    refused = swad("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--set", "lr=2e-3", code=1)
+    assert "lr" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert "--no-resume" in swad("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--no-resume", code=1).stderr
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_leaves_runs_that_go_on(tmp_path, jobs):
+    command = [
+        *SWAD, "train", "digits", "-t", "paper", "-t", "board", "--steps", "3000", "--evaluate-every", "10",
+        "-o", str(tmp_path), "--jobs", jobs,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+    )
+    records = tmp_path / "digits" / "erm" / "paper-0" / "records.jsonl"
+    deadline = time.time() + 90
+    while not (records.exists() and records.stat().st_size > 2000):
+        assert process.poll() is None, process.stderr.read()
+        assert time.time() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "goes on" in errors
+    assert "Traceback" not in errors
+    assert list((tmp_path / "digits" / "erm" / "paper-0" / "checkpoint").iterdir())
+
+
+def test_bars_in_a_terminal(tmp_path):
+    """On a real pseudo-terminal: bars with the loss, the phase and the time left."""
+    parent, child = pty.openpty()
+    command = [*SWAD, "train", "digits", "-t", "paper", "--steps", "300", "--evaluate-every", "10", "-o", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=child, stderr=child, env=environment() | {"TERM": "xterm-256color"})
+    os.close(child)
+    seen = b""
+    deadline = time.time() + 120
+    while time.time() < deadline:
+        ready, _, _ = select.select([parent], [], [], 0.2)
+        if ready:
+            try:
+                part = os.read(parent, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            seen += part
+    os.close(parent)
+    assert process.wait(timeout=30) == 0
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).decode(errors="replace")
+    assert re.search(r"paper-0 .*\d+/300 .*loss \d", text)
+    assert "searching" in text or "averaging" in text
+
+
+def test_datasets_lists_shows_and_checks(tmp_path):
+    listing = swad("datasets").stdout
+    assert "9,991" in listing
+    assert "TerraIncognita" in listing
+    assert "ICCV 2017" in swad("datasets", "show", "PACS").stdout.replace("\n", " ")
+    from PIL import Image
+
+    for domain in ("north", "south"):
+        for label in ("cat", "dog"):
+            place = tmp_path / "mine" / domain / label
+            place.mkdir(parents=True)
+            for i in range(3):
+                Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(place / f"{i}.png")
+    assert "12" in swad("datasets", "check", tmp_path / "mine", "--name", "folder").stdout
+    (tmp_path / "mine" / "north" / "cat" / "1.png").write_bytes(b"no image")
+    bad = swad("datasets", "check", tmp_path / "mine", "--name", "folder", code=1)
+    assert "1.png" in bad.stdout + bad.stderr
+
+
+def test_doctor_tells_versions_and_devices():
+    text = swad("doctor").stdout
+    assert "torch" in text
+    assert "ms an update" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "pax"], "there is no data set"),
+        (["train", "digits", "-t", "crayon"], "the target must be one of"),
+        (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; there are swad"),
+        (["train", "digits", "--set", "lr"], "--set takes name=number, got 'lr'"),
+        (["train", "digits", "--trials", "a"], "whole numbers with commas"),
+        (["train", "pacs"], "needs the folder it lies in"),
+        (["train", "digits", "--device", "tpu9"], "device must be"),
+        (["report", "."], "no run below ."),
+        (["demo", "--trials", "0"], "at least one trial"),
+    ],
+)
+def test_errors_are_one_line_without_a_traceback(tmp_path, arguments, message):
+    result = swad(*arguments, cwd=tmp_path, code=1)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir()), "nothing may be left behind"
