@@ -50,9 +50,7 @@ def main() -> None:
             os.replace(file.with_suffix(".partial"), file)
         if step == kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
-    average = {
-        f"{name}.{key}": value for name, one in feed.items() for key, value in one.averaged_state().items()
-    }
+    average = {f"{name}.{key}": value for name, one in feed.items() for key, value in one.averaged_state().items()}
     spans = {name: [str(s) for s in one.status.spans] for name, one in feed.items()}
     torch.save({"model": model.state_dict(), "average": average, "spans": spans}, folder / "final.pt")
 

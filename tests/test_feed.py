@@ -181,5 +181,7 @@ def test_segment_log_keeps_means_that_add_up(tmp_path):
     assert [(s.first, s.last) for s in log] == [(1, 10), (11, 20), (21, 30), (31, 40)]
     mean = sum(s.mean["head.weight"] * len(s) for s in log) / 40
     torch.testing.assert_close(mean, feed["sma"].averaged_state()["head.weight"])
-    again = reload(feed, SegmentFeed(model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, 0), "late": SMA(model, 13)}))
+    again = reload(
+        feed, SegmentFeed(model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, 0), "late": SMA(model, 13)})
+    )
     assert len(again["log"]) == 4

@@ -10,7 +10,9 @@ HEAVY = ["torch", "numpy", "torchvision", "timm", "lightning", "transformers", "
 
 def modules_after(code: str) -> set[str]:
     script = f"{code}\nimport sys; print(*{{m.partition('.')[0] for m in sys.modules}})"
-    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
 
 
 @pytest.mark.parametrize(
