@@ -1,0 +1,27 @@
+"""ERM: the mean loss over all images, whatever domain they come from.
+
+Vapnik, "Statistical Learning Theory", 1998. With the same number of images from every domain, this is also the mean
+of the domains' losses. Gulrajani and Lopez-Paz, "In Search of Lost Domain Generalization", ICLR 2021, found it hard
+to beat; SWAD is ERM with its weights averaged.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from swad.algorithms._base import Algorithm, Noise
+from swad.batches import Batch
+
+
+class ERM(Algorithm):
+    """Cross entropy, averaged over the batch."""
+
+    paper = "Vapnik: Statistical Learning Theory. Wiley, 1998."
+
+    def loss(self, batch: Batch, noise: Noise) -> Tensor:
+        """Mean cross entropy."""
+        return functional.cross_entropy(self.scores(batch, noise), batch.labels)
+
+
+ALGORITHM = ERM
