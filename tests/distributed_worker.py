@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import swad
-from swad import SWAD
+from swad import EMA, SMA, SWAD, SegmentFeed
 
 
 class Net(nn.Module):
@@ -26,6 +26,14 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(torch.relu(self.norm(self.first(x))))
+
+
+class WithoutNorm(Net):
+    """Batch statistics differ between ranks; without them two processes compute what one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Identity()
 
 
 LOSSES = [3, 2, 1, 1.1, 1.2, 1.1, 5, 5, 5]
@@ -52,11 +60,16 @@ def full(tensor):
 
 
 def ddp(rank, world, folder):
-    model = nn.parallel.DistributedDataParallel(Net())
-    averager = SWAD(model)
+    model = nn.parallel.DistributedDataParallel(WithoutNorm())
+    averager = SWAD(model, process_group=None)
     run(model, averager, rank, world, 36)
     state = averager.averaged_state()
     assert all(not name.startswith("module.") for name in state)
+    alone = WithoutNorm()
+    single = SWAD(alone)
+    run(alone, single, 0, 1, 36)  # the whole batch in one process
+    for name, value in single.averaged_state().items():
+        torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5)
     torch.save(state, folder / f"ddp{rank}.pt")
 
 
@@ -96,6 +109,48 @@ def fsdp(rank, world, folder):
         with averager.average_parameters(model):
             torch.testing.assert_close(model(x), twin.eval()(x))
         torch.testing.assert_close(model(x), live)
+        # Built, swapped and loaded while a forward has left the root gathered.
+        gathered = Net()
+        fully_shard(gathered)
+        gathered.eval()(x)
+        late = SWAD(gathered, never_converged="all")
+        assert isinstance(late._tracked.averaged["first.weight"], DTensor)
+        gathered(x)
+        with averager.average_parameters(gathered):
+            torch.testing.assert_close(gathered(x), twin.eval()(x))
+
+
+def feed_checkpoint(rank, world, folder):
+    """A whole feed through a distributed checkpoint."""
+
+    def make():
+        model = Net()
+        fully_shard(model)
+        return model, SegmentFeed(model, {"swad": SWAD(model), "sma": SMA(model, start=3), "ema": EMA(model)})
+
+    model, feed = make()
+    run(model, feed, rank, world, 22)
+    swad.checkpoint.save(feed, folder / "feed")
+    _, again = make()
+    swad.checkpoint.load(again, folder / "feed")
+    for name in feed:
+        assert feed[name].status == again[name].status
+        for key, value in feed[name].averaged_state().items():
+            if "norm.running" not in key:  # of what every rank has whole, a checkpoint keeps one rank's
+                assert torch.equal(full(value), full(again[name].averaged_state()[key])), (name, key)
+
+
+def feed_disagrees(rank, world, folder):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    feed = SegmentFeed(model, {"swad": SWAD(model), "sma": SMA(model, start=0)})
+    feed.update_parameters(model)
+    try:
+        feed.observe(float("nan") if rank else 1.0)
+    except ValueError as error:
+        assert "every rank must observe" in str(error)
+    else:
+        raise AssertionError("ranks that disagree must raise")
+    feed.observe(1.0)
 
 
 def checkpoint(rank, world, folder):

@@ -41,8 +41,7 @@ def test_ddp_ranks_hold_the_average_of_one_process(tmp_path):
     launch("ddp", tmp_path)
     one, two = (torch.load(tmp_path / f"ddp{rank}.pt", weights_only=True) for rank in (0, 1))
     for name in one:
-        if "running" not in name:  # every rank keeps its own batch statistics
-            assert torch.equal(one[name], two[name])
+        assert torch.equal(one[name], two[name])
 
 
 def test_fsdp2_averages_each_shard_where_it_is(tmp_path):
@@ -55,8 +54,13 @@ def test_a_distributed_checkpoint_loads_on_another_number_of_processes(tmp_path)
     launch("resumed", tmp_path, world=1)
 
 
-def test_ranks_that_disagree_about_the_loss_raise(tmp_path):
-    launch("disagree", tmp_path)
+def test_a_feed_goes_through_a_distributed_checkpoint(tmp_path):
+    launch("feed_checkpoint", tmp_path)
+
+
+@pytest.mark.parametrize("scenario", ["disagree", "feed_disagrees"])
+def test_ranks_that_disagree_about_the_loss_raise(tmp_path, scenario):
+    launch(scenario, tmp_path)
 
 
 @pytest.mark.parametrize("kill_after", [7, 23])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 
 import pytest
 import torch
-from test_averaging import Net, OneHot, train
-from test_valley import losses_of, settings_of
 from torch import nn
 
 from swad import EMA, SMA, SWA, SWAD, SegmentFeed, SegmentLog
+from test_averaging import Net, OneHot, train
+from test_valley import losses_of, settings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.NeverConvergedWarning")
 
@@ -142,6 +143,66 @@ def test_members_are_driven_by_the_feed_alone():
         SegmentFeed(model, {})
     with pytest.raises(ValueError, match="head has others"):
         SegmentFeed(model, {"all": SWAD(model), "head": SWAD(model, include="head.*")})
+
+
+def test_members_that_share_nothing_are_driven_by_the_feed_too():
+    model = Net()
+    ema = EMA(model)
+    SegmentFeed(model, {"ema": ema})
+    with pytest.raises(RuntimeError, match="rides on a SegmentFeed"):
+        ema.update_parameters(model)
+    with pytest.raises(ValueError, match="ema has begun already"):
+        SegmentFeed(model, {"ema": ema})
+
+
+def test_a_feed_follows_its_own_model():
+    model = Net()
+    feed = SegmentFeed(model, {"sma": SMA(copy.deepcopy(model), start=0), "ema": EMA(copy.deepcopy(model))})
+    with torch.no_grad():
+        model.head.weight.fill_(5.0)
+    feed.update_parameters()
+    for name in feed:
+        assert feed[name].averaged_state()["head.weight"][0, 0].item() == 5.0
+
+
+def test_a_log_that_cannot_write_moves_no_average(tmp_path, monkeypatch):
+    model = OneHot()
+    feed = SegmentFeed(model, {"sma": SMA(model, start=0), "log": SegmentLog(model, tmp_path)})
+    for step in (1, 2):
+        model.go_to(step)
+        feed.update_parameters(model)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        with pytest.raises(OSError, match="No space"):
+            feed.observe(1.0)
+    feed.observe(1.0)
+    assert len(feed["log"]) == 1
+    assert feed["sma"].status.n_averaged == 2
+
+
+def test_a_feed_that_failed_half_way_says_so(monkeypatch):
+    model = OneHot()
+    feed = SegmentFeed(model, {"sma": SMA(model, start=0), "swad": SWAD(model)})
+    model.go_to(1)
+    feed.update_parameters(model)
+    good = feed.state_dict()
+
+    def broken(*_):
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(feed["swad"], "_evaluated", broken)
+        with pytest.raises(torch.OutOfMemoryError):
+            feed.observe(1.0)
+    with pytest.raises(RuntimeError, match="load the last state_dict"):
+        feed.update_parameters(model)
+    feed.load_state_dict(good)
+    feed.observe(1.0)
+    assert feed["sma"].status.n_averaged == 1
 
 
 def test_a_bad_loss_moves_no_average():

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 import torch
-from test_averaging import Net, train
 
 from swad import SegmentLog, fit_on_val, iid_max
 from swad.segments import load_segments
+from test_averaging import Net, train
 
 
 @pytest.fixture
@@ -108,3 +108,17 @@ def test_errors_say_what_to_do(trajectory):
     in_memory.observe(1.0)
     with pytest.raises(RuntimeError, match="give the log a folder"):
         in_memory.state_dict()
+
+
+def test_a_folder_holds_one_log(trajectory, tmp_path):
+    model, log, _, _ = trajectory
+    other = SegmentLog(model, tmp_path)
+    other.update_parameters(model)
+    with pytest.raises(FileExistsError, match="begins in an empty folder"):
+        other.observe(1.0)
+    state = log.state_dict()
+    log.update_parameters(model)
+    log.observe(1.0)  # after the checkpoint, lost with the process
+    resumed = SegmentLog(model, tmp_path)
+    resumed.load_state_dict(state)
+    assert len(resumed) == len(load_segments(tmp_path)) == 5

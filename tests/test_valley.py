@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -9,9 +10,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins import averaged
 
 from swad.valley import LossValley, Phase, Span
+from twins import averaged
 
 WORKED = [1.9, 0.60, 0.50, 0.45, 0.40, 0.43, 0.44, 0.50, 0.51, 0.53, 0.54, 0.56, 0.57, 0.58, 0.60, 0.61, 0.62, 0.63]
 
@@ -126,8 +127,14 @@ def test_spans_follow_the_definition_on_thousands_of_sequences():
                 valley.load_state_dict(state)
                 assert valley.status == status
             want = expected(losses[: k + 1], steps, step, options)
-            got = {i for s in status.spans for i in range(s.first, s.last + 1)}
-            assert got == set(want), (seed, options, losses[: k + 1])
+            got = {i: s.times for s in status.spans for i in range(s.first, s.last + 1)}
+            assert set(got) == set(want), (seed, options, losses[: k + 1])
+            if options["semantics"] == "reference":  # an update's weight is its segment's, shared out
+                lengths = {end: end - begin for begin, end in itertools.pairwise([0, *steps])}
+                shares = {i: got[i] / lengths[min(u for u in steps if u >= i)] for i in got}
+                total = sum(shares.values())
+                relative = {i: share / total for i, share in shares.items()}
+                assert relative == pytest.approx({i: float(weight) for i, weight in want.items()})
             if options["semantics"] != "reference":
                 assert all(s.times == 1 for s in status.spans)
                 assert status.n_averaged == len(want)

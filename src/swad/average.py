@@ -55,6 +55,7 @@ class Average:
         self._process_group = process_group
         self._segment = Segment()
         self._feed: SegmentFeed | None = None  # whose segment it shares
+        self._rides = False  # whether a feed updates it, with or without sharing
         self._held: Piece | None = None  # in a feed: what this average keeps open beyond the shared segment
         self._pieces: dict[str, Piece] = {}
         self._updates = 0  # calls counted; a step an AMP scaler skipped is taken off in `step`
@@ -87,21 +88,31 @@ class Average:
         self._require_own_segment("attach")
         if self._attached is not None:
             raise RuntimeError("attached already: an average follows one optimiser, or it would count steps twice")
+        _require_same_parameters(optimizer, self._tracked)
         self._attached = handle = _AttachHandle(self, _after_step(optimizer, self._update))
         return handle
 
     def count_replays(self, n: int = 1) -> None:
         """Count `n` replays of a CUDA graph that captured `update_parameters`."""
         self._require_own_segment("count_replays")
+        self._count_replays(n)
+
+    def _count_replays(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"replays are counted by ones or more, got {n}")
         self._updates += n
         self._segment.last = self._updates
         if self.dense:  # an EMA is a mean already, and weighs one
             self._segment.count(n)
 
     def observe(self, loss: float | Tensor) -> Status:
-        """Take the live model's validation loss after an evaluation and say where the trajectory is."""
+        """Take the live model's validation loss after an evaluation and say where the trajectory is.
+
+        With several processes every one must call it, with the same loss: it compares them.
+        """
         self._require_own_segment("observe")
-        return self._observe(float(loss))
+        self._tracked.require_frozen()
+        return self._observe(self._agreed(float(loss)))
 
     def _observe(self, loss: float) -> Status:
         self._require_live("observe")
@@ -111,7 +122,7 @@ class Average:
                 f"observe needs an update since the last one, at update {self._observed}: "
                 f"call update_parameters after every optimiser step, observe once per evaluation"
             )
-        status = self._evaluated(self._agreed(loss), self._updates)
+        status = self._evaluated(loss, self._updates)
         self._observed = self._updates
         return status
 
@@ -130,7 +141,10 @@ class Average:
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module | None = None) -> None:
-        """Write the average, as if training ended now, into `model`. No state of the average changes."""
+        """Write the average, as if training ended now, into `model`. No state of the average changes.
+
+        For good: to look at the average during training and go on, use `average_parameters`.
+        """
         target = self._target(model)
         sources = self._result_sources()
         total = sum(source.weight for source in sources)
@@ -143,9 +157,10 @@ class Average:
         for tensor, value in zip(target.live_carried(), carried, strict=True):
             if tensor is not value:
                 tensor.copy_(value)
-        for name, value in self._tracked.left.items():
-            if target.left[name] is not value:
-                tensors.local(target.left[name]).copy_(tensors.local(value))
+        theirs = target.live_left()
+        for name, value in self._tracked.live_left().items():
+            if theirs[name] is not value:
+                tensors.local(theirs[name]).copy_(tensors.local(value))
 
     @contextmanager
     def average_parameters(self, model: nn.Module | None = None) -> Iterator[nn.Module]:
@@ -154,18 +169,25 @@ class Average:
         owner = target.model
         if owner in tensors._swapped:
             raise RuntimeError("this model holds an average already: leave that block before entering another")
-        saved = [tensor.detach().clone() for tensor in (*target.live(), *target.live_carried())]
+
+        def written() -> list[Tensor]:
+            # Looked up each time: moving the model in the block replaces its buffers.
+            left = [] if target is self._tracked else map(tensors.local, target.live_left().values())
+            return [*target.live(), *target.live_carried(), *left]
+
+        saved = [tensor.detach().clone() for tensor in written()]
         tensors._swapped.add(owner)
         try:
             self.copy_to(model)
             yield owner if model is None else model
         finally:
-            with torch.no_grad():
-                tensors.reshard(owner)
-                # Looked up anew: moving the model in the block replaces its buffers.
-                for tensor, value in zip([*target.live(), *target.live_carried()], saved, strict=True):
-                    tensor.copy_(value)
-            tensors._swapped.discard(owner)
+            try:
+                with torch.no_grad():
+                    tensors.reshard(owner)
+                    for tensor, value in zip(written(), saved, strict=True):
+                        tensor.copy_(value)
+            finally:
+                tensors._swapped.discard(owner)
 
     def averaged_state(self) -> dict[str, Tensor]:
         """The average as if training ended now, by name: a state dict of new tensors in the model's dtypes.
@@ -184,7 +206,7 @@ class Average:
             carried = max(sources, key=lambda source: source.last).carried(self._tracked)
             for (name, tensor), value in zip(self._tracked.carried.items(), carried, strict=True):
                 state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
-            for name, tensor in self._tracked.left.items():
+            for name, tensor in self._tracked.live_left().items():
                 state[name] = tensor.detach().clone()
         for alias, name in self._tracked.aliases():
             state[alias] = state[name]
@@ -192,12 +214,12 @@ class Average:
 
     # -- resume -------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, clone: bool = True) -> dict[str, Any]:
         """Everything needed to go on exactly from here: a JSON header and named tensors.
 
         Holds tensors, strings and dicts only, so `torch.load(weights_only=True)` reads it back, and
-        distributed checkpoints reshard it (see `swad.checkpoint`). As in any state dict the tensors are
-        references.
+        distributed checkpoints reshard it (see `swad.checkpoint`). The tensors are copies, so that a state kept
+        or written in the background stays what it was; `clone=False` saves the room where it is written at once.
         """
         self._resolve_skips()
         pieces = self._named_pieces()
@@ -211,7 +233,7 @@ class Average:
         }
         return {
             "header": json.dumps(header),
-            "tensors": {name: piece.tensors(self._tracked) for name, piece in pieces.items()},
+            "tensors": {name: piece.tensors(self._tracked, clone) for name, piece in pieces.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -224,17 +246,19 @@ class Average:
         self._load_extra_state(header)
         self._adopt(pieces, header)
 
-    def prepare_to_load(self, header: str) -> dict[str, Any]:
-        """Allocate what `header` describes and return the state to load in place, for distributed checkpoints."""
-        checked = self._checked_header(header)
+    def headers(self) -> dict[str, Any]:
+        """The place of the header in a state, for checkpoints that fill what is there."""
+        return {"header": ""}
+
+    def prepare_to_load(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Allocate what the state's header describes and return the state to be filled, for distributed checkpoints."""
+        header = self._checked_header(state["header"])
         pieces = {
             name: Piece.empty(head, self._tracked, name != OPEN and self._offload)
-            for name, head in checked["pieces"].items()
+            for name, head in header["pieces"].items()
         }
-        return {
-            "header": header,
-            "tensors": {name: piece.tensors(self._tracked) for name, piece in pieces.items()},
-        }
+        room = {name: piece.tensors(self._tracked) for name, piece in pieces.items()}
+        return {"header": state["header"], "tensors": room}
 
     @property
     def n_buffers(self) -> int:
@@ -246,6 +270,9 @@ class Average:
 
     dense = True
     """Takes every update of a segment, so that a feed can hand over the segment's sum instead."""
+
+    writes = False
+    """Writes files at evaluations, which may fail: a feed asks it first."""
 
     _sparse = False
     """Takes some updates only: it must remember their buffers, and cannot be captured."""
@@ -286,12 +313,11 @@ class Average:
     @torch.no_grad()
     def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
         live = self._tracked.live(model)
-        self._tracked.require_frozen()
         self._require_live("update_parameters")
         finished = self._finished()
         capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
         if capturing:
-            self._require_capturable()
+            self._require_capturable(skipped)
             self._segment.keep = True
         else:
             self._updates += 1
@@ -310,8 +336,14 @@ class Average:
     def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
         self._segment.last = self._updates
         self._segment.add(live, weight, counted=counted)
-        if self._sparse:
+        if self._chooses(weight):
             self._segment.keep_carried(self._tracked, weight)
+        else:
+            self._segment.forget_carried()
+
+    def _chooses(self, weight: Tensor | None) -> bool:
+        """Whether a later update may be left out, so that the buffers of this one must be kept."""
+        return self._sparse
 
     def _count_skip(self, skipped: Tensor) -> Tensor:
         skip = (skipped > 0).to(torch.float32).reshape(())
@@ -335,37 +367,45 @@ class Average:
         """Make the pieces the recipe asks for out of those kept, in place where a piece is used once."""
         step = self._updates
         open_sources: list[Source] = [s for s in (self._held, self._segment) if s is not None and s.weight]
+        mixes = [*recipe.pieces.values(), *([recipe.open] if self._shared and recipe.open else [])]
         uses = Counter(name for mix in (*recipe.pieces.values(), recipe.open) for name in mix)
 
+        def in_place(mix: Mix) -> str | None:
+            return next((n for n, w in mix.items() if n in self._pieces and uses[n] == 1 and w == 1), None)
+
+        # Room first: if there is none, nothing has changed yet. Pieces let go make room for new ones.
+        spare = [piece for name, piece in self._pieces.items() if not uses[name]]
+        lacking = sum(in_place(mix) is None for mix in mixes) - len(spare)
+        room = [Piece.zeros(self._tracked, self._offload) for _ in range(lacking)]
+        room += [piece.emptied() for piece in spare]
+
         def mixed(mix: Mix, base: Piece | None = None) -> Piece:
-            parts: list[tuple[Source, float]] = []
+            name_in_place = in_place(mix) if base is None else None
+            piece = base or (self._pieces[name_in_place] if name_in_place else room.pop(0))
             for name, weight in mix.items():
                 if name == LIVE:
-                    parts.append((Source.of_live(self._tracked, step), weight))
-                elif name == OPEN:
-                    parts += [(source, weight) for source in open_sources]
-                elif name == MEAN:
-                    total = sum(source.weight for source in open_sources)
-                    parts += [(source, weight / total) for source in open_sources]
-                elif base is None and uses[name] == 1 and weight == 1:
-                    base = self._pieces[name]
-                else:
-                    parts.append((self._pieces[name], weight))
-            piece = base if base is not None else Piece.zeros(self._tracked, self._offload)
-            for source, weight in parts:
-                piece.absorb(source, weight, self._tracked)
+                    piece.absorb(Source.of_live(self._tracked, step), weight, self._tracked)
+                elif name in (OPEN, MEAN):
+                    total = sum(source.weight for source in open_sources) if name == MEAN else 1
+                    for source in open_sources:
+                        piece.absorb(source, weight / total, self._tracked)
+                elif name != name_in_place:
+                    piece.absorb(self._pieces[name], weight, self._tracked)
             return piece
 
         pieces = {name: mixed(mix) for name, mix in recipe.pieces.items()}
         if self._shared:  # the feed clears the segment when all have taken it
-            held_goes_on = uses[OPEN] == 1 and OPEN in recipe.open and self._held is not None
-            if held_goes_on:
+            goes_on = self._held if recipe.open and uses[OPEN] == 1 else None
+            if goes_on is not None:
                 open_sources = [self._segment] if self._segment.weight else []
-            self._held = mixed(dict(recipe.open), self._held if held_goes_on else None) if recipe.open else None
+            self._held = mixed(dict(recipe.open), goes_on) if recipe.open else None
         elif OPEN in recipe.open:
-            for name in recipe.open:
-                if name != OPEN:
-                    self._segment.absorb(self._pieces[name], 1.0, self._tracked)
+            own = self._segment.weight
+            joined = [self._pieces[name] for name in recipe.open if name != OPEN]
+            for piece in joined:
+                self._segment.absorb(piece, 1.0, self._tracked)
+            if joined and not own:  # an interval may leave a segment without an update of its own
+                self._segment.take_carried(max(joined, key=lambda piece: piece.last), self._tracked)
         else:
             self._segment.clear()
         self._pieces = pieces
@@ -422,16 +462,18 @@ class Average:
             raise ValueError(f"this is the state of a {header['class']}, not of a {type(self).__name__}")
         return header
 
-    def _require_capturable(self) -> None:
+    def _require_capturable(self, skipped: Tensor | None) -> None:
         if self._sparse:
             raise RuntimeError(
                 f"a captured update cannot choose its steps: update this {type(self).__name__} outside the graph"
             )
+        if skipped is not None:
+            raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
         if not self._segment.allocated or (not self.dense and not self._segment.weight):
             raise RuntimeError("a graph needs buffers that exist: make one update before capturing")
 
     def _require_own_segment(self, what: str) -> None:
-        if self._shared:
+        if self._rides:
             raise RuntimeError(f"this average rides on a SegmentFeed: call {what} of the feed instead")
 
     def _require_live(self, what: str) -> None:
@@ -464,13 +506,20 @@ class _AttachHandle(RemovableHandle):
 
     def remove(self) -> None:
         self._hook.remove()
-        self._average._attached = None
+        if self._average._attached is self:
+            self._average._attached = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.remove()
+
+
+def _require_same_parameters(optimizer: torch.optim.Optimizer, tracked: TrackedTensors) -> None:
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not any(id(tensor) in stepped for tensor in tracked.averaged.values()):
+        raise ValueError("the optimiser steps none of the averaged parameters: attach the one that trains the model")
 
 
 def _after_step(optimizer: torch.optim.Optimizer, update: Any) -> RemovableHandle:

@@ -25,8 +25,9 @@ def update_bn(
     statistics, as in the paper's protocol, do not need this.
 
     A batch may be a tensor, a tuple or list (its first item goes in), or a mapping (its items become keyword
-    arguments); anything else goes through `forward_fn(model, batch)`. Batches weigh by their size, so a
-    short last one does not count as a full one. Dropout stays off: the statistics are those inference sees.
+    arguments), and is moved to `device`, the model's by default; anything else goes, as it is, through
+    `forward_fn(model, batch)`. Batches weigh by their size, so a short last one does not count as a full one.
+    Dropout stays off: the statistics are those inference sees.
     Modes and momenta are as before afterwards, also when the pass raises.
 
     >>> model = nn.Sequential(nn.BatchNorm1d(1))
@@ -37,7 +38,7 @@ def update_bn(
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return
-    device = next(model.parameters()).device if device is None else torch.device(device)
+    device = norms[0].get_buffer("running_mean").device if device is None else torch.device(device)
     modes = {module: module.training for module in model.modules()}
     momenta = {norm: norm.momentum for norm in norms}
     before = [(norm, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from swad.average import Average, _after_step, _AttachHandle
+from swad.average import STATE_VERSION, Average, _after_step, _AttachHandle, _require_same_parameters
 from swad.pieces import Piece, Segment
 from swad.rules import OPEN
 from swad.valley import Status
@@ -21,7 +21,8 @@ class SegmentFeed(Mapping[str, Average]):
 
     The cost of a step does not depend on how many averages ride along: all three semantics, other
     tolerances, SMA and fixed windows share one addition. What does not take every update (an interval, an
-    EMA) cannot live on sums and is updated by itself, at the steps it takes.
+    EMA) cannot live on sums and is updated by itself, at the steps it takes. No update waits for the device, but
+    for one case: steps that a `GradScaler` may skip are counted on the host where a fixed window begins or ends.
 
     >>> import torch, swad
     >>> model = torch.nn.Linear(1, 1)
@@ -47,16 +48,21 @@ class SegmentFeed(Mapping[str, Average]):
         self._observed = 0
         self._skips: Tensor | None = None
         self._attached: RemovableHandle | None = None
+        self._broken = False
         self._dense = [average for average in self._averages.values() if average.dense]
         self._others = [average for average in self._averages.values() if not average.dense]
         self._edges = {edge for average in self._dense for edge in average._edges()}
         names = {name: list(average._tracked.averaged) for name, average in self._averages.items() if average.dense}
         first = next(iter(names.values()), [])
         for name, average in self._averages.items():
-            if average._shared or average.step:
+            if average._rides or average.step:
                 raise ValueError(f"an average joins one feed, before its first update; {name} has begun already")
             if average.dense and names[name] != first:
                 raise ValueError(f"averages on one feed average the same tensors; {name} has others: give it its own")
+        for average in self._averages.values():
+            average._rides = True
+        for average in self._others:
+            average._tracked.follow(model)
         for average in self._dense:
             average._feed, average._segment = self, self._segment
             average._tracked = self._dense[0]._tracked  # the same tensors: found once per update, not once each
@@ -97,6 +103,7 @@ class SegmentFeed(Mapping[str, Average]):
         """Update after every step `optimizer` really makes, from now on."""
         if self._attached is not None:
             raise RuntimeError("attached already: a feed follows one optimiser, or it would count steps twice")
+        _require_same_parameters(optimizer, next(iter(self._averages.values()))._tracked)
         self._attached = handle = _AttachHandle(self, _after_step(optimizer, self._update))
         return handle
 
@@ -105,6 +112,8 @@ class SegmentFeed(Mapping[str, Average]):
 
         Fixed windows must not begin or end between two calls: `next_edge` says how far one may go.
         """
+        if n < 1:
+            raise ValueError(f"replays are counted by ones or more, got {n}")
         edge = self.next_edge
         if edge is not None and self._updates + n > edge:
             raise ValueError(
@@ -117,7 +126,7 @@ class SegmentFeed(Mapping[str, Average]):
         self._segment.last = self._updates
         self._remember_edge()
         for average in self._others:
-            average.count_replays(n)
+            average._count_replays(n)
         self._sync_counts()
 
     @property
@@ -126,35 +135,64 @@ class SegmentFeed(Mapping[str, Average]):
         return min((edge for edge in self._edges if edge > self._updates), default=None)
 
     def observe(self, loss: float | Tensor) -> dict[str, Status]:
-        """Take the live model's validation loss after an evaluation; every average says where it is."""
+        """Take the live model's validation loss after an evaluation; every average says where it is.
+
+        With several processes every one must call it, with the same loss.
+        """
+        self._require_whole()
         self._resolve_skips()
         if self._updates <= self._observed:
             raise RuntimeError(
                 f"observe needs an update since the last one, at update {self._observed}: "
                 f"call update_parameters after every optimiser step, observe once per evaluation"
             )
+        loss = next(iter(self._averages.values()))._agreed(float(loss))
         for average in self._averages.values():
-            average._check_loss(float(loss))  # all or none: one that refuses must not find the others moved on
-        statuses = {name: average._observe(float(loss)) for name, average in self._averages.items()}
+            average._tracked.require_frozen()
+            average._require_live("observe")
+            average._check_loss(loss)  # all or none: one that refuses must not find the others moved on
+        statuses: dict[str, Status] = {}
+        # Those that write files come first: nothing has moved if a disk is full.
+        for name in sorted(self._averages, key=lambda name: not self._averages[name].writes):
+            try:
+                statuses[name] = self._averages[name]._observe(loss)
+            except BaseException:
+                self._broken = bool(statuses)
+                raise
         self._segment.clear()
         self._observed = self._updates
         if all(average._finished() for average in self._dense):
             self._segment.release()
-        return statuses
+        return {name: statuses[name] for name in self._averages}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, clone: bool = True) -> dict[str, Any]:
         """Everything needed to go on exactly from here, loadable with `weights_only=True`."""
+        self._require_whole()
         self._resolve_skips()
-        header: dict[str, Any] = {"updates": self._updates, "observed": self._observed}
+        header: dict[str, Any] = {"version": STATE_VERSION, "updates": self._updates, "observed": self._observed}
         tensors: dict[str, Any] = {}
         if self._dense and self._segment.allocated:
             header["segment"] = self._segment.header()
-            tensors = {OPEN: self._segment.tensors(self._dense[0]._tracked)}
+            tensors = {OPEN: self._segment.tensors(self._dense[0]._tracked, clone)}
         return {
             "header": json.dumps(header),
             "tensors": tensors,
-            "averages": {name: average.state_dict() for name, average in self._averages.items()},
+            "averages": {name: average.state_dict(clone) for name, average in self._averages.items()},
         }
+
+    def headers(self) -> dict[str, Any]:
+        """The places of the headers in a state, for checkpoints that fill what is there."""
+        return {"header": "", "averages": {name: average.headers() for name, average in self._averages.items()}}
+
+    def prepare_to_load(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Allocate what the headers describe and return the state to be filled, for distributed checkpoints."""
+        header = json.loads(state["header"])
+        tensors: dict[str, Any] = {}
+        if "segment" in header:
+            tracked = self._dense[0]._tracked
+            tensors = {OPEN: Piece.empty(header["segment"], tracked).tensors(tracked)}
+        members = {name: one.prepare_to_load(state["averages"][name]) for name, one in self._averages.items()}
+        return {"header": state["header"], "tensors": tensors, "averages": members}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken, with the same averages by name."""
@@ -164,6 +202,8 @@ class SegmentFeed(Mapping[str, Average]):
             )
         header = json.loads(state["header"])
         for name, average in self._averages.items():
+            average._checked_header(state["averages"][name]["header"])  # all or none
+        for name, average in self._averages.items():
             average.load_state_dict(state["averages"][name])
         self._segment.clear()
         if "segment" in header:
@@ -171,21 +211,26 @@ class SegmentFeed(Mapping[str, Average]):
             self._segment.adopt(Piece.from_state(header["segment"], state["tensors"][OPEN], tracked))
             self._segment.first = int(header["segment"]["first"])
         self._updates, self._observed, self._skips = int(header["updates"]), int(header["observed"]), None
+        self._broken = False
+
+    def _require_whole(self) -> None:
+        if self._broken:
+            raise RuntimeError("an evaluation failed after some averages had taken it: load the last state_dict")
 
     def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+        self._require_whole()
         for average in self._others:
             average._update(model, skipped)
         if not self._dense:
-            self._updates += 1
+            self._updates = self._others[0].step if skipped is None else self._updates + 1
             return
         first = self._dense[0]
         with torch.no_grad():
             live = first._tracked.live(model)
-            first._tracked.require_frozen()
             first._require_live("update_parameters")
             capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
             if capturing:
-                first._require_capturable()
+                _require_capturable(self._segment, skipped)
                 self._segment.keep = True
             else:
                 self._close_at_edge()
@@ -198,6 +243,7 @@ class SegmentFeed(Mapping[str, Average]):
                 weight = 1 - skip
             if self._segment.keep or not all(average._finished() for average in self._dense):
                 self._segment.add(live, weight, counted=not capturing)
+            self._segment.forget_carried()
             if not capturing:
                 self._remember_edge()
         self._sync_counts()
@@ -234,3 +280,10 @@ class SegmentFeed(Mapping[str, Average]):
     def _sync_counts(self) -> None:
         for average in self._dense:
             average._updates = self._updates
+
+
+def _require_capturable(segment: Segment, skipped: Tensor | None) -> None:
+    if skipped is not None:
+        raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
+    if not segment.allocated:
+        raise RuntimeError("a graph needs buffers that exist: make one update before capturing")

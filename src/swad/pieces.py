@@ -12,9 +12,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from swad.tensors import TrackedTensors, accumulator, is_sharded, like, local, localised
+from swad.tensors import TrackedTensors, accumulator, like, localised
 
-_CHUNK = 1 << 24  # elements scaled at a time where a product is needed: 64 MB of scratch, not a copy of the model
+_CHUNK = 1 << 24
+"""Elements scaled at a time where a product is needed: 64 MB of scratch (or the largest tensor), not the model."""
 
 
 class Source:
@@ -59,31 +60,41 @@ class Piece(Source):
             self.last = source.last
             self._carry(source.carried(tracked))
 
+    def emptied(self) -> Self:
+        """The same buffers, for another sum."""
+        torch._foreach_zero_(self.sums)
+        self.weight, self.last = 0, -1
+        return self
+
     def _carry(self, buffers: list[Tensor]) -> None:
         if self._carried is None:
-            self._carried = [buffer.detach().clone() for buffer in buffers]
-        elif buffers:
-            torch._foreach_copy_(self._carried, buffers)
+            self._carried = _clones(buffers)
+        else:
+            for ours, theirs in zip(self._carried, buffers, strict=True):
+                ours.copy_(theirs)
 
     # -- state --------------------------------------------------------------------------------------------
 
     def header(self) -> dict[str, Any]:
         """What is not a tensor."""
-        return {"weight": self.weight, "last": self.last, "carried": self._carried is not None}
+        return {"weight": self.weight, "last": self.last}
 
-    def tensors(self, tracked: TrackedTensors) -> dict[str, dict[str, Tensor]]:
+    def tensors(self, tracked: TrackedTensors, clone: bool = False) -> dict[str, dict[str, Tensor]]:
         """What is, by name, distributed as the model is."""
-        sums = {n: like(t, s) for (n, t), s in zip(tracked.averaged.items(), self.sums, strict=True)}
-        carried = zip(tracked.carried.items(), self._carried or [], strict=self._carried is not None)
-        return {"sums": sums, "carried": {n: like(t, s) for (n, t), s in carried}}
+
+        def named(targets: Mapping[str, Tensor], values: list[Tensor]) -> dict[str, Tensor]:
+            values = _clones(values) if clone else values
+            return {name: like(target, value) for (name, target), value in zip(targets.items(), values, strict=True)}
+
+        # With the buffers of its last update, also where they are still the live ones: a state stands by itself.
+        return {"sums": named(tracked.averaged, self.sums), "carried": named(tracked.carried, self.carried(tracked))}
 
     @classmethod
     def empty(cls, header: Mapping[str, Any], tracked: TrackedTensors, offload: bool = False) -> Piece:
         """A piece of that header with its tensors still to be filled."""
         piece = cls.zeros(tracked, offload)
         piece.weight, piece.last = header["weight"], int(header["last"])
-        if header["carried"]:
-            piece._carried = [tensor.detach().clone() for tensor in tracked.live_carried()]
+        piece._carried = _clones(tracked.live_carried())
         return piece
 
     @classmethod
@@ -97,8 +108,7 @@ class Piece(Source):
         """A piece with the tensors of `state`, which must be those followed here, by name and shape."""
         piece = cls.empty(header, tracked, offload)
         _fill(piece.sums, tracked.averaged, state["sums"])
-        if piece._carried is not None:
-            _fill(piece._carried, tracked.carried, state["carried"])
+        _fill(piece._carried or [], tracked.carried, state["carried"])
         return piece
 
 
@@ -204,14 +214,19 @@ class Segment(Piece):
             self.sums = []
 
     def absorb(self, source: Source, factor: float, tracked: TrackedTensors) -> None:
-        """Add a piece that is to be continued; the buffers stay the live ones."""
+        """Add a piece that is to be continued; the buffers stay the segment's own."""
         self.resolve()
-        carried, last, count = self._carried, self.last, self._count
-        self._count = 0
         for ours, theirs in zip(self.sums, source.sums, strict=True):
             ours.add_(theirs.to(ours.device), alpha=factor)
-        self._count = count + factor * source.weight
-        self._carried, self.last = carried, last
+        self._count += factor * source.weight
+
+    def take_carried(self, source: Source, tracked: TrackedTensors) -> None:
+        """Go on with the buffers of another sum: those of its last update are the last here too."""
+        self._carried, self.last = _clones(source.carried(tracked)), source.last
+
+    def forget_carried(self) -> None:
+        """The buffers are the live ones again."""
+        self._carried = None
 
     def header(self) -> dict[str, Any]:
         """What is not a tensor."""
@@ -232,6 +247,17 @@ class Segment(Piece):
         raise NotImplementedError
 
 
+# Made outside inference mode, whatever the caller is in: what is made in it can never be written to outside.
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def _clones(values: Sequence[Tensor]) -> list[Tensor]:
+    return [value.detach().clone() for value in values]
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
 def _zeros(tensor: Tensor, offload: bool = False) -> Tensor:
     if not offload:
         return torch.zeros_like(tensor, dtype=accumulator(tensor), requires_grad=False)
@@ -260,6 +286,5 @@ def _fill(ours: list[Tensor], tracked: Mapping[str, Tensor], state: Mapping[str,
         for tensor, (name, target) in zip(ours, tracked.items(), strict=True):
             values = localised(target, state[name])
             if values.shape != tensor.shape:
-                shape = tuple(state[name].shape) if not is_sharded(target) else tuple(local(values).shape)
-                raise ValueError(f"{name} has the shape {shape} in the state and {tuple(tensor.shape)} here")
+                raise ValueError(f"{name} has the shape {tuple(values.shape)} in the state, {tuple(tensor.shape)} here")
             tensor.copy_(values)

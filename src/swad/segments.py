@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad import tensors
@@ -39,9 +40,11 @@ class StoredSegment:
 class SegmentLog(Average, Sequence[StoredSegment]):
     """Keep the mean of every segment, in memory or as one file each in `folder`, for choices made later.
 
-    Ride it on a `SegmentFeed` beside other averages, or update it by itself. As an average it is the mean of
-    the whole run. Files are written whole or not at all and read with `weights_only=True`.
+    Ride it on a `SegmentFeed` beside other averages, or update it by itself. Files are written whole or not at all,
+    by the first process only, and read with `weights_only=True`. Not for sharded models.
     """
+
+    writes = True
 
     def __init__(
         self,
@@ -53,6 +56,8 @@ class SegmentLog(Average, Sequence[StoredSegment]):
     ) -> None:
         super().__init__(model, buffers=buffers, include=include, exclude=exclude)
         self._folder = None if folder is None else Path(folder)
+        if any(tensors.is_sharded(tensor) for tensor in self._tracked.averaged.values()):
+            raise ValueError("a segment log keeps whole models, got a sharded one: log under DDP or on one process")
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         self._kept: list[StoredSegment] = []
@@ -86,12 +91,16 @@ class SegmentLog(Average, Sequence[StoredSegment]):
                 for i, name in enumerate(self._tracked.averaged)
             }
         first = self._spans[-1][1] + 1 if self._spans else 1
-        carried = {name: tensors.local(tensor).clone() for name, tensor in self._tracked.carried.items()}
+        live = zip(self._tracked.carried, self._tracked.live_carried(), strict=True)
+        carried = {name: tensor.detach().clone() for name, tensor in live}
         segment = StoredSegment(first, step, loss, mean, carried)
         if self._folder is None:
             self._kept.append(segment)
         else:
-            _write(self._file(step), segment)
+            if not self._spans:
+                self._require_no_others()
+            if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
+                _write(self._file(step), segment)
         self._spans.append((first, step))
         self._held = None
         if not self._shared:
@@ -110,6 +119,13 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         assert self._folder is not None
         return self._folder / f"segment-{step:08d}.pt"
 
+    def _require_no_others(self) -> None:
+        """Segments of another run in the folder would be taken for this one's."""
+        assert self._folder is not None
+        found = load_segments(self._folder)
+        if found:
+            raise FileExistsError(f"a segment log begins in an empty folder, found {found[0]}: choose another")
+
     def _extra_state(self) -> dict[str, Any]:
         if self._folder is None and self._kept:
             raise RuntimeError("segments kept in memory are lost with the process: give the log a folder to resume")
@@ -117,6 +133,10 @@ class SegmentLog(Average, Sequence[StoredSegment]):
 
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         self._spans = [(int(first), int(last)) for first, last in header["spans"]]
+        self._kept = []
+        for file in load_segments(self._folder) if self._folder is not None else []:
+            if int(file.stem.removeprefix("segment-")) > int(header["updates"]):
+                file.unlink(missing_ok=True)  # of the time between the checkpoint and the end of the process
         missing = [str(self._file(last)) for _, last in self._spans if not self._file(last).exists()]
         if missing:
             raise FileNotFoundError(

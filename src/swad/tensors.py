@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
@@ -75,6 +76,7 @@ class TrackedTensors:
 
     def follow(self, model: nn.Module) -> None:
         """Follow `model` from now on; its tensors must be those followed before, by name and shape."""
+        reshard(unwrap(model))  # a forward may have left whole parameters where the shards should be
         averaged, carried, left, slots = self._sort(model)
         if self.averaged:
             _compare("parameters", self.averaged, averaged)
@@ -82,15 +84,23 @@ class TrackedTensors:
             # Sums are kept in the order seen first, whatever the order in which another model declares its modules.
             averaged = {name: averaged[name] for name in self.averaged}
             carried = {name: carried[name] for name in self.carried}
+            changed = [n for n, t in averaged.items() if is_sharded(t) != is_sharded(self.averaged[n])]
+            if changed:
+                raise ValueError(
+                    f"the model was sharded after the average was built ({changed[0]}): build the average last"
+                )
         self.averaged, self.carried, self.left = averaged, carried, left
         self._slots = [slots[name] for name in averaged]
         self._carried_slots = [slots[name] for name in carried]
+        self._left_slots = [slots[name] for name in left]
+        self._sharded = any(is_sharded(tensor) for tensor in averaged.values())
+        self._averaged = list(averaged.values())
         self.model, self._given = unwrap(model), model
 
     def live(self, model: nn.Module | None = None) -> list[Tensor]:
         """The averaged tensors as they are now (this rank's shards)."""
         self._refresh(model)
-        return [_shard(t) for t in self.averaged.values()]
+        return [_shard(t) for t in self._averaged] if self._sharded else self._averaged
 
     def live_carried(self) -> list[Tensor]:
         """The carried buffers as they are now."""
@@ -104,22 +114,31 @@ class TrackedTensors:
         if model is not None and model is not self._given:
             self.follow(model)
             return
-        for (holder, key), tensor in zip(self._slots, self.averaged.values(), strict=True):
+        for (holder, key), tensor in zip(self._slots, self._averaged, strict=True):
             if holder.get(key) is not tensor and not is_sharded(tensor):
                 self.follow(model if model is not None else self.model)
                 return
 
+    def live_left(self) -> dict[str, Tensor]:
+        """The parameters that are not averaged, as they are now."""
+        now = zip(self.left, self._left_slots, self.left.values(), strict=True)
+        return {name: tensor if is_sharded(tensor) else holder[key] for name, (holder, key), tensor in now}
+
     def aliases(self) -> Iterator[tuple[str, str]]:
-        """Further names of tied parameters, each with the name its tensor is kept under."""
+        """Further names of tied parameters and shared buffers, each with the name its tensor is kept under."""
         first: dict[int, str] = {}
-        for name, tensor in self.model.named_parameters(remove_duplicate=False):
+        known = self.averaged.keys() | self.carried.keys() | self.left.keys()
+        both = (self.model.named_parameters(remove_duplicate=False), self.model.named_buffers(remove_duplicate=False))
+        for name, tensor in chain(*both):
+            if id(tensor) not in first and canonical(name) not in known:
+                continue
             kept = first.setdefault(id(tensor), canonical(name))
             if kept != canonical(name):
                 yield canonical(name), kept
 
     def require_frozen(self) -> None:
         """Raise if a parameter that was frozen when the average was built trains by now."""
-        for name, tensor in self.left.items():
+        for name, tensor in self.live_left().items():
             if tensor.requires_grad and name not in self._excluded:
                 raise ValueError(
                     f"parameters frozen when the average was built must stay frozen; {name} trains now: "

@@ -46,7 +46,10 @@ from swad.rules import (
 
 @dataclass(frozen=True)
 class Span:
-    """The updates `first` to `last`, both included, each counted `times` times."""
+    """The updates `first` to `last`, both included, each counted `times` times.
+
+    Under `semantics="reference"` it is their segments that are counted, and weigh the same whatever their length.
+    """
 
     first: int
     last: int
@@ -135,8 +138,8 @@ class LossValley:
                 )
             if n_tolerance == math.inf:
                 raise ValueError("semantics='reference' queues n_tolerance segments, got inf: use 'paper' or 'text'")
-        self.n_converge = n_converge
-        self.n_tolerance = n_tolerance
+        self.n_converge = n_converge = int(n_converge)
+        self.n_tolerance = n_tolerance = n_tolerance if n_tolerance == math.inf else int(n_tolerance)
         self.tolerance_ratio = tolerance_ratio
         self.semantics: Semantics = semantics
         self.never_converged: NeverConverged = never_converged
@@ -175,7 +178,7 @@ class LossValley:
             )
         self.check(loss, step)
         if not math.isfinite(loss):
-            # Left out whole: its segment simply goes on to the next evaluation.
+            # Left out whole: its segment, weights and all, goes on to the next evaluation.
             self.recipe = Recipe({name: {name: 1.0} for name in self._pieces}, KEEP_OPEN)
             self._step = step
             status = self.status
@@ -300,7 +303,7 @@ def _spans(rows: Iterable[Iterable[float]]) -> tuple[Span, ...]:
 
 
 def _check_count(name: str, value: float) -> None:
-    if value != int(value) or value < 1:
+    if not math.isfinite(value) or value != int(value) or value < 1:
         raise ValueError(f"{name} counts evaluations and must be a whole number of at least 1, got {value!r}")
 
 

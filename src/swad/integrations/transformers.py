@@ -123,7 +123,7 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
             return  # trials are saved in folders a callback is not told, and are not resumed
         saved = whole(self.averager.state_dict(), keep=args.should_save)
         if args.should_save:
-            _files.write(self._file(args.output_dir, state), saved, self._identity)
+            _files.write(self._file(args.output_dir, state), saved, f"{self._identity}:{state.global_step}")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
@@ -152,8 +152,9 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
             Path(os.fspath(p), f"{self.name}.safetensors") for p in (self.resume_from, args.resume_from_checkpoint) if p
         ]
         places = [*named, self._file(known["output_dir"], state), self._file(args.output_dir, state)]
+        wanted = f"{known['identity']}:{state.global_step}"  # of this training, and of this very step
         for place in dict.fromkeys(places):
-            if place.is_file() and _files.identity(place) == known["identity"]:
+            if place.is_file() and _files.identity(place) == wanted:
                 return _files.read(place)
         if self.missing_state == "start":
             return None
