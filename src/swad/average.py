@@ -367,8 +367,12 @@ class Average:
         """Make the pieces the recipe asks for out of those kept, in place where a piece is used once."""
         step = self._updates
         open_sources: list[Source] = [s for s in (self._held, self._segment) if s is not None and s.weight]
-        mixes = [*recipe.pieces.values(), *([recipe.open] if self._shared and recipe.open else [])]
         uses = Counter(name for mix in (*recipe.pieces.values(), recipe.open) for name in mix)
+        # In a feed, what is left open is a piece of this average's own; alone, it is the segment itself.
+        held_goes_on = self._held is not None and OPEN in recipe.open and uses[OPEN] == 1
+        mixes = list(recipe.pieces.values())
+        if self._shared and recipe.open and not held_goes_on:
+            mixes.append(recipe.open)
 
         def in_place(mix: Mix) -> str | None:
             return next((n for n, w in mix.items() if n in self._pieces and uses[n] == 1 and w == 1), None)
@@ -395,10 +399,9 @@ class Average:
 
         pieces = {name: mixed(mix) for name, mix in recipe.pieces.items()}
         if self._shared:  # the feed clears the segment when all have taken it
-            goes_on = self._held if recipe.open and uses[OPEN] == 1 else None
-            if goes_on is not None:
+            if held_goes_on:
                 open_sources = [self._segment] if self._segment.weight else []
-            self._held = mixed(dict(recipe.open), goes_on) if recipe.open else None
+            self._held = mixed(recipe.open, self._held if held_goes_on else None) if recipe.open else None
         elif OPEN in recipe.open:
             own = self._segment.weight
             joined = [self._pieces[name] for name in recipe.open if name != OPEN]

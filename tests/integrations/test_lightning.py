@@ -345,11 +345,14 @@ def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_
             return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9, fused=fused)
 
     class KeepChanged(KeepAll):
+        def on_train_start(self, trainer, module):
+            self.last = module.net[0].weight.detach().clone()
+
         def on_train_batch_end(self, trainer, module, *_):
-            state = {k: v.cpu().clone() for k, v in module.state_dict().items()}
-            last = self.kept.get(len(self.kept))
-            if last is None or not torch.equal(state["net.0.weight"], last["net.0.weight"]):
-                self.kept[len(self.kept) + 1] = state
+            now = module.net[0].weight.detach().clone()
+            if not torch.equal(now, self.last):
+                self.kept[len(self.kept) + 1] = {k: v.cpu().clone() for k, v in module.state_dict().items()}
+            self.last = now
 
     keep, callback = KeepChanged(), SWADCallback(apply_at_end=False, **OPTIONS)
     trainer, model = fit([keep, callback], Overflows(), accelerator="gpu", devices=1, precision="16-mixed")
