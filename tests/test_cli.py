@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -11,10 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
+from swad import cli
 from test_imports import HEAVY, modules_after
 
 SWAD = [sys.executable, "-m", "swad"]
@@ -32,12 +36,36 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "150", "PYTHONPATH": source}
 
 
+@pytest.fixture
+def here(monkeypatch, capfd) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """The same in this process, for the many cases that need no process of their own."""
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setenv("COLUMNS", "150")
+
+    def call(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["swad", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, errors = capfd.readouterr()
+        assert (caught.value.code or 0) == code, out + errors
+        return subprocess.CompletedProcess(sys.argv, code, out, errors)
+
+    yield call
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[Path, str]:
-    """A small demo, made once: four runs of 40 steps."""
-    folder = tmp_path_factory.mktemp("demo")
-    result = swad("demo", "--trials", "1", "--steps", "40", "--output", folder)
-    return folder, result.stdout
+    """A small demo: four runs of 40 steps, made once for all processes of the tests."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, said = root / "demo", root / "demo.txt"
+    with (root / "demo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            said.write_text(swad("demo", "--trials", "1", "--steps", "40", "--output", folder).stdout)
+    return folder, said.read_text()
 
 
 def test_help_loads_nothing_heavy():
@@ -46,6 +74,17 @@ def test_help_loads_nothing_heavy():
     for command in ("demo", "train", "report", "datasets", "doctor"):
         assert command in text
         assert "Usage" in swad(command, "--help").stdout
+
+
+def test_the_documentation_names_every_option_and_no_other():
+    text = (Path(__file__).parents[1] / "docs" / "benchmark.md").read_text()
+    written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--nproc-per-node", "--help"}
+    commands = typer.main.get_command(cli.app).commands
+    options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
+    there = {opt for found in options.values() for p in found for opt in (*p.opts, *p.secondary_opts)}
+    assert written <= there
+    missing = [p.opts for p in options["train"] + options["report"] if not written & {*p.opts, *p.secondary_opts}]
+    assert not missing
 
 
 def test_the_demo_prints_a_table_and_writes_a_page(demo):
@@ -80,16 +119,16 @@ def test_a_finished_demo_answers_at_once(demo):
 @pytest.mark.parametrize(
     ("form", "sign"), [("markdown", "| SWAD"), ("latex", r"\toprule"), ("csv", "SWAD,"), ("text", "Averaged range")]
 )
-def test_report_in_every_form(demo, tmp_path, form, sign):
+def test_report_in_every_form(demo, here, tmp_path, form, sign):
     folder, _ = demo
-    result = swad("report", folder, "--format", form, "--output", tmp_path / "page.html")
+    result = here("report", folder, "--format", form, "--output", tmp_path / "page.html")
     assert sign in result.stdout
     assert (tmp_path / "page.html").exists()
 
 
-def test_report_draws_figures(demo, tmp_path):
+def test_report_draws_figures(demo, here, tmp_path):
     folder, _ = demo
-    swad("report", folder, "--figures", tmp_path / "figures", "--figure-formats", "svg,png", "-o", tmp_path / "p.html")
+    here("report", folder, "--figures", tmp_path / "figures", "--figure-formats", "svg,png", "-o", tmp_path / "p.html")
     names = {file.suffix for file in (tmp_path / "figures").iterdir()}
     assert names == {".svg", ".png"}
 
@@ -117,14 +156,14 @@ def test_train_one_target_with_settings_and_averages(tmp_path):
 def test_ctrl_c_leaves_runs_that_go_on(tmp_path, jobs):
     command = [
         *SWAD, "train", "digits", "-t", "paper", "-t", "board", "--steps", "3000", "--evaluate-every", "10",
-        "-o", str(tmp_path), "--jobs", jobs,
+        "-o", str(tmp_path), "--jobs", jobs, "--checkpoint-every", "10",
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
     )
-    records = tmp_path / "digits" / "erm" / "paper-0" / "records.jsonl"
+    state = tmp_path / "digits" / "erm" / "paper-0" / "checkpoint" / "state.pt"
     deadline = time.time() + 90
-    while not (records.exists() and records.stat().st_size > 2000):
+    while not state.exists():
         assert process.poll() is None, process.stderr.read()
         assert time.time() < deadline
         time.sleep(0.05)
@@ -161,11 +200,11 @@ def test_bars_in_a_terminal(tmp_path):
     assert "searching" in text or "averaging" in text
 
 
-def test_datasets_lists_shows_and_checks(tmp_path):
-    listing = swad("datasets").stdout
+def test_datasets_lists_shows_and_checks(here, tmp_path):
+    listing = here("datasets").stdout
     assert "9,991" in listing
     assert "TerraIncognita" in listing
-    assert "ICCV 2017" in swad("datasets", "show", "PACS").stdout.replace("\n", " ")
+    assert "ICCV 2017" in here("datasets", "show", "PACS").stdout.replace("\n", " ")
     from PIL import Image
 
     for domain in ("north", "south"):
@@ -174,14 +213,52 @@ def test_datasets_lists_shows_and_checks(tmp_path):
             place.mkdir(parents=True)
             for i in range(3):
                 Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(place / f"{i}.png")
-    assert "12" in swad("datasets", "check", tmp_path / "mine", "--name", "folder").stdout
+    assert "12" in here("datasets", "check", tmp_path / "mine", "--name", "folder").stdout
     (tmp_path / "mine" / "north" / "cat" / "1.png").write_bytes(b"no image")
-    bad = swad("datasets", "check", tmp_path / "mine", "--name", "folder", code=1)
+    bad = here("datasets", "check", tmp_path / "mine", "--name", "folder", code=1)
     assert "1.png" in bad.stdout + bad.stderr
 
 
-def test_doctor_tells_versions_and_devices():
-    text = swad("doctor").stdout
+def test_a_folder_of_ones_own_under_its_own_name(here, tmp_path, grown_up_folder):
+    options = ["-d", grown_up_folder, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]
+    text = here("train", "folder", *options, "--steps", "4", "--evaluate-every", "2", "-o", tmp_path).stdout
+    assert text.splitlines()[-1] == f"wrote {tmp_path / 'report.html'}"
+    assert "mine" in text
+    assert {path.name for path in (tmp_path / "mine" / "erm").iterdir()} == {"east-0", "north-0", "south-0"}
+    pairs = here("report", tmp_path, "--select", "lodo").stdout
+    assert "Not shown: ERM (best) on east, ERM (last) on east, SWAD on east: lodo needs" in pairs
+    assert pairs.count("train them with --target TARGET+SOURCE, or use iid.") == 3  # one line for each target
+    both = here("train", "folder", *options, "--steps", "2", "-o", tmp_path, "-t", "north+south").stdout
+    assert "north+south-0: done" in both
+
+
+def test_an_oracle_may_choose_a_step_where_the_target_was_measured(here, tmp_path, demo):
+    folder, _ = demo
+    once = here("report", folder, "--select", "oracle_best_step", "-o", tmp_path / "page.html").stdout
+    assert "No step to choose" in once
+    here("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--target-every-evaluation")
+    text = here("report", tmp_path, "--select", "oracle_best_step").stdout
+    assert "ERM (chosen step)" in text
+    assert "No step to choose" not in text
+    assert "ERM (chosen step)" not in here("report", tmp_path).stdout
+
+
+@pytest.fixture
+def grown_up_folder(tmp_path_factory) -> Path:
+    """Three domains of two classes with eight images each."""
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("data") / "mine"
+    for d, domain in enumerate(("east", "north", "south")):
+        for c, label in enumerate(("cat", "dog")):
+            (root / domain / label).mkdir(parents=True)
+            for i in range(8):
+                Image.new("RGB", (16, 16), (30 * i, 100 * c, 80 * d)).save(root / domain / label / f"{i}.png")
+    return root
+
+
+def test_doctor_tells_versions_and_devices(here):
+    text = here("doctor").stdout
     assert "torch" in text
     assert "ms an update" in text
 
@@ -193,15 +270,22 @@ def test_doctor_tells_versions_and_devices():
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
         (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; there are swad"),
         (["train", "digits", "--set", "lr"], "--set takes name=number, got 'lr'"),
-        (["train", "digits", "--trials", "a"], "whole numbers with commas"),
+        (["train", "digits", "--trial", "a"], "whole numbers with commas"),
         (["train", "pacs"], "needs the folder it lies in"),
         (["train", "digits", "--device", "tpu9"], "device must be"),
+        (["train", "folder", "-d", ".", "--network", "small", "-t", "x"], "takes images of 28 to 33 pixels"),
+        (["train", "folder"], "(--data)"),
         (["report", "."], "no run below ."),
+        (["report", ".", "--format", "doc"], "--format is one of text, markdown, latex, csv; got 'doc'"),
+        (["report", ".", "--select", "best"], "--select is one of iid, last, lodo"),
+        (["report", ".", "--paper", "yes"], "--paper is one of few, all, none"),
+        (["report", ".", "--figure-formats", "gif"], "--figure-formats is one of svg, pdf, png"),
         (["demo", "--trials", "0"], "at least one trial"),
     ],
 )
-def test_errors_are_one_line_without_a_traceback(tmp_path, arguments, message):
-    result = swad(*arguments, cwd=tmp_path, code=1)
+def test_errors_are_one_line_without_a_traceback(tmp_path, here, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = here(*arguments, code=1)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir()), "nothing may be left behind"

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from runs import one_thread  # noqa: F401
 from swad.evaluate import Score, evaluate, evaluating
 from swad.processes import Team
 

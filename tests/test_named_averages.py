@@ -5,21 +5,21 @@ import math
 import pytest
 from torch import nn
 
-from swad import averages
-from swad.averages import AverageError, Plan, Spec
+from swad import named_averages
 from swad.averaging import EMA, SMA, SWA, SWAD
+from swad.named_averages import AverageError, Plan, Spec
 
 PAPER = Plan(steps=5000, evaluate_every=100)
 
 
 def one(text: str, plan: Plan = PAPER):
-    return next(iter(averages.make([averages.parse(text)], nn.Linear(1, 1), plan).values()))
+    return next(iter(named_averages.make([named_averages.parse(text)], nn.Linear(1, 1), plan).values()))
 
 
 def test_every_name_makes_an_average():
-    assert set(averages.describe()) == set(averages.names())
-    made = averages.make(averages.parse_all(averages.names()), nn.Linear(1, 1), PAPER)
-    assert tuple(made) == averages.names()
+    assert set(named_averages.describe()) == set(named_averages.names())
+    made = named_averages.make(named_averages.parse_all(named_averages.names()), nn.Linear(1, 1), PAPER)
+    assert tuple(made) == named_averages.names()
     kinds = {name: type(average) for name, average in made.items()}
     assert kinds["swad"] is kinds["without_dense"] is kinds["without_overfit"] is SWAD
     assert kinds["swa"] is kinds["without_opt_overfit"] is SWA
@@ -60,12 +60,12 @@ def test_the_tolerance_is_the_data_sets_unless_given():
 
 def test_lists_with_options():
     text = "swad:semantics=reference,tolerance_ratio=0.2, ema:decay=0.9,swa"
-    assert averages.split(text) == ("swad:semantics=reference,tolerance_ratio=0.2", "ema:decay=0.9", "swa")
-    assert averages.split("") == ()
-    assert averages.parse("swad:semantics=text,as=other,offload=true,n_tolerance=inf") == Spec(
+    assert named_averages.split(text) == ("swad:semantics=reference,tolerance_ratio=0.2", "ema:decay=0.9", "swa")
+    assert named_averages.split("") == ()
+    assert named_averages.parse("swad:semantics=text,as=other,offload=true,n_tolerance=inf") == Spec(
         "swad", "other", {"semantics": "text", "offload": True, "n_tolerance": math.inf}
     )
-    assert type(averages.parse("swad:n_tolerance=6").options["n_tolerance"]) is int
+    assert type(named_averages.parse("swad:n_tolerance=6").options["n_tolerance"]) is int
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_lists_with_options():
     ],
 )
 def test_faults_are_one_line(text, words):
-    found = averages.problems([text], PAPER)
+    found = named_averages.problems([text], PAPER)
     assert len(found) == 1
     assert words in found[0]
     assert "\n" not in found[0]
@@ -94,7 +94,7 @@ def test_faults_are_one_line(text, words):
 
 def test_names_must_differ():
     with pytest.raises(AverageError, match="two averages are called swad: give one another name with as=NAME"):
-        averages.parse_all(["swad", "swad:tolerance_ratio=0.1"])
-    specs = averages.parse_all(["swad", "swad:tolerance_ratio=0.1,as=strict"])
-    assert list(averages.make(specs, nn.Linear(1, 1), PAPER)) == ["swad", "strict"]
-    assert len(averages.problems(["swad", "swad"], PAPER)) == 1
+        named_averages.parse_all(["swad", "swad:tolerance_ratio=0.1"])
+    specs = named_averages.parse_all(["swad", "swad:tolerance_ratio=0.1,as=strict"])
+    assert list(named_averages.make(specs, nn.Linear(1, 1), PAPER)) == ["swad", "strict"]
+    assert len(named_averages.problems(["swad", "swad"], PAPER)) == 1

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from runs import one_thread  # noqa: F401
 from swad import networks
 from swad.networks import NetworkError
 
@@ -122,12 +121,12 @@ def test_pretrained_weights_out_of_reach(monkeypatch):
         networks.build(networks.DEFAULT, 5, weights="pretrained")
 
 
-@pytest.mark.parametrize(("channels", "size"), [(3, 28), (1, 28), (2, 28), (3, 32)])
+@pytest.mark.parametrize(("channels", "size"), [(3, 28), (1, 28), (2, 28), (3, 31), (3, 32), (1, 33)])
 def test_the_small_network_takes_small_images(channels, size):
     model = networks.build(networks.SMALL, 10, channels=channels)
     assert model(images(4, size, channels)).shape == (4, 10)
     assert not networks.batch_norms(model)
-    assert sum(p.numel() for p in model.parameters()) < 50_000
+    assert sum(p.numel() for p in model.parameters()) < 200_000
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"needs the real weights at {REAL.name} in ../shared/weights")

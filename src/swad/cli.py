@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ except ImportError:  # the library is used without the commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
     from swad.config import RunConfig
     from swad.results import RunResult
@@ -26,6 +29,9 @@ app = typer.Typer(
 )
 datasets_app = typer.Typer(help="The data sets: list them, check a copy, download one.", no_args_is_help=False)
 app.add_typer(datasets_app, name="datasets")
+
+# Headings of `swad train --help`.
+DATA, TRAINING, MEASURING, FILES, MACHINE = "Data", "Training", "Averages and evaluation", "Files", "Machine"
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
@@ -42,79 +48,147 @@ def demo(
     """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
     from swad.demo import configs
 
-    results = _train_all(configs(output, trials, steps, _device(device)), jobs=_cores())
-    _report(output, output / "report.html", select="iid", summary=results)
+    _train_all(configs(output, trials, steps, _device(device)), jobs=_cores())
+    _report(output, output / "report.html", select="iid")
 
 
 @app.command()
 def train(
     dataset: Annotated[str, typer.Argument(help="A data set's name; `swad datasets` lists them.")],
     target: Annotated[
-        list[str] | None, typer.Option("--target", "-t", help="Domain to hold out; again for more. All if left out.")
+        list[str] | None,
+        typer.Option(
+            "--target",
+            "-t",
+            help="Domain to hold out; again for more runs; A+B holds two out. Default: all.",
+            rich_help_panel=DATA,
+        ),
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.", rich_help_panel=DATA)
+    ] = None,
     output: Output = Path("runs"),
     average: Annotated[
         list[str] | None,
-        typer.Option("--average", "-a", help="Averages that ride along, e.g. swad,swa,ema or swad:semantics=text."),
+        typer.Option(
+            "--average",
+            "-a",
+            help="Averages that ride along, e.g. swad,swa,ema or swad:semantics=text.",
+            rich_help_panel=MEASURING,
+        ),
     ] = None,
-    trials: Annotated[str, typer.Option(help="Train-validation splits: 0, or 0,1,2 for three.")] = "0",
-    algorithm: Annotated[str, typer.Option(help="What is trained.")] = "erm",
+    trial: Annotated[
+        str, typer.Option(help="Train-validation split: 0; or 0,1,2 for three runs of each.", rich_help_panel=DATA)
+    ] = "0",
+    algorithm: Annotated[str, typer.Option(help="What is trained.", rich_help_panel=TRAINING)] = "erm",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", help="A hyperparameter, e.g. lr=3e-5, batch_size=32, dropout=0.1."),
+        typer.Option(
+            "--set", "-s", help="A hyperparameter, e.g. lr=3e-5, batch_size=32, dropout=0.1.", rich_help_panel=TRAINING
+        ),
     ] = None,
-    network: Annotated[str | None, typer.Option(help="A timm name, or small. Default: by the data set.")] = None,
-    weights: Annotated[str | None, typer.Option(help="pretrained, random, or a safetensors file.")] = None,
-    freeze_bn: Annotated[bool, typer.Option(help="Keep batch-norm statistics as they came.")] = True,
-    steps: Annotated[int | None, typer.Option(help="Updates. Default: by the data set.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Updates between evaluations.")] = None,
-    schedule: Annotated[str, typer.Option(help="ours, or published: one update late, as the published code.")] = "ours",
-    lr_schedule: Annotated[str, typer.Option(help="constant, or cyclic for SWA.")] = "constant",
-    split: Annotated[str, typer.Option(help="80/20 or 60/20/20.")] = "80/20",
-    seed: Annotated[int | None, typer.Option(help="Default: by data set, algorithm, target and trial.")] = None,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    network: Annotated[
+        str | None, typer.Option(help="A timm name, or small. Default: by the data set.", rich_help_panel=TRAINING)
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="pretrained, random, or a safetensors file.", rich_help_panel=TRAINING)
+    ] = None,
+    freeze_bn: Annotated[
+        bool, typer.Option(help="Keep batch-norm statistics as they came.", rich_help_panel=TRAINING)
+    ] = True,
+    steps: Annotated[
+        int | None, typer.Option(help="Updates. Default: by the data set.", rich_help_panel=TRAINING)
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Updates between evaluations.", rich_help_panel=MEASURING)
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(help="ours, or published: one update late, as the published code.", rich_help_panel=MEASURING)
+    ] = "ours",
+    lr_schedule: Annotated[
+        str, typer.Option(help="constant, or cyclic for SWA.", rich_help_panel=TRAINING)
+    ] = "constant",
+    split: Annotated[str, typer.Option(help="80/20 or 60/20/20.", rich_help_panel=DATA)] = "80/20",
+    seed: Annotated[
+        int | None, typer.Option(help="Default: by data set, algorithm, target and trial.", rich_help_panel=DATA)
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=TRAINING)] = "fp32",
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs side by side, each on its share of the cores.")] = 1,
-    clip: Annotated[float | None, typer.Option(help="Largest gradient norm.")] = None,
-    erm: Annotated[bool, typer.Option(help="Also report the live weights, best and last.")] = True,
-    early_stop: Annotated[bool, typer.Option(help="Stop when nothing that was asked for needs the rest.")] = True,
-    target_every_evaluation: Annotated[bool, typer.Option(help="Measure the target at every evaluation.")] = False,
-    validation_subsample: Annotated[
-        int | None, typer.Option(help="Validate on so many images of each domain while training.")
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.", rich_help_panel=MACHINE)] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of a run; the last bits depend on it.", rich_help_panel=MACHINE)
     ] = None,
-    snapshots: Annotated[str, typer.Option(help="Updates whose weights are saved, e.g. 2500,3500,4500.")] = "",
-    keep_segments: Annotated[bool, typer.Option(help="Keep the mean weights of every segment.")] = False,
-    any_counts: Annotated[
-        bool, typer.Option("--any-counts", help="Accept other than the published numbers of images.")
+    jobs: Annotated[
+        int, typer.Option(help="Runs side by side, each on its share of the cores.", rich_help_panel=MACHINE)
+    ] = 1,
+    clip: Annotated[float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=TRAINING)] = None,
+    erm: Annotated[
+        bool, typer.Option(help="Also report the live weights, best and last.", rich_help_panel=MEASURING)
+    ] = True,
+    early_stop: Annotated[
+        bool, typer.Option(help="Stop when nothing that was asked for needs the rest.", rich_help_panel=MEASURING)
+    ] = True,
+    target_every_evaluation: Annotated[
+        bool, typer.Option(help="Measure the target at every evaluation.", rich_help_panel=MEASURING)
     ] = False,
-    deterministic: Annotated[bool, typer.Option(help="Bit-equal results on a GPU too.")] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events too.")] = False,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Updates between checkpoints.")] = None,
+    validation_subsample: Annotated[
+        int | None,
+        typer.Option(help="Validate on so many images of each domain while training.", rich_help_panel=MEASURING),
+    ] = None,
+    subsample_check: Annotated[
+        bool,
+        typer.Option(
+            help="With a subsample, also follow the valley by all images, to show what it changes.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = True,
+    augment_validation: Annotated[
+        bool, typer.Option(help="Augment source validation, as DomainBed does.", rich_help_panel=MEASURING)
+    ] = False,
+    snapshots: Annotated[
+        str, typer.Option(help="Updates whose weights are saved, e.g. 2500,3500,4500.", rich_help_panel=FILES)
+    ] = "",
+    keep_segments: Annotated[
+        bool, typer.Option(help="Keep the mean weights of every segment.", rich_help_panel=FILES)
+    ] = False,
+    any_counts: Annotated[
+        bool,
+        typer.Option("--any-counts", help="Accept other than the published numbers of images.", rich_help_panel=DATA),
+    ] = False,
+    deterministic: Annotated[
+        bool, typer.Option(help="Bit-equal results on a GPU too.", rich_help_panel=TRAINING)
+    ] = False,
+    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events too.", rich_help_panel=FILES)] = False,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Updates between checkpoints.", rich_help_panel=FILES)
+    ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Go on with unfinished runs of the same settings; --no-resume refuses them.")
+        bool,
+        typer.Option(
+            help="Go on with unfinished runs of the same settings; --no-resume refuses them.", rich_help_panel=FILES
+        ),
     ] = True,
 ) -> None:
     """Hold one domain out, train on the others, average the weights, and measure on the one held out.
 
     Run it again after a stop and it goes on where it was: finished runs are kept, unfinished ones resume.
     """
-    from swad import averages, datasets
+    from swad import datasets, named_averages
     from swad.config import RunConfig
 
     benchmark = datasets.get(dataset)
     targets = target or list(_domains(benchmark.name, data))
-    chosen = tuple(one for text in average or ["swad"] for one in averages.split(text))
+    name = benchmark.name if benchmark.domains or data is None else data.resolve().name
+    chosen = tuple(one for text in average or ["swad"] for one in named_averages.split(text))
     where = _device(device)
     configs = [
         RunConfig(
             dataset=dataset,
-            target=one,
-            output=output / benchmark.name / algorithm / f"{one}-{trial}",
+            target=_targets(one, benchmark.name, data),
+            output=output / name / algorithm / f"{one}-{number}",
             data=data,
             strict=not any_counts,
-            trial=trial,
+            trial=number,
             seed=seed,
             split=split,  # type: ignore[arg-type]
             algorithm=algorithm,
@@ -134,23 +208,27 @@ def train(
             device=where,
             deterministic=deterministic,
             workers=workers,
+            threads=threads,
             validation_subsample=validation_subsample,
+            subsample_check=subsample_check,
+            augment_validation=augment_validation,
             target_every_evaluation=target_every_evaluation,
             snapshots=tuple(_whole_numbers(snapshots)),
             keep_segments=keep_segments,
             checkpoint_every=checkpoint_every,
             tensorboard=tensorboard,
         )
-        for trial in _whole_numbers(trials)
+        for number in _whole_numbers(trial)
         for one in targets
     ]
     if not resume:
-        begun = [str(c.output) for c in configs if (c.output / "config.json").exists()]
-        if begun:
-            raise ValueError(f"--no-resume wants new folders, and {begun[0]} holds a run: choose another --output")
-    results = _train_all(configs, jobs=jobs)
+        from swad.run_folder import begun
+
+        if held := [str(config.output) for config in configs if begun(config.output)]:
+            raise ValueError(f"--no-resume wants new folders, and {held[0]} holds a run: choose another --output")
+    _train_all(configs, jobs=jobs)
     if _is_first_process():
-        _report(output, output / "report.html", select="iid", summary=results)
+        _report(output, output / "report.html", select="iid")
 
 
 @app.command()
@@ -162,7 +240,9 @@ def report(
     split: Annotated[str, typer.Option(help="Part of the target that is reported: in, out, full or test.")] = "in",
     figures: Annotated[Path | None, typer.Option(help="Also draw the validation curves into this folder.")] = None,
     figure_formats: Annotated[str, typer.Option(help="svg, pdf, png: one or several.")] = "svg,pdf",
-    paper: Annotated[bool, typer.Option(help="Show the paper's rows beside ours.")] = True,
+    paper: Annotated[
+        str, typer.Option(help="The paper's rows below ours: few (ERM, SWAD, methods of the same name), all or none.")
+    ] = "few",
 ) -> None:
     """The table of all runs in a folder, beside the paper's, and a page that opens without a network."""
     _report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
@@ -224,13 +304,15 @@ def doctor() -> None:
 
 def main() -> None:
     """Run a command. What is the user's to mend ends in one line and the code 1; Ctrl-C in 130."""
+    stop = _listen()
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
+        _say("stopped")
         sys.exit(130)
     except Exception as error:
-        if type(error).__name__ == "Interrupted":
-            _say(str(error))
+        if type(error).__name__ == "Interrupted" or stop.is_set():
+            _say(str(error) if type(error).__name__ == "Interrupted" else "stopped")
             sys.exit(130)
         if not isinstance(error, ValueError | OSError) and type(error).__name__ not in _EXPECTED:
             raise
@@ -242,6 +324,19 @@ def main() -> None:
 
 _EXPECTED = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError"}
 """Errors that speak to the user, by name: importing them all would make `swad --help` slow."""
+
+
+def _listen() -> threading.Event:
+    """Note Ctrl-C as well as raise it: packages that are interrupted while they load raise something else."""
+    stop = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
+    return stop
 
 
 def _say(text: str) -> None:
@@ -262,12 +357,11 @@ def _report(
     split: str = "in",
     figures: Path | None = None,
     figure_formats: str = "svg,pdf",
-    paper: bool = True,
-    summary: Sequence[RunResult] = (),
+    paper: str = "few",
 ) -> None:
     from swad.display import show_report
 
-    show_report(folder, page, select, form, split, figures, figure_formats, paper, summary)
+    show_report(folder, page, select, form, split, figures, figure_formats, paper)
 
 
 def _domains(dataset: str, data: Path | None) -> Sequence[str]:
@@ -275,6 +369,11 @@ def _domains(dataset: str, data: Path | None) -> Sequence[str]:
 
     benchmark = datasets.get(dataset)
     return benchmark.domains or datasets.load(dataset, data).domain_names
+
+
+def _targets(text: str, dataset: str, data: Path | None) -> tuple[str, ...]:
+    """One domain, or with A+B two; a `+` may also be part of a domain's name."""
+    return (text,) if "+" not in text or text in _domains(dataset, data) else tuple(text.split("+"))
 
 
 def _settings(texts: Sequence[str]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import math
 from collections.abc import Mapping
@@ -11,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from swad import algorithms, datasets
-from swad import averages as riders
+from swad import algorithms, datasets, named_averages
 from swad.domains import DataError
-from swad.networks import DEFAULT, SMALL
+from swad.networks import DEFAULT, LARGEST, SMALL, SMALLEST
 
 ELSEWHERE = frozenset({"output"})
 """Fields that are not written: a run is wherever its folder lies."""
@@ -82,7 +82,7 @@ class RunConfig:
     """cyclic: in the last 20 % the rate falls to a twentieth over and over, in cycles of 2 % of training (our
     choice where the paper says nothing); SWA takes the weights at the low ends."""
     averages: tuple[str, ...] = ("swad",)
-    """Averages that ride along, as `swad.averages` reads them."""
+    """Averages that ride along, as `swad.named_averages` reads them."""
     erm: bool = True
     """Also keep the live weights at the best validation accuracy (erm_best) and at the end (erm_last)."""
     early_stop: bool = True
@@ -157,12 +157,14 @@ class RunConfig:
         return max(1, self.steps // 50) if self.lr_schedule == "cyclic" else None
 
     @property
-    def plan(self) -> riders.Plan:
+    def plan(self) -> named_averages.Plan:
         """What the averages' windows follow from."""
         assert self.steps is not None
         assert self.evaluate_every is not None
         ratio = datasets.get(self.dataset).defaults.tolerance_ratio
-        return riders.Plan(self.steps, self.evaluate_every, ratio, int(self.schedule == "published"), self.cycle)
+        return named_averages.Plan(
+            self.steps, self.evaluate_every, ratio, int(self.schedule == "published"), self.cycle
+        )
 
     def evaluates(self, step: int) -> bool:
         """Whether update `step` is followed by an evaluation."""
@@ -238,8 +240,15 @@ class RunConfig:
             require(not unknown, f"data set {benchmark.name} takes the options {takes}", ", ".join(unknown))
             require(
                 benchmark.kind == "embedded" or self.data is not None,
-                f"data set {benchmark.name} needs the folder it lies in: set data",
+                f"data set {benchmark.name} needs the folder it lies in: set data (--data)",
                 None,
+            )
+            size = benchmark.pixels.size
+            require(
+                self.network != SMALL or SMALLEST <= size <= LARGEST,
+                f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, not the {size} of "
+                f"{benchmark.name}: choose a network of timm",
+                self.network,
             )
         found += self._algorithm_problems()
         steps = self.steps or (benchmark.defaults.steps if benchmark else None)
@@ -252,13 +261,15 @@ class RunConfig:
             every = min(every, steps)
             offset = int(self.schedule == "published")
             cycle = max(1, steps // 50) if self.lr_schedule == "cyclic" else None
-            found += riders.problems(self.averages, riders.Plan(steps, every, 0.3, offset, cycle))
+            found += named_averages.problems(self.averages, named_averages.Plan(steps, every, 0.3, offset, cycle))
         else:
-            found += riders.problems(self.averages, None)
+            found += named_averages.problems(self.averages, None)
         require(self.erm or bool(self.averages), "with erm off there must be an average to train for", self.averages)
         if self.weights not in (None, "pretrained", "random"):
             found_file = Path(str(self.weights)).is_file()
             require(found_file, "weights must be pretrained, random or an existing file", self.weights)
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            found.append("tensorboard is not installed: pip install tensorboard, or leave it off")
         found += self._device_problems()
         return found
 

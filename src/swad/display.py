@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -54,9 +57,9 @@ class Watcher:
     def on_evaluation(self, step: int, losses: Mapping[str, float], statuses: Mapping[str, Status]) -> None:
         """Say what the validation loss is and where the valley stands."""
         mean = sum(losses.values()) / len(losses)
-        valley = next((s for s in statuses.values() if s.threshold is not None), None) or next(
-            iter(statuses.values()), None
-        )
+        own = [status for name, status in statuses.items() if "@" not in name]
+        # The one that says most: a valley, found or at least looked for.
+        valley = max(own, key=lambda status: (status.threshold is not None, status.phase == "searching"), default=None)
         self._text = f"val {mean:.3f}" + (f"  {valley.phase}" if valley else "")
         self._show.evaluated(self.name, step, f"{self._loss}  {self._text}", valley.reason if valley else "")
 
@@ -158,32 +161,49 @@ def show_report(
     split: str = "in",
     figure_folder: Path | None = None,
     figure_formats: str = "svg,pdf",
-    paper: bool = True,
-    summary: Iterable[RunResult] = (),
+    paper: str = "few",
 ) -> None:
     """Print the tables of a folder's runs, write the page, and say where it lies."""
     from swad.records import find_runs
     from swad.report import figures, page, runs, tables
 
-    forms = {"text", "markdown", "latex", "csv"}
-    if form not in forms:
-        raise ValueError(f"--format is one of {', '.join(sorted(forms))}; got {form!r}")
+    _require("format", form, ("text", "markdown", "latex", "csv"))
+    _require("split", split, ("in", "out", "full", "test"))
+    _require("paper", paper, ("few", "all", "none"))
+    _require("select", select, tuple(tables.SELECTIONS))
+    for one in figure_formats.split(","):
+        _require("figure-formats", one, ("svg", "pdf", "png"))
     found = list(find_runs(folder))
-    console = Console()
-    for table in tables.results(found, select, split=split, paper=paper):
+    console = _console()
+    for table in tables.results(found, select, split=split, paper=paper):  # type: ignore[arg-type]
         if form == "text":
             console.print(table.rich())
+            for note in table.notes:
+                console.print(note, style="dim", highlight=False, markup=False)
+            console.print()
         else:
             print({"markdown": table.markdown, "latex": table.latex, "csv": table.csv}[form]())
     if form == "text":
         console.print(tables.ranges(found).rich())
         for warning in runs.warnings(found):
-            console.print(f"[yellow]note[/]: {warning}", highlight=False)
+            console.print(f"[yellow]note[/]: {escape(warning)}", highlight=False)
     written = [page.write(folder, page_path, method=select, split=split)]
     if figure_folder is not None:
         written += figures.save_all(found, figure_folder, formats=tuple(figure_formats.split(",")))
-    stream = Console(stderr=form != "text")
-    stream.print(f"wrote {written[0]}" + (f" and {len(written) - 1} figures in {figure_folder}" if written[1:] else ""))
+    more = f" and {len(written) - 1} figures in {figure_folder}" if written[1:] else ""
+    # Unbroken, whatever the width: a path is there to be copied.
+    print(f"wrote {written[0]}{more}", file=sys.stdout if form == "text" else sys.stderr, flush=True)
+
+
+def _console() -> Console:
+    """The terminal; or a file or pipe, where there is room for any table."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
+
+
+def _require(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"--{option} is one of {', '.join(choices)}; got {value!r}")
 
 
 def show_datasets() -> None:

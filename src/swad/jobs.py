@@ -5,9 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 
 def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     """Train one run after the other, or `jobs` side by side in processes of their own, and show how it goes."""
-    from swad.checkpoints import outcome
     from swad.run import train
+    from swad.run_folder import outcome
 
     configs = [config.resolved() for config in configs]  # all faults of all runs before the first step of any
     console = Console(stderr=True)
@@ -41,34 +44,65 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
 
 def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show) -> None:
     """Small networks do not fill the cores: several runs with a share of them each are faster than one with all."""
+    from swad.run import Interrupted
+
     context = multiprocessing.get_context("spawn")
     tasks, events = context.SimpleQueue(), context.Queue()
     for task in (*configs, *[None] * jobs):
         tasks.put(task)
     threads = max(1, (os.cpu_count() or 1) // jobs)
     workers = [context.Process(target=_work, args=(tasks, events, threads)) for _ in range(jobs)]
-    for worker in workers:
-        worker.start()
+    with _deaf():
+        for worker in workers:
+            worker.start()
     trouble: BaseException | None = None
+    stops: list[tuple[int, str]] = []
+
+    def begin_nothing_new() -> None:
+        while not tasks.empty():
+            tasks.get()
+        for _ in workers:
+            tasks.put(None)
+
     while any(worker.is_alive() for worker in workers) or not events.empty():
         try:
             kind, arguments = events.get(timeout=0.2)
         except queue.Empty:
             continue
         except KeyboardInterrupt:
-            continue  # the terminal sent it to every process: each leaves a checkpoint and says so
+            # The terminal sent it to every process: those that train leave a checkpoint and say so.
+            stops.append((0, str(configs[0].output)))
+            begin_nothing_new()
+            continue
         if kind == "trouble":
-            trouble = trouble or _trouble(*arguments)
-            while not tasks.empty():  # what is under way comes to its end, nothing new begins
-                tasks.get()
-            for _ in workers:
-                tasks.put(None)
+            what, text, more = arguments
+            if what == "stop":
+                stops.append((more, text))
+            else:
+                trouble = trouble or _trouble(text, more)
+            begin_nothing_new()  # what is under way comes to its end
         else:
             getattr(show, kind)(*arguments)
+    if stops and trouble is None:
+        step, folder = max(stops)  # of those that were under way, the one that got furthest
+        trouble = Interrupted(Path(folder), step)
     if trouble is None and any(worker.exitcode for worker in workers):
-        trouble = _trouble("error", "a training process was killed: run the same command again, with fewer --jobs", "")
+        trouble = _trouble("a training process was killed: run the same command again, with fewer --jobs", "")
     if trouble is not None:
         raise trouble
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started here do not hear Ctrl-C until they train: packages do not survive it while they load."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _work(tasks: Any, events: Any, threads: int) -> None:
@@ -97,11 +131,9 @@ def _work(tasks: Any, events: Any, threads: int) -> None:
             return
 
 
-def _trouble(kind: str, text: str, more: Any) -> BaseException:
-    from swad.run import Interrupted, RunError
+def _trouble(text: str, trace: str) -> BaseException:
+    from swad.run import RunError
 
-    if kind == "stop":
-        return Interrupted(Path(text), more)
     if os.environ.get("SWAD_TRACEBACK"):
-        print(more, file=sys.stderr)
+        print(trace, file=sys.stderr)
     return RunError(text)

@@ -33,6 +33,9 @@ from typing import Any
 SCHEMA = 1
 """Version in every line. It grows when an older reader would misread a line, not when a metric is added."""
 
+FULL = "@full"
+"""Ends the name of a valley that was followed by all validation images, beside an average that saw a subsample."""
+
 RECORDS = "records.jsonl"
 CONFIG = "config.json"
 DONE = "done.json"
@@ -157,7 +160,7 @@ class FolderLock:
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             os.close(fd)
-            raise _explain(error, self.path) from None
+            raise explain(error, self.path) from None
         self._fd = fd
         _locks.add(self)
 
@@ -229,7 +232,7 @@ class RecordWriter:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _explain(error, Path(folder)) from None
+            raise explain(error, Path(folder)) from None
         self._lock = FolderLock(folder)
         try:
             self._fd = _open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -257,7 +260,7 @@ class RecordWriter:
             except OSError:
                 # The torn part stays, and a further line would be glued to it: the next writer will cut it.
                 self.close()
-            raise _explain(error, self.path) from None
+            raise explain(error, self.path) from None
 
     def add(
         self,
@@ -323,7 +326,7 @@ class RecordWriter:
         try:
             os.fsync(fd)
         except OSError as error:
-            raise _explain(error, self.path) from None
+            raise explain(error, self.path) from None
 
     def _cut_torn_line(self) -> None:
         fd = self._open_fd()
@@ -343,7 +346,7 @@ def _open(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags, 0o666)
     except OSError as error:
-        raise _explain(error, path) from None
+        raise explain(error, path) from None
 
 
 _REMEDIES = {
@@ -352,13 +355,15 @@ _REMEDIES = {
     errno.EFBIG: "raise the limit on file sizes (ulimit -f) and resume the run",
     errno.EROFS: "choose a folder on a disk that can be written",
     errno.EACCES: "choose a folder you may write to",
+    errno.ENOENT: "choose a folder that can be made",
     errno.EPERM: "choose a folder you may write to",
     errno.ENOTDIR: "choose a folder whose path holds no plain file",
     errno.EEXIST: "choose a folder, not a file",
 }
 
 
-def _explain(error: OSError, path: Path) -> RecordError:
+def explain(error: OSError, path: Path) -> RecordError:
+    """Say what the system refused, where, and what to do about it."""
     reason = (error.strerror or str(error)).lower()
     remedy = _REMEDIES.get(error.errno or 0, "see to the disk and resume the run")
     return RecordError(f"cannot write {path}: {reason}; {remedy}")
@@ -414,8 +419,10 @@ class RunData:
 
     @property
     def dataset(self) -> str:
-        """The data set's name, as the config spells it."""
-        return str(self.config.get("dataset", "unknown"))
+        """The data set's name, as the config spells it; of a folder of one's own, that of the folder."""
+        name = str(self.config.get("dataset", "unknown"))
+        data = self.config.get("data")
+        return Path(str(data)).name or name if name == "folder" and data else name
 
     @property
     def algorithm(self) -> str:

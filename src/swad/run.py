@@ -26,7 +26,6 @@ from torch import Tensor
 
 from swad import datasets, saving
 from swad.averaging import NeverConvergedWarning
-from swad.checkpoints import SEGMENTS, TENSORBOARD, WEIGHTS, RunError, RunFolder, outcome, read_checkpoint
 from swad.config import ConfigError, RunConfig
 from swad.domains import HeldOut, Sources, Target, hold_out
 from swad.evaluate import Score
@@ -34,6 +33,7 @@ from swad.measuring import Measurer, records
 from swad.processes import Team, team
 from swad.records import Record, RecordError, export_tensorboard, iterate_records
 from swad.results import RunResult, range_of
+from swad.run_folder import SEGMENTS, TENSORBOARD, WEIGHTS, RunError, RunFolder, outcome, read_checkpoint
 from swad.signals import Stop, stoppable
 from swad.training import Training
 from swad.valley import Status
@@ -49,7 +49,8 @@ class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
 
     def __init__(self, folder: Path, step: int) -> None:
         self.folder, self.step = folder, step
-        super().__init__(f"stopped; {folder} goes on from step {step:,} when the same run is started again")
+        how = f"goes on from step {step:,}" if step else "begins again"
+        super().__init__(f"stopped; {folder} {how} when the same run is started again")
 
 
 class Progress(Protocol):
@@ -89,8 +90,13 @@ def train(config: RunConfig, *, progress: Progress | None = None) -> RunResult:
                 result = run.whole()
             except KeyboardInterrupt:
                 raise Interrupted(config.output, run.safe_step) from None
-            except RecordError as error:
-                raise RunError(str(error)) from None
+            except Exception as error:
+                # Packages that are interrupted while they load swallow it, and fail for another reason.
+                if stop.raised:
+                    raise Interrupted(config.output, run.safe_step) from None
+                if isinstance(error, RecordError):
+                    raise RunError(str(error)) from None
+                raise
     if progress is not None and (done is not None or us.first):
         progress.on_end(result)
     return result
@@ -111,6 +117,7 @@ class _Run:
         """Load, train, report."""
         with self.stop.at_once():
             sources, target = self._data()
+            self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
             self.training = Training(self.config, sources, self.us, self.config.output / SEGMENTS)
             self.measurer = Measurer(self.config, sources, self.us, self.training.autocast)
             self._resume()
@@ -310,8 +317,20 @@ class _Run:
     def _resume(self) -> None:
         state = read_checkpoint(self.config.output) if self.folder is None else self.folder.resumed
         if state is not None:
+            self._require_same_images(state["images"])
             self.training.load(state)
             self.safe_step = self.training.step
+
+    def _require_same_images(self, before: Mapping[str, int]) -> None:
+        """Splits follow from the number of images: with another, validation images would have been trained on."""
+        now = self.images
+        differs = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+        if differs:
+            listed = ", ".join(f"{name} {before.get(name, 0)} then, {now.get(name, 0)} now" for name in differs)
+            raise RunError(
+                f"the data changed since {self.config.output} began ({listed}): put the images back, or remove that "
+                "folder to begin again"
+            )
 
     def _checkpoint_if_due(self) -> None:
         every, training = self.config.checkpoint_every, self.training
@@ -327,6 +346,7 @@ class _Run:
         now = time.perf_counter()
         if self.folder is not None:
             state = self.training.state()
+            state["images"] = self.images
             state["clock"] = {**state["clock"], "total": self.training.clock.total + now - self.began}
             self.folder.save_checkpoint(state)
         self.safe_step, self.checkpointed = self.training.step, now
@@ -383,7 +403,8 @@ def _numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
         with torch.random.fork_rng([device] if on_gpu else []):
             yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        if config.deterministic:  # the call loads torch's compiler, seconds of it
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.benchmark = before[2]
         if torch.get_num_threads() != before[3]:
             torch.set_num_threads(before[3])

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from swad.config import RunConfig
-from swad.records import CONFIG, DONE, RecordError, RecordWriter, _explain
+from swad.records import CONFIG, DONE, RECORDS, RecordError, RecordWriter, explain
 
 CHECKPOINT = "checkpoint"
 WEIGHTS = "weights"
@@ -46,7 +46,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except Exception as error:
-        raise RunError(str(_explain(_disk_error(error), path))) from None
+        raise RunError(str(explain(_disk_error(error), path))) from None
     finally:
         if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
@@ -97,15 +97,21 @@ def outcome(config: RunConfig) -> dict[str, Any] | None:
     return done
 
 
+def begun(folder: Path) -> bool:
+    """Whether a folder holds a run that measured something; one that failed before, say for want of data, does not."""
+    records = folder / RECORDS
+    return (folder / DONE).exists() or (records.is_file() and records.stat().st_size > 0)
+
+
 def _require_same(config: RunConfig) -> None:
     there = read_json(config.output / CONFIG)
-    if there is None:
+    if there is None or not begun(config.output):
         return
     differs = config.differences(there)
     if differs:
         raise RunError(
             f"{config.output} holds a run with other settings ({'; '.join(differs)}): "
-            "use the same settings or choose another folder"
+            "use the same settings, remove it or choose another folder"
         )
 
 

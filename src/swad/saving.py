@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from swad import networks
-from swad.checkpoints import write_whole
+from swad.run_folder import write_whole
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:

@@ -26,7 +26,10 @@ from typing import Any
 
 from swad.records import Record, RunData
 
-PER_RUN = frozenset({"target", "trial", "seed", "output", "folder", "name", "resume", "device", "workers"})
+PER_RUN = frozenset(
+    {"target", "trial", "seed", "output", "folder", "name", "resume"}
+    | {"device", "workers", "data", "checkpoint_every", "tensorboard"}
+)
 """Config keys that tell runs apart without being hyperparameters."""
 
 
@@ -159,8 +162,9 @@ def lodo(views: Sequence[SourceView], average: str | None) -> Choice:
     if not scores:
         raise SelectionError(
             "lodo needs runs with the target and each source in turn held out together: "
-            f"found sources {sorted(map(str, sources))} and pairs with "
-            f"{sorted({name for found in asked.values() for name in found})}; train those runs or use iid"
+            f"the sources are {', '.join(sorted(map(str, sources)))}, and there are pairs with "
+            f"{', '.join(sorted({name for found in asked.values() for name in found})) or 'none'}; "
+            "train them with --target TARGET+SOURCE, or use iid"
         )
     return _best(scores, list(single.values()))
 
@@ -314,6 +318,9 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
     }
     if step is None and found:
         step = max(found)
+    if not found and average is not None:
+        hint = "train with --split 60/20/20" if split == "test" else "choose another --split"
+        raise SelectionError(f"the split {split!r} of the target was not measured: {hint}")
     if step not in found or step is None:
         raise SelectionError(
             f"{run.path}: target {target} has no accuracy on split {split!r} for "

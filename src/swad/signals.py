@@ -19,6 +19,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
+        self.raised = False
         self._at_once = False
         self._owner = os.getpid()
 
@@ -41,7 +42,7 @@ class Stop:
                 os.kill(os.getpid(), number)
             return
         if self.asked or self._at_once:
-            self.asked = True
+            self.asked = self.raised = True
             raise KeyboardInterrupt
         self.asked = True
 

@@ -13,22 +13,20 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from swad import algorithms, averages, networks, saving
+from swad import algorithms, named_averages, networks, saving
 from swad.algorithms._base import Noise, Stepping
 from swad.average import Average
 from swad.averaging import SWAD
 from swad.batches import Batch, TrainBatches
-from swad.checkpoints import RunError
 from swad.config import RunConfig
 from swad.domains import Sources
 from swad.feed import SegmentFeed
 from swad.processes import Team
+from swad.records import FULL
+from swad.run_folder import RunError
 from swad.schedules import cyclic_lr
 from swad.segments import SegmentLog
 from swad.valley import LossValley, Status
-
-FULL = "@full"
-"""Added to an average's name: its valley as the whole validation split would have it."""
 
 # Leading numbers keep these streams apart from those of the batches, which begin with 1 and 2.
 _NOISE, _WEIGHTS = 3, 4
@@ -91,7 +89,7 @@ class Training:
         )
         self.how = Stepping(self.autocast, team.average_gradients, config.clip)
         self.schedulers = self._schedulers()
-        self.averages = averages.make(averages.parse_all(config.averages), self.predictor, config.plan)
+        self.averages = named_averages.make(named_averages.parse_all(config.averages), self.predictor, config.plan)
         riders: dict[str, Average] = dict(self.averages)
         if config.keep_segments:
             if team.world > 1:

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from runs import one_thread  # noqa: F401
 from swad import algorithms, networks
 from swad.algorithms import AlgorithmError
 from swad.algorithms._base import Stepping

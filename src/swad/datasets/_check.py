@@ -127,7 +127,7 @@ def show_check(result: CheckResult, console: Console | None = None, most: int = 
         console.print(f"fault: {line}", style="red", markup=False, soft_wrap=True)
     if len(lines) > most:
         console.print(f"fault: and {len(lines) - most:,} more", style="red")
-    verdict = "as it should be" if result.ok else f"{len(lines):,} faults"
+    verdict = "as it should be" if result.ok else f"{len(lines):,} fault{'s' if lines[1:] else ''}"
     console.print(
         f"{result.images:,} images, {result.classes} classes, {result.decoded:,} decoded in {result.seconds:.1f} s: "
         f"{verdict}",

@@ -58,7 +58,7 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
     """The folder that holds a benchmark's domains: ``root`` itself or the benchmark's folder in it."""
     if root is None:
         raise DataError(
-            f"{benchmark.name} is read from a folder; say which one holds {benchmark.folder or 'its domains'}"
+            f"{benchmark.name} is read from a folder: say which one holds {benchmark.folder or 'its domains'} (--data)"
         )
     if not root.is_dir():
         raise DataError(f"{benchmark.name} is read from a folder, but {root} is not one; check the path")
@@ -149,7 +149,9 @@ def read_tree(benchmark: Benchmark, root: Path | None, strict: bool, options: Op
     wrong = problems(benchmark, tree, options)
     counts = count_problems(benchmark, tree) if strict else []
     if wrong or counts:
-        advice = "run `swad datasets check` on it" + ("" if wrong else ", or load with strict=False to go on")
+        advice = "run `swad datasets check` on it" + (
+            "" if wrong else ", or accept it with --any-counts (strict=False)"
+        )
         raise DataError(f"{benchmark.name} at {path}: {'; '.join(_some(wrong + counts))}; {advice}")
     classes = tree.classes
     number = {name: i for i, name in enumerate(classes)}

@@ -155,8 +155,8 @@ BENCHMARK = Benchmark(
     n_classes=10,
     classes=tuple(str(digit) for digit in range(10)),
     pixels=Pixels(size=SIZE, small=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),
-    # Ours: the loss turns after some 300 steps and rises more gently than on photographs, hence the smaller r.
-    defaults=Defaults(steps=600, evaluate_every=20, tolerance_ratio=0.1, batch_size=32, lr=3e-3),
+    # Ours: the loss turns after some 100 steps and ends at half as much again and more; r = 1.3 is the paper's.
+    defaults=Defaults(steps=600, evaluate_every=20, tolerance_ratio=0.3, batch_size=32, lr=3e-3),
     licence="CC BY 4.0 (UCI), distributed with scikit-learn (BSD-3-Clause)",
     citation="Alpaydin, Kaynak: Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, 1998.",
     homepage="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",

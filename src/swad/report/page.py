@@ -105,7 +105,7 @@ def build(
     """Return the page as text. `method`, `split` and `search_trial` are those of `swad.selection.select`."""
     if not found:
         raise ValueError("a report needs one run at least, got none")
-    made = tables.results(found, method, split=split, search_trial=search_trial)
+    made = tables.results(found, method, split=split, paper="all", search_trial=search_trial)
     experiments = []
     for place, table in enumerate(made):
         members = [run for run in found if run.dataset == table.title]

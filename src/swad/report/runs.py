@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from swad.records import RunData
+from swad.records import FULL, RunData
 from swad.report import published
 from swad.selection import hyperparameters
 
@@ -114,8 +114,10 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
             found.append(f"{name} is unfinished: it reached step {last_step(run):,} of {steps or 'unknown'}.")
         for average in valley_averages(run):
             state = valley(run, average)
-            if run.finished and state is not None and state.threshold is None:
+            if run.finished and state is not None and state.threshold is None and not average.endswith(FULL):
                 found.append(f"{name}: the validation loss never converged for {average}, so its range is a fallback.")
+            if average.endswith(FULL):
+                found += _subsample_effect(run, average)
         broken = sum(
             r.metric in ("loss", "valley_loss", "train_loss") and not math.isfinite(r.value) for r in run.records
         )
@@ -123,6 +125,24 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
             found.append(f"{name} recorded {broken} losses that are not finite.")
     found += _repeats(runs) + _gaps(runs)
     return found
+
+
+def _subsample_effect(run: RunData, average: str) -> list[str]:
+    """Compare the range that a subsample of the validation images gave with the one all would have given."""
+    name = average.removesuffix(FULL)
+    ours, full = valley(run, name), valley(run, average)
+    if ours is None or full is None:
+        return []
+    same = (ours.start, ours.end) == (full.start, full.end)
+    verdict = "the same" if same else f"{_span(full)}"
+    return [
+        f"{describe(run)}: validated on {run.config.get('validation_subsample')} images of each source, {name} took "
+        f"{_span(ours)}; by all validation images it would have taken {verdict}."
+    ]
+
+
+def _span(state: Valley) -> str:
+    return f"steps {state.start} to {state.end}"
 
 
 def _repeats(runs: Sequence[RunData]) -> list[str]:
@@ -192,6 +212,8 @@ def method_name(algorithm: str, average: str | None) -> str:
         return f"{plain} (chosen step)"
     if average.startswith("erm_"):
         return f"{plain} ({average.removeprefix('erm_')})"
+    if average.endswith(FULL):
+        return f"{method_name(algorithm, average.removesuffix(FULL))} by all images"
     first, *rest = average.split("_")
-    named = " ".join([first.upper() if len(first) <= 4 else first, *rest])
+    named = " ".join([first.upper() if first in ("swad", "swa", "sma", "ema") else first, *rest])
     return named if plain == "ERM" else f"{plain} + {named}"

@@ -16,11 +16,11 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from swad.records import RunData
 from swad.report import published
-from swad.report.runs import final_value, method_name, valley, valley_averages
+from swad.report.runs import algorithm_name, final_value, method_name, valley, valley_averages
 from swad.selection import Outcome, SelectionError, Summary, select, source_accuracy, summarize
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 OURS = "ours"
 PAPER = "paper"
+
+Paper = Literal["few", "all", "none"]
+"""Which of the paper's rows: ERM, SWAD and what is named as one of ours; all; none."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +98,16 @@ class Table:
             from rich.markup import escape
         except ImportError:
             raise ImportError("tables as text need rich: pip install 'swad[report]'") from None
-        out = rich.table.Table(title=escape(self.title), box=rich.box.SIMPLE_HEAD, title_justify="left")
+        out = rich.table.Table(title=escape(self.title), box=rich.box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
         out.add_column(self.corner, no_wrap=True)
         for column in self.columns:
             out.add_column(escape(column), justify="right")
         for group, rows in self.groups():
             for row in rows:
                 style = None if group == OURS else "dim"
-                cells = (f"[bold]{escape(c.printed)}[/]" if c.best else escape(c.printed) for c in row.cells)
+                # Close together: four targets with errors then fit into 80 columns.
+                texts = [escape(cell.printed.replace(" ± ", "±")) for cell in row.cells]
+                cells = (f"[bold]{t}[/]" if c.best else t for t, c in zip(texts, row.cells, strict=True))
                 out.add_row(escape(_label(row)), *cells, style=style)
             out.add_section()
         return out
@@ -240,14 +245,18 @@ def _latex_cell(cell: Cell) -> str:
 # ------------------------------------------------------------ the tables of a report
 
 
-def averages(runs: Iterable[RunData]) -> list[str | None]:
-    """Name the methods that runs measured on their targets: plain training first, SWAD last."""
+def averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:
+    """Name the methods that runs measured on their targets: plain training first, SWAD last.
+
+    None, the live weights at a step that selection chooses, is a row of its own only where `method` asks the target
+    at every step, or where there are neither best nor last weights.
+    """
     names: dict[str | None, None] = {}
     for run in runs:
         for record in run.records:
             if record.metric == "accuracy" and record.domain in run.targets:
                 names[record.average] = None
-    if any(name is not None and name.startswith("erm_") for name in names):
+    if method != "oracle_best_step" and any(name is not None and name.startswith("erm_") for name in names):
         names.pop(None, None)  # the live weights are already there, as best and as last
 
     def order(name: str | None) -> int:
@@ -263,13 +272,13 @@ def results(
     method: str = "iid",
     *,
     split: str = "in",
-    paper: bool = True,
+    paper: Paper = "few",
     search_trial: int | None = None,
 ) -> list[Table]:
     """Make one table for each data set: every algorithm and average on every target, in percent.
 
-    `method` and `search_trial` are those of `swad.selection.select`. With `paper`, the published rows per
-    target follow where the paper has that data set.
+    `method` and `search_trial` are those of `swad.selection.select`. `paper` says which published rows follow
+    where the paper has that data set: the few that ours compare with, all, or none.
     """
     by_dataset: dict[str, list[RunData]] = {}
     for run in runs:
@@ -280,14 +289,14 @@ def results(
 
 
 def _dataset_table(
-    dataset: str, runs: Sequence[RunData], method: str, split: str, paper: bool, search_trial: int | None
+    dataset: str, runs: Sequence[RunData], method: str, split: str, paper: Paper, search_trial: int | None
 ) -> Table:
     targets = sorted({run.targets[0] for run in runs if len(run.targets) == 1})
     rows: list[Row] = []
-    notes: list[str] = []
+    faults: dict[str, list[str]] = {}
     for algorithm in dict.fromkeys(run.algorithm for run in runs):
         members = [run for run in runs if run.algorithm == algorithm]
-        for average in averages(members):
+        for average in averages(members, method):
             outcomes: list[Outcome] = []
             for target in targets:
                 try:
@@ -300,13 +309,20 @@ def _dataset_table(
                         targets=[target],
                     )
                 except SelectionError as error:
-                    notes.append(f"{method_name(algorithm, average)}, target {target}: {error}")
+                    faults.setdefault(str(error), []).append(f"{method_name(algorithm, average)} on {target}")
             if outcomes:
                 rows.append(Row(method_name(algorithm, average), _cells(outcomes, targets, average)))
+    notes = [f"Not shown: {', '.join(rows_lost)}: {error}." for error, rows_lost in faults.items()]
+    if method == "oracle_best_step" and not any(None in averages([run], method) for run in runs):
+        notes.append("No step to choose: the target was measured at the end only (--target-every-evaluation).")
     marked = mark_best(rows)
-    if paper:
-        marked += mark_best(_published(dataset, targets))
-    part = {"in": "training part", "out": "validation part", "full": "whole"}.get(split, split)
+    if paper != "none":
+        like = {"ERM", "SWAD", *(row.name for row in rows), *(algorithm_name(run.algorithm) for run in runs)}
+        theirs = _published(dataset, targets)
+        marked += mark_best(row for row in theirs if paper == "all" or row.name.rstrip("†‡") in like)
+    if any("†" in row.name or "‡" in row.name for row in marked):
+        notes.append("Rows of the paper: † from DomainBed’s search, ‡ from the paper’s own.")
+    part = {"in": "training part", "out": "validation part", "full": "whole", "test": "test part"}.get(split, split)
     said = f"Accuracy in % on the {part} of the target, selected by {SELECTIONS.get(method, method)}; "
     said += f"{_trials(runs)}. In-domain: mean over the sources’ held-out splits."
     return Table(dataset, (*targets, "Avg.", "In-domain"), marked, (said, *notes))
