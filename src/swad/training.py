@@ -72,6 +72,9 @@ class Training:
             channels=sources.pixels.channels,
             freeze_bn=config.freeze_bn,
         )
+        if team.device.type == "cpu" and not sources.pixels.small:
+            # With the small batches of evaluation, on two cores: MobileNetV2 22 -> 105 images/s, ResNet-50 8 -> 19.
+            predictor = predictor.to(memory_format=torch.channels_last)
         # Made on the CPU, so that the first weights are the same on every device.
         self.algorithm = kind(predictor.to(team.device), hyperparameters, len(sources.names)).to(team.device)
         self.algorithm.train()
