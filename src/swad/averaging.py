@@ -48,6 +48,8 @@ class SWAD(Average):
     when the loss jumps right after its floor); `semantics="reference"` needs up to max(N_s, N_e) + 2 until
     its queue has passed the floor. `offload=True` keeps all but the open segment in pinned host memory.
 
+    Trained from scratch, a plateau before the loss first falls can pass for a valley: begin to observe after it.
+
     Precision: sums inside a segment are float32, so rounding grows with the updates between two evaluations:
     relative errors of about 2e-7 at 100, 1e-6 at 1,000 (weights that hardly move: 1e-6 and 7e-6).
 
