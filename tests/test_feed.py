@@ -145,6 +145,50 @@ def test_members_are_driven_by_the_feed_alone():
         SegmentFeed(model, {"all": SWAD(model), "head": SWAD(model, include="head.*")})
 
 
+def test_replays_across_the_edges_of_windows():
+    """A replay adds before it is counted, here by hand: the update after an edge must not enter the segment before."""
+    model = OneHot()
+
+    def make():
+        return {"swad": SWAD(model), "sma": SMA(model, start=7), "window": SWA(model, start=4, end=12)}
+
+    feed, alone = SegmentFeed(model, make()), make()
+    for step in range(1, 31):
+        model.go_to(step)
+        if step <= 4:  # the eager steps before a capture, up to an edge
+            feed.update_parameters(model)
+        else:
+            with torch.no_grad():
+                feed._segment.add(feed["swad"]._tracked.live(), counted=False)
+            feed.count_replays()
+        for average in alone.values():
+            average.update_parameters(model)
+        if step % 10 == 0:
+            feed.observe(1.0)
+            for average in alone.values():
+                average.observe(1.0)
+        compare(feed, alone, step)
+    with pytest.raises(ValueError, match="got 0"):
+        feed.count_replays(0)
+
+
+def test_a_feed_of_one_ema_counts_no_skipped_steps():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    feed = SegmentFeed(model, {"ema": EMA(model)})
+    feed.attach(optimizer)
+    for step in range(1, 7):
+        loss = model(torch.randn(4, 3)).square().mean() * (float("inf") if step == 3 else 1)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert feed.step == 5
+    feed.observe(1.0)
+
+
 def test_members_that_share_nothing_are_driven_by_the_feed_too():
     model = Net()
     ema = EMA(model)

@@ -243,7 +243,7 @@ class SWA(Average):
 
     def _boundary(self, step: int) -> None:
         with torch.no_grad():
-            self._flush(always=self._shared)
+            self._flush()
 
     def _wants(self, step: int | Tensor) -> bool | Tensor:
         inside = (step > self.start) & ((step - self.start) % self.interval == 0)
@@ -252,7 +252,7 @@ class SWA(Average):
     def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
         super()._accumulate(live, weight, counted)
         if self.dense and weight is None and self._segment.upper_bound >= self.FLUSH and counted:
-            self._flush(always=True)
+            self._flush()
 
     def _chooses(self, weight: Tensor | None) -> bool:
         ends = self.end is not None and (weight is not None or self._updates == self.end)
@@ -263,8 +263,8 @@ class SWA(Average):
         if self.end is not None or self._updates < self.start:
             raise RuntimeError("a captured update cannot see where a window begins or ends: put it into a SegmentFeed")
 
-    def _flush(self, always: bool) -> None:
-        if self._segment_inside() and self._segment.weight and (always or self.dense):
+    def _flush(self) -> None:
+        if self.dense and self._segment_inside() and self._segment.weight:
             mean = self._pieces.get("mean")
             if mean is None:
                 mean = self._pieces["mean"] = Piece.zeros(self._tracked, self._offload)

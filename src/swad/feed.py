@@ -120,14 +120,13 @@ class SegmentFeed(Mapping[str, Average]):
                 f"a segment must be closed at update {edge}, got {n} replays from update {self._updates}: "
                 f"count up to the edge first"
             )
-        self._close_at_edge()
         self._updates += n
         self._segment.count(n)
         self._segment.last = self._updates
-        self._remember_edge()
+        self._sync_counts()
+        self._close_at_edge()  # now: the next replay adds before anyone can close
         for average in self._others:
             average._count_replays(n)
-        self._sync_counts()
 
     @property
     def next_edge(self) -> int | None:
@@ -222,7 +221,6 @@ class SegmentFeed(Mapping[str, Average]):
         for average in self._others:
             average._update(model, skipped)
         if not self._dense:
-            self._updates = self._others[0].step if skipped is None else self._updates + 1
             return
         first = self._dense[0]
         with torch.no_grad():
@@ -233,7 +231,6 @@ class SegmentFeed(Mapping[str, Average]):
                 _require_capturable(self._segment, skipped)
                 self._segment.keep = True
             else:
-                self._close_at_edge()
                 self._updates += 1
                 self._segment.last = self._updates
             weight = None
@@ -244,32 +241,26 @@ class SegmentFeed(Mapping[str, Average]):
             if self._segment.keep or not all(average._finished() for average in self._dense):
                 self._segment.add(live, weight, counted=not capturing)
             self._segment.forget_carried()
+            self._sync_counts()
             if not capturing:
-                self._remember_edge()
-        self._sync_counts()
+                self._close_at_edge()
 
-    def _remember_edge(self) -> None:
-        """Where a window begins or ends, keep the buffers of this update: the next one will have moved on.
+    def _close_at_edge(self) -> None:
+        """Close the segment at the update where a window begins or ends, before a later one can enter it.
 
         Only here may a scaler's skips be read outside an evaluation.
         """
-        if any(self._segment.first - 1 < edge <= self._updates for edge in self._edges):
+        if any(self._segment.first <= edge <= self._updates for edge in self._edges):
             self._resolve_skips()
-            if self._updates in self._edges:
-                self._segment.keep_carried(self._dense[0]._tracked)
-
-    def _close_at_edge(self) -> None:
-        """Close the segment where a window begins or ends.
-
-        Done before the next update rather than after this one, so that an evaluation at the same update
-        closes it instead.
-        """
-        if self._updates in self._edges and self._skips is None and self._segment.weight:
-            for average in self._dense:
-                average._boundary(self._updates)
-            self._segment.clear()
+            if self._updates in self._edges and self._segment.weight:
+                for average in self._dense:
+                    average._boundary(self._updates)
+                self._segment.clear()
 
     def _resolve_skips(self) -> None:
+        if not self._dense:
+            self._updates = self._others[0].step
+            return
         if self._skips is not None:
             self._updates -= int(self._skips)
             self._skips = None
