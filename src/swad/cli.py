@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from swad.config import RunConfig
-    from swad.results import RunResult
 
 app = typer.Typer(
     help="Domain generalisation by seeking flat minima: train with a domain held out, average, report.",
@@ -47,9 +45,11 @@ def demo(
 ) -> None:
     """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
     from swad.demo import configs
+    from swad.display import show_report
+    from swad.jobs import train_all
 
-    _train_all(configs(output, trials, steps, _device(device)), jobs=_cores())
-    _report(output, output / "report.html", select="iid")
+    train_all(configs(output, trials, steps, _device(device)), jobs=_cores())
+    show_report(output, output / "report.html")
 
 
 @app.command()
@@ -175,6 +175,8 @@ def train(
     """
     from swad import datasets, named_averages
     from swad.config import RunConfig
+    from swad.display import show_report
+    from swad.jobs import train_all
 
     benchmark = datasets.get(dataset)
     targets = target or list(_domains(benchmark.name, data))
@@ -226,9 +228,9 @@ def train(
 
         if held := [str(config.output) for config in configs if begun(config.output)]:
             raise ValueError(f"--no-resume wants new folders, and {held[0]} holds a run: choose another --output")
-    _train_all(configs, jobs=jobs)
+    train_all(configs, jobs)
     if _is_first_process():
-        _report(output, output / "report.html", select="iid")
+        show_report(output, output / "report.html")
 
 
 @app.command()
@@ -245,7 +247,9 @@ def report(
     ] = "few",
 ) -> None:
     """The table of all runs in a folder, beside the paper's, and a page that opens without a network."""
-    _report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
+    from swad.display import show_report
+
+    show_report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
 
 
 @datasets_app.callback(invoke_without_command=True)
@@ -341,27 +345,6 @@ def _listen() -> threading.Event:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def _train_all(configs: Sequence[RunConfig], jobs: int) -> list[RunResult]:
-    from swad.jobs import train_all
-
-    return train_all(configs, jobs)
-
-
-def _report(
-    folder: Path,
-    page: Path,
-    select: str = "iid",
-    form: str = "text",
-    split: str = "in",
-    figures: Path | None = None,
-    figure_formats: str = "svg,pdf",
-    paper: str = "few",
-) -> None:
-    from swad.display import show_report
-
-    show_report(folder, page, select, form, split, figures, figure_formats, paper)
 
 
 def _domains(dataset: str, data: Path | None) -> Sequence[str]:
