@@ -116,4 +116,9 @@ def test_nothing_to_check(tmp_path):
         check(tmp_path / "none")
     with pytest.raises(DataError, match="comes with the package"):
         check(tmp_path, "digits")
+    empty = check(tmp_path)
+    assert not empty.ok
+    assert "holds no domain" in empty.problems[0]
+    with pytest.raises(DataError, match="holds no domain"):
+        datasets.load("folder", tmp_path)
     assert class_names(datasets.get("folder"))

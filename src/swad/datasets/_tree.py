@@ -110,6 +110,8 @@ def problems(benchmark: Benchmark, tree: Tree, options: Options | None = None) -
     """What makes a tree unfit to be read at all, one line each."""
     chosen = tuple((options or {}).get("domains") or benchmark.domains)
     lines = [f"domain {name} is missing" for name in sorted(set(chosen) - set(tree.files))]
+    if not tree.files and not chosen:
+        lines.append("it holds no domain; expected folders of the shape <domain>/<class>/<image>")
     lines += [f"folder {name} lies inside a class folder; images must lie directly in it" for name in tree.nested]
     for domain in tree.files:
         if tree.count(domain) == 0:
@@ -162,8 +164,6 @@ def read_tree(benchmark: Benchmark, root: Path | None, strict: bool, options: Op
         folder = tree.folders[domain]
         paths = tuple(f"{folder}/{c}/{file}" for c, files in by_class for file in files)
         domains.append(FileDomain(domain, labels.astype(np.int64), path, paths))
-    if not domains:
-        raise DataError(f"{path} holds no domain; expected folders of the shape <domain>/<class>/<image>")
     name = benchmark.name if benchmark.domains else path.resolve().name
     return Dataset(name, tuple(domains), classes, benchmark.pixels, benchmark.defaults)
 
