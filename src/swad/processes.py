@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -58,6 +59,27 @@ class Team:
                 for tensor, part in zip(same, parts, strict=True):
                     tensor.copy_(part.view_as(tensor))
 
+    def gather(self, groups: int, rows: Tensor) -> Tensor:
+        """The rows of all processes, each group's together as in one process; only this process's carry gradients.
+
+        Those are multiplied by the number of processes, so that the mean over the processes of the gradients of a loss
+        that all of them compute is the gradient in one process.
+        """
+        if self.world == 1:
+            return rows
+        own = rows.detach().contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.world)]
+        dist.all_gather(parts, own)
+        parts[self.rank] = _times(rows, self.world)
+        grouped = torch.stack([part.reshape(groups, -1, *rows.shape[1:]) for part in parts], dim=1)
+        return grouped.flatten(0, 2)
+
+    def mine(self, groups: int, rows: Tensor) -> Tensor:
+        """This process's share of rows that are the same in all: of every group the same part."""
+        if self.world == 1:
+            return rows
+        return rows.reshape(groups, self.world, -1, *rows.shape[1:])[:, self.rank].flatten(0, 1)
+
     def tell(self, value: str | None) -> str | None:
         """Give the first process's text to all."""
         if self.world == 1:
@@ -65,6 +87,23 @@ class Team:
         box = [value]
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
+
+
+class _Times(torch.autograd.Function):
+    """The same value, and a gradient so many times as large."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, factor: int) -> Tensor:
+        ctx.factor = factor
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.factor, None
+
+
+def _times(value: Tensor, factor: int) -> Tensor:
+    return _Times.apply(value, factor) if value.requires_grad else value
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,17 @@ class Training:
         if team.device.type == "cpu" and not sources.pixels.small:
             # With the small batches of evaluation, on two cores: MobileNetV2 22 -> 105 images/s, ResNet-50 8 -> 19.
             predictor = predictor.to(memory_format=torch.channels_last)
+        if len(sources.names) < kind.min_domains:
+            raise RunError(
+                f"{config.algorithm} needs {kind.min_domains} source domains, got {', '.join(sources.names)}"
+            )
         # Made on the CPU, so that the first weights are the same on every device.
-        self.algorithm = kind(predictor.to(team.device), hyperparameters, len(sources.names)).to(team.device)
+        self.algorithm = kind(predictor, hyperparameters, len(sources.names)).to(team.device)
         self.algorithm.train()
+        self.algorithm.gather, self.algorithm.mine = (
+            partial(team.gather, len(sources.names)),
+            partial(team.mine, len(sources.names)),
+        )
         self.predictor = self.algorithm.predictor
         self.batches = TrainBatches(
             sources.train,
@@ -112,6 +121,9 @@ class Training:
 
     def update(self, batch: Batch) -> Tensor:
         """Make one step, show the weights to the averages, and return the loss, still on the device."""
+        phase = self.algorithm.phase(batch.step)
+        if batch.step > 1 and phase != self.algorithm.phase(batch.step - 1):
+            self.algorithm.enter(phase)
         loss = self.algorithm.update(batch, self._noise(batch.step), self.how)
         self.team.average([*self._statistics, loss])
         for scheduler in self.schedulers:
@@ -203,13 +215,10 @@ class Training:
     def _noise(self, step: int) -> Noise:
         assert self.config.seed is not None
         seed = seed_of(_NOISE, self.config.seed, step)
-        drawn = self.algorithm.noise(torch.Generator().manual_seed(seed))
+        drawn = self.algorithm.noise(torch.Generator(self.team.device).manual_seed(seed), step)
         # What a network draws by itself then also follows from the step, and differs between processes.
         torch.manual_seed(seed_of(_NOISE, self.config.seed, step, 1 + self.team.rank))
-        mine = slice(self.batches.positions.start, self.batches.positions.stop)
-        return {
-            name: rows[:, mine].flatten(0, 1).to(self.team.device, non_blocking=True) for name, rows in drawn.items()
-        }
+        return {name: rows.to(self.team.device, non_blocking=True) for name, rows in drawn.items()}
 
     def _schedulers(self) -> list[LambdaLR]:
         cycle = self.config.cycle

@@ -21,7 +21,7 @@ class ERM(Algorithm):
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy."""
-        return functional.cross_entropy(self.scores(batch, noise), batch.labels)
+        return functional.cross_entropy(self.scores(batch, noise), self.labels(batch))
 
 
 ALGORITHM = ERM
