@@ -105,6 +105,16 @@ class Average:
         if self.dense:  # an EMA is a mean already, and weighs one
             self._segment.count(n)
 
+    def _take_after_replays(self, n: int) -> None:
+        """Take the weights after `n` replays of a graph that this average is not in."""
+        missed = [step for step in range(self._updates + 1, self._updates + n) if self._wants(step)]
+        if missed:
+            raise ValueError(
+                f"update {missed[0]} is averaged, got {n} replays from {self._updates}: count up to it first"
+            )
+        self._updates += n - 1
+        self._update(None, skipped=None)
+
     def observe(self, loss: float | Tensor) -> Status:
         """Take the live model's validation loss after an evaluation and say where the trajectory is.
 

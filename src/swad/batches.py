@@ -5,13 +5,17 @@ drawn in sequence: the number of workers, the number of processes and earlier st
 
 Transforms belong to splits, never to domains. Images stay bytes until they reach the device, where a whole batch is
 scaled and normalised at once: a quarter of the traffic, and the same numbers.
+
+A batch is made in two halves. Its *inputs* are tensors of fixed shapes from anywhere: decoded bytes, or only the
+numbers of images that lie on the device already. `finish` makes images and labels of them on the device, without a look
+at the host, so that a CUDA graph can hold it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +24,12 @@ from torch.utils.data import DataLoader
 
 from swad.domains import ArrayDomain, ByteArray, DataError, Domain, IntArray, Part, Pixels, subsample
 
+if TYPE_CHECKING:
+    from swad.image_cache import ImageCache
+
 Transform = Callable[[Any], Tensor]
+Inputs = Mapping[str, Tensor]
+"""What a batch is made of: tensors of the same shapes at every step."""
 
 # Leading numbers keep the streams apart: SeedSequence takes (a, b) and (a, b, 0) for the same.
 _INDICES, _AUGMENTATION = 1, 2
@@ -88,9 +97,9 @@ def draw_indices(seed: int, step: int, domain: int, n: int, size: int) -> IntArr
 class TrainBatches:
     """The batches of a run: ``batch_size`` images of every source domain at every step, with replacement.
 
-    ``at(step)`` is a pure function; ``iterate(start, stop)`` gives the same batches in order, read ahead by
-    ``workers`` processes where images come from files. Steps count updates from 1. Of ``world`` processes each
-    gets its share of every domain's images, augmented as they would be in one process.
+    ``at(step)`` is a pure function; ``iterate(start, stop)`` gives the same batches in order, and ``inputs`` what they
+    are made of, read ahead by ``workers`` processes where images come from files. Steps count updates from 1. Of
+    ``world`` processes each gets its share of every domain's images, augmented as they would be in one process.
     """
 
     def __init__(
@@ -120,56 +129,84 @@ class TrainBatches:
             if not len(part):
                 raise DataError(f"domain {part.name} has no training images; add some or leave it away")
         self.parts, self.pixels, self.batch_size, self.seed = tuple(parts), pixels, batch_size, seed
-        self.views, self.device = views, device
+        self.views, self.device = views, torch.device(device or "cpu")
         share = batch_size // world
         self.positions = range(rank * share, (rank + 1) * share)
         self.in_memory = pixels.small and all(isinstance(part.domain, ArrayDomain) for part in parts)
         self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
         self._normalise = Normalise(pixels, device)
-        self._held = [_held(part.domain, device) for part in parts] if self.in_memory else []
+        self._held = torch.cat([_held(part.domain, device) for part in parts]) if self.in_memory else None
+        # Where each domain begins among all images, and the label of each.
+        self._begins = np.cumsum([0, *(len(part.domain) for part in parts)])[:-1]
+        self._labels = torch.from_numpy(np.concatenate([part.domain.labels for part in parts])).to(self.device)
         self._transform = train_transform(pixels)
 
     def keys(self, step: int) -> list[IntArray]:
         """This process's images of every domain at a step, as keys of the domains."""
+        chosen = slice(self.positions.start, self.positions.stop)
+        return [keys[chosen] for keys in self.whole_keys(step)]
+
+    def whole_keys(self, step: int) -> list[IntArray]:
+        """All processes' images of every domain at a step."""
         if step < 1:
             raise DataError(f"steps count updates from 1, got {step}")
-        chosen = slice(self.positions.start, self.positions.stop)
         return [
-            part.keys[draw_indices(self.seed, step, i, len(part), self.batch_size)[chosen]]
-            for i, part in enumerate(self.parts)
+            part.keys[draw_indices(self.seed, step, i, len(part), self.batch_size)] for i, part in enumerate(self.parts)
         ]
+
+    def rows(self, step: int) -> IntArray:
+        """This process's images at a step, counted through all domains."""
+        return np.concatenate([begin + keys for begin, keys in zip(self._begins, self.keys(step), strict=True)])
 
     def at(self, step: int) -> Batch:
         """The batch of a step, made here and now."""
-        return self._finish(step, self._bytes(step))
+        return self._batch(step, self._inputs(step))
 
     def iterate(self, start: int = 1, stop: int | None = None) -> Iterator[Batch]:
         """The batches of steps ``start`` to ``stop``, both included; without end where ``stop`` is None."""
+        for step, inputs in self.inputs(start, stop):
+            yield self._batch(step, inputs)
+
+    def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
+        """What the batches of these steps are made of, on the host or on the device, with their steps."""
         if self.workers == 0:
             for step in _Steps(start, stop):
-                yield self.at(step)
+                yield step, self._inputs(step)
             return
-        loader: DataLoader[Tensor] = DataLoader(
-            _ByKey(self._bytes),  # type: ignore[arg-type]
+        loader: DataLoader[Inputs] = DataLoader(
+            _ByKey(self._inputs),  # type: ignore[arg-type]
             batch_size=None,
             sampler=_Steps(start, stop),
             num_workers=self.workers,
             prefetch_factor=2,
             pin_memory=_on_gpu(self.device),
         )
-        for step, images in zip(_Steps(start, stop), loader, strict=True):
-            yield self._finish(step, images)
+        yield from zip(_Steps(start, stop), loader, strict=True)
+
+    def finish(self, step: int, inputs: Inputs) -> Batch:
+        """Images and labels of inputs that are on the device."""
+        labels = self._labels.index_select(0, inputs["rows"])
+        if self._held is not None:
+            images = self._held.index_select(0, inputs["rows"])
+            # Small images are not augmented, so all views are one.
+            images = images if self.views == 1 else images.repeat(self.views, 1, 1, 1)
+        else:
+            images = inputs["images"]
+        return Batch(step, self._viewed(self._normalise(images)), labels)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
 
+    def _batch(self, step: int, inputs: Inputs) -> Batch:
+        return self.finish(step, {name: value.to(self.device, non_blocking=True) for name, value in inputs.items()})
+
+    def _inputs(self, step: int) -> Inputs:
+        rows = {"rows": torch.from_numpy(self.rows(step))}
+        return rows if self.in_memory else {**rows, "images": self._bytes(step)}
+
     def _bytes(self, step: int) -> Tensor:
         """The step's images as bytes, all views after one another."""
         keys = self.keys(step)
-        if self.in_memory:
-            # Small images are not augmented, so all views are one.
-            once = torch.cat([h[torch.from_numpy(k).to(h.device)] for h, k in zip(self._held, keys, strict=True)])
-            return once if self.views == 1 else once.repeat(self.views, 1, 1, 1)
         rows = []
         for view in range(self.views):
             for i, (part, mine) in enumerate(zip(self.parts, keys, strict=True)):
@@ -178,23 +215,18 @@ class TrainBatches:
                     rows.append(_augmented(part.domain, key, self._transform, where))
         return torch.stack(rows)
 
-    def _finish(self, step: int, images: Tensor) -> Batch:
-        if self.device is not None:
-            images = images.to(self.device, non_blocking=True)
-        images = self._normalise(images)
-        if self.views > 1:
-            images = images.view(self.views, -1, *images.shape[1:])
-        taken = [part.domain.labels[mine] for part, mine in zip(self.parts, self.keys(step), strict=True)]
-        labels = torch.from_numpy(np.concatenate(taken))
-        return Batch(step, images, labels if self.device is None else labels.to(self.device, non_blocking=True))
+    def _viewed(self, images: Tensor) -> Tensor:
+        return images if self.views == 1 else images.view(self.views, -1, *images.shape[1:])
 
 
 class EvalBatches:
     """One pass over a part, in order, in large batches of ``(images, labels)``.
 
     ``n`` evaluates a stated subsample: the first ``n`` images of a shuffle by ``seed``. Of ``world`` processes each
-    passes over every ``world``-th image. ``augment`` gives a seed to augment with (DomainBed augments its source
-    validation). ``keep`` holds the decoded bytes, so that later passes cost no decoding.
+    passes over every ``world``-th image, or with ``whole`` every ``world``-th batch, for models whose predictions
+    depend on what stands in a batch together. ``augment`` gives a seed to augment with (DomainBed augments its source
+    validation). ``cache`` takes the pixels from there instead of from the files. ``keep`` holds the bytes on the
+    device, so that later passes cost no decoding.
     """
 
     def __init__(
@@ -207,7 +239,9 @@ class EvalBatches:
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
+        whole: bool = False,
         augment: int | None = None,
+        cache: ImageCache | None = None,
         keep: bool = False,
         workers: int | None = None,
         device: torch.device | str | None = None,
@@ -217,11 +251,14 @@ class EvalBatches:
             raise DataError(f"the batch size must be at least 1, got {batch_size}")
         chosen = subsample(part.keys, n, seed)
         # Positions go along with the keys, so that augmentation does not depend on the number of processes.
-        self.positions = np.arange(len(chosen))[rank::world]
-        self.keys: IntArray = chosen[rank::world]
-        self.part, self.pixels, self.batch_size, self.device = part, pixels, batch_size, device
+        positions = np.arange(len(chosen))
+        self.positions = positions[(positions // (batch_size if whole else 1)) % world == rank]
+        self.keys: IntArray = chosen[self.positions]
+        self.part, self.pixels, self.batch_size, self.device = part, pixels, batch_size, torch.device(device or "cpu")
         self.in_memory = pixels.small and isinstance(part.domain, ArrayDomain)
-        self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
+        self._cache = cache if augment is None else None
+        here = self.in_memory or self._cache is not None
+        self.workers = 0 if here else default_workers() if workers is None else workers
         self._augment = augment
         self._transform = eval_transform(pixels) if augment is None else train_transform(pixels)
         self._normalise = Normalise(pixels, device)
@@ -234,15 +271,28 @@ class EvalBatches:
         return len(self.keys)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        labels = self.labels()
+        for start, images in zip(self._starts(), self._on_device(), strict=True):
+            yield self._normalise(images), labels[start : start + self.batch_size]
+
+    def bytes(self) -> Tensor:
+        """All images on the device, not normalised."""
+        return torch.cat(list(self._on_device()))
+
+    def labels(self) -> Tensor:
+        """The labels of all images, on the device."""
+        return torch.from_numpy(self.part.domain.labels[self.keys]).to(self.device)
+
+    def _on_device(self) -> Iterator[Tensor]:
+        if self._kept is not None:
+            yield from self._kept
+            return
         kept: list[Tensor] = []
-        for start, images in zip(self._starts(), self._kept or self._read(), strict=True):
+        for images in self._read():
+            images = images.to(self.device, non_blocking=True)
             if self._keep:
                 kept.append(images)
-            labels = torch.from_numpy(self.part.domain.labels[self.keys[start : start + self.batch_size]])
-            if self.device is not None:
-                images = images.to(self.device, non_blocking=True)
-                labels = labels.to(self.device, non_blocking=True)
-            yield self._normalise(images), labels
+            yield images
         if self._keep:
             self._kept = kept
 
@@ -267,6 +317,10 @@ class EvalBatches:
         keys = self.keys[start : start + self.batch_size]
         if self._held is not None:
             return self._held[torch.from_numpy(keys).to(self._held.device)]
+        if self._cache is not None:
+            from swad.cached_batches import evaluation_bytes
+
+            return evaluation_bytes(self._cache, self.part.name, keys, self.pixels.size, self.device)
         if self._augment is None:
             return torch.stack([self._transform(_pil(self.part.domain, key)) for key in keys.tolist()])
         positions = self.positions[start : start + self.batch_size].tolist()
@@ -290,10 +344,10 @@ def default_workers() -> int:
 class _ByKey:
     """What DataLoader asks of a data set, over a function."""
 
-    def __init__(self, function: Callable[[int], Tensor]) -> None:
+    def __init__(self, function: Callable[[int], Any]) -> None:
         self.function = function
 
-    def __getitem__(self, key: int) -> Tensor:
+    def __getitem__(self, key: int) -> Any:
         return self.function(key)
 
 

@@ -27,12 +27,17 @@ app = typer.Typer(
 )
 datasets_app = typer.Typer(help="The data sets: list them, check a copy, download one.", no_args_is_help=False)
 app.add_typer(datasets_app, name="datasets")
+algorithms_app = typer.Typer(help="The algorithms: list them, show what one computes and takes.", no_args_is_help=False)
+app.add_typer(algorithms_app, name="algorithms")
 
 # Headings of `swad train --help`.
 DATA, TRAINING, MEASURING, FILES, MACHINE = "Data", "Training", "Averages and evaluation", "Files", "Machine"
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+FigureFolder = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for figures. Default: RUN/figures.")]
+FigureFormats = Annotated[str, typer.Option("--figure-formats", help="svg, pdf, png: one or several.")]
+DataNow = Annotated[Path | None, typer.Option("--data", "-d", help="Where the data lies now, if not where it was.")]
 Select = Annotated[str, typer.Option("--select", help="iid, last, oracle, oracle_best_step or lodo.")]
 
 
@@ -44,11 +49,13 @@ def demo(
     device: Device = "cpu",
 ) -> None:
     """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
-    from swad.demo import configs
+    from swad.demo import configs, look
     from swad.display import show_report
     from swad.jobs import train_all
 
-    train_all(configs(output, trials, steps, _device(device)), jobs=_cores())
+    planned = configs(output, trials, steps, _device(device))
+    train_all(planned, jobs=_cores())
+    look(planned[0])
     show_report(output, output / "report.html")
 
 
@@ -80,7 +87,12 @@ def train(
     trial: Annotated[
         str, typer.Option(help="Train-validation split: 0; or 0,1,2 for three runs of each.", rich_help_panel=DATA)
     ] = "0",
-    algorithm: Annotated[str, typer.Option(help="What is trained.", rich_help_panel=TRAINING)] = "erm",
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            help="What is trained; `swad algorithms` lists them. NAME+sam puts SAM over one.", rich_help_panel=TRAINING
+        ),
+    ] = "erm",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,7 +124,27 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Default: by data set, algorithm, target and trial.", rich_help_panel=DATA)
     ] = None,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=TRAINING)] = "fp32",
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="fast: decoded once and augmented on the device; exact: as published. Default: fast on a GPU.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder of decoded images. Default: $SWAD_CACHE or ~/.cache.", rich_help_panel=DATA),
+    ] = None,
+    cache_size: Annotated[
+        int | None, typer.Option(help="Rows and columns decoded images are kept at.", rich_help_panel=DATA)
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 or bf16. Default: bf16 on a GPU.", rich_help_panel=TRAINING)
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="auto, eager, graph or compile: how a step is computed.", rich_help_panel=MACHINE),
+    ] = "auto",
     device: Device = "auto",
     workers: Annotated[int | None, typer.Option(help="Processes that read images.", rich_help_panel=MACHINE)] = None,
     threads: Annotated[
@@ -173,12 +205,13 @@ def train(
 
     Run it again after a stop and it goes on where it was: finished runs are kept, unfinished ones resume.
     """
-    from swad import datasets, named_averages
+    from swad import algorithms, datasets, named_averages
     from swad.config import RunConfig
     from swad.display import show_report
     from swad.jobs import train_all
 
     benchmark = datasets.get(dataset)
+    method = algorithms.canonical(algorithm)
     targets = target or list(_domains(benchmark.name, data))
     name = benchmark.name if benchmark.domains or data is None else data.resolve().name
     chosen = tuple(one for text in average or ["swad"] for one in named_averages.split(text))
@@ -187,7 +220,7 @@ def train(
         RunConfig(
             dataset=dataset,
             target=_targets(one, benchmark.name, data),
-            output=output / name / algorithm / f"{one}-{number}",
+            output=output / name / method / f"{one}-{number}",
             data=data,
             strict=not any_counts,
             trial=number,
@@ -206,7 +239,11 @@ def train(
             averages=chosen,
             erm=erm,
             early_stop=early_stop,
+            images=images,  # type: ignore[arg-type]
+            cache=cache,
+            cache_size=cache_size,
             precision=precision,  # type: ignore[arg-type]
+            engine=engine,  # type: ignore[arg-type]
             device=where,
             deterministic=deterministic,
             workers=workers,
@@ -250,6 +287,177 @@ def report(
     from swad.display import show_report
 
     show_report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
+
+
+@app.command()
+def flatness(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
+    weights: Annotated[
+        str, typer.Option(help="Which weights, e.g. erm_best,swa,swad or the step 2500; the first is compared with.")
+    ] = "",
+    radii: Annotated[
+        str, typer.Option(help="Distances, as 0,5,10 or 0:60:5. Default: 0:60:5 as published; small network 0:24:2.")
+    ] = "",
+    directions: Annotated[int, typer.Option(help="Random directions, in opposite pairs.")] = 100,
+    images: Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")] = 200,
+    normalise: Annotated[str, typer.Option(help="Directions: sphere (as published), filter or layer.")] = "sphere",
+    seed: Annotated[int, typer.Option(help="Of the directions.")] = 0,
+    worst_case: Annotated[
+        str, typer.Option(help="Also the worst loss within these radii, by ascent, e.g. 0.05,0.1.")
+    ] = "",
+    curvature: Annotated[bool, typer.Option("--curvature", help="Also eigenvalues and trace of the Hessian.")] = False,
+    output: FigureFolder = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+) -> None:
+    """How the loss rises around saved weights, on domains seen and unseen (the paper's Figure 3).
+
+    Rows are kept in each run's flatness.jsonl as they are computed: run it again after a stop and it goes on.
+    """
+    from swad.flatness.commands import show_flatness
+    from swad.flatness.lab import Measuring
+
+    if normalise not in ("sphere", "filter", "layer"):
+        raise ValueError(f"--normalise is one of sphere, filter, layer; got {normalise!r}")
+    show_flatness(
+        runs,
+        weights=_words(weights),
+        measuring=Measuring(
+            tuple(_radii(radii)) or None,
+            _count("directions", directions, 2),
+            _count("images", images, 0) or None,
+            normalise,  # type: ignore[arg-type]
+            seed,
+        ),
+        worst_radii=_radii(worst_case),
+        curvature=curvature,
+        output=output,
+        formats=_formats(figure_formats),
+        device=_device(device),
+        workers=workers,
+        data=data,
+    )
+
+
+@app.command()
+def surface(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
+    corners: Annotated[
+        str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or erm_best,swa,swad. Default: three snapshots.")
+    ] = "",
+    line: Annotated[
+        tuple[str, str] | None, typer.Option(help="Instead: the straight line between two weights.")
+    ] = None,
+    points: Annotated[
+        str | None, typer.Option(help="Further weights to project onto the plane. Default: averages near it.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Points along each side.")] = 21,
+    margin: Annotated[float, typer.Option(help="Room around the corners, as a share of the longer side.")] = 0.4,
+    images: Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")] = 200,
+    output: FigureFolder = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+) -> None:
+    """The loss on the plane through three saved weights, on domains seen and unseen (the paper's Figure 4).
+
+    Rows are kept in each run's surface.jsonl as they are computed: run it again after a stop and it goes on.
+    """
+    from swad.flatness.commands import show_surface
+
+    chosen = list(line) if line is not None else _words(corners)
+    if line is None and chosen and len(chosen) != 3:
+        raise ValueError(f"--corners takes three weights, got {corners!r}: e.g. 2500,3500,4500; for two use --line A B")
+    show_surface(
+        runs,
+        corners=chosen,
+        points=None if points is None else _words(points),
+        steps=_count("steps", steps, 2),
+        margin=margin,
+        images=_count("images", images, 0) or None,
+        output=output,
+        formats=_formats(figure_formats),
+        device=_device(device),
+        workers=workers,
+        data=data,
+    )
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help="figure3, figure4 or figure5.")],
+    dataset: Annotated[str, typer.Option(help="digits (embedded), PACS, or another data set.")] = "digits",
+    data: Annotated[Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Default: every domain in turn.")] = None,
+    methods: Annotated[str, typer.Option(help="Of figure3: some of erm,sam,swa-cyclic,swa,swad.")] = "",
+    erm: Annotated[str, typer.Option(help="Live weights that stand for ERM and SAM: best or last.")] = "best",
+    trials: Annotated[int, typer.Option(help="Train-validation splits.")] = 1,
+    network: Annotated[str | None, typer.Option(help="A timm name, or small. Default: by the data set.")] = None,
+    weights: Annotated[str | None, typer.Option(help="pretrained, random, or a safetensors file.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of each run. Default: by the data set.")] = None,
+    radii: Annotated[str, typer.Option(help="Of figure3, as for `swad flatness`.")] = "",
+    directions: Annotated[int, typer.Option(help="Of figure3: random directions.")] = 100,
+    images: Annotated[int, typer.Option(help="Images of each domain that are measured; 0: all.")] = 200,
+    grid: Annotated[int, typer.Option(help="Of figure4: points along each side.")] = 21,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and figures.")] = Path("paper"),
+    figure_formats: FigureFormats = "svg,pdf,png",
+    device: Device = "auto",
+    jobs: Annotated[int, typer.Option(help="Runs side by side.")] = 1,
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+    any_counts: Annotated[
+        bool, typer.Option("--any-counts", help="Accept other than the published numbers of images.")
+    ] = False,
+) -> None:
+    """A figure of the paper from the start: trains what is missing, measures, draws.
+
+    Runs are shared between figures, finished ones are kept, and stopped work goes on.
+    """
+    from swad import paper
+
+    paper.reproduce(
+        what,
+        paper.Setting(
+            dataset=dataset,
+            output=output,
+            data=data,
+            targets=tuple(target or ()),
+            trials=_count("trials", trials, 1),
+            network=network,
+            weights=weights,
+            steps=steps,
+            device=_device(device),
+            workers=workers,
+            strict=not any_counts,
+            methods=tuple(_words(methods)),
+            erm=erm,
+            radii=tuple(_radii(radii)) or None,
+            directions=_count("directions", directions, 2),
+            images=_count("images", images, 0) or None,
+            grid=_count("grid", grid, 2),
+            formats=_formats(figure_formats),
+        ),
+        jobs,
+    )
+
+
+@algorithms_app.callback(invoke_without_command=True)
+def list_algorithms(context: typer.Context) -> None:
+    """List the algorithms."""
+    if context.invoked_subcommand is None:
+        from swad.display import show_algorithms
+
+        show_algorithms()
+
+
+@algorithms_app.command("show")
+def show_algorithm(name: Annotated[str, typer.Argument(help="An algorithm's name, or NAME+sam.")]) -> None:
+    """What one algorithm computes, whom to credit, and every hyperparameter with its default and range."""
+    from swad.display import show_algorithm
+
+    show_algorithm(name)
 
 
 @datasets_app.callback(invoke_without_command=True)
@@ -378,6 +586,36 @@ def _whole_numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise ValueError(f"whole numbers with commas are needed, e.g. 0,1,2; got {text!r}") from None
+
+
+def _words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _radii(text: str) -> list[float]:
+    """Numbers with commas, or START:STOP:STEP with both ends."""
+    try:
+        if ":" in text:
+            start, stop, step = (float(part) for part in text.split(":"))
+            if not step > 0 or stop < start:
+                raise ValueError
+            return [start + step * k for k in range(int((stop - start) / step + 1e-9) + 1)]
+        return [float(part) for part in _words(text)]
+    except ValueError:
+        raise ValueError(f"radii are numbers with commas or START:STOP:STEP, e.g. 0:60:5; got {text!r}") from None
+
+
+def _count(option: str, value: int, least: int) -> int:
+    if value < least:
+        raise ValueError(f"--{option} must be {least} or more, got {value}")
+    return value
+
+
+def _formats(text: str) -> list[str]:
+    found = _words(text)
+    if not found or any(one not in ("svg", "pdf", "png") for one in found):
+        raise ValueError(f"--figure-formats is one or several of svg, pdf, png; got {text!r}")
+    return found
 
 
 def _device(name: str) -> str:

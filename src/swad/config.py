@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from swad import algorithms, datasets, named_averages
+from swad.algorithms._hyper import Hyperparameters, fill
 from swad.domains import DataError
 from swad.networks import DEFAULT, LARGEST, SMALL, SMALLEST
 
 ELSEWHERE = frozenset({"output"})
 """Fields that are not written: a run is wherever its folder lies."""
-FREE = frozenset({"workers", "device", "checkpoint_every", "tensorboard", "data"})
+FREE = frozenset({"workers", "device", "engine", "cache", "checkpoint_every", "tensorboard", "data"})
 """Fields that may change when a run goes on: they say how and where it is computed, not what."""
 
 
@@ -89,8 +90,19 @@ class RunConfig:
     """Stop when every average is complete. With `erm`, snapshots to come, or averages that end with training,
     nothing is ever stopped early."""
 
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the forward pass; weights, sums and averages are always fp32."""
+    images: Literal["exact", "fast"] | None = None
+    """exact: files decoded and augmented one by one on the CPU, as published. fast: decoded once into a cache and
+    augmented on the device: the same distributions, other draws, no rounding between operations, and images of another
+    shape than the cache's resized first. None: fast on a GPU, else exact. Small images are exact in both."""
+    cache: Path | None = None
+    """Where decoded images are kept. None: $SWAD_CACHE, or ~/.cache/swad/images."""
+    cache_size: int | None = None
+    """Rows and columns they are kept at. None: as they are where all are alike and at most 256, else 256."""
+    precision: Literal["fp32", "bf16"] | None = None
+    """Of the forward pass; weights, sums and averages are always fp32. None: bf16 on a GPU, else fp32."""
+    engine: Literal["auto", "eager", "graph", "compile"] = "auto"
+    """How a step is computed: call by call, as one CUDA graph, or that with the network compiled. auto: on a GPU a
+    graph, compiled where the run is long enough to gain by it; eager elsewhere."""
     device: str = "cpu"
     """cpu, cuda or cuda:1."""
     deterministic: bool = False
@@ -127,6 +139,7 @@ class RunConfig:
         object.__setattr__(self, "target", names[0] if len(names) == 1 else names)
         object.__setattr__(self, "output", Path(self.output))
         object.__setattr__(self, "data", None if self.data is None else Path(self.data))
+        object.__setattr__(self, "cache", None if self.cache is None else Path(self.cache))
         object.__setattr__(self, "averages", tuple(self.averages))
         object.__setattr__(self, "snapshots", tuple(sorted(self.snapshots)))
         object.__setattr__(self, "hyperparameters", dict(self.hyperparameters))
@@ -184,7 +197,13 @@ class RunConfig:
         benchmark = datasets.get(self.dataset)
         kind = algorithms.get(self.algorithm)
         defaults = benchmark.defaults
-        filled: dict[str, Any] = {"lr": defaults.lr, "batch_size": defaults.batch_size, **self.hyperparameters}
+        usual, own = Hyperparameters(), kind.Hyperparameters()
+        filled: dict[str, Any] = {
+            name: getattr(defaults, name)
+            for name in ("lr", "batch_size")
+            if getattr(own, name) == getattr(usual, name)  # a method that wants another has its reasons
+        } | dict(self.hyperparameters)
+        on_gpu = self.device.startswith("cuda")
         network = self.network or (SMALL if benchmark.pixels.small else DEFAULT)
         complete = dataclasses.replace(
             self,
@@ -194,6 +213,8 @@ class RunConfig:
             network=network,
             weights=self.weights or ("random" if network == SMALL else "pretrained"),
             threads=self.threads or (1 if network == SMALL else None),
+            images="exact" if benchmark.pixels.small else self.images or ("fast" if on_gpu else "exact"),
+            precision=self.precision or ("bf16" if on_gpu else "fp32"),
             steps=self.steps or defaults.steps,
             evaluate_every=self.evaluate_every or min(defaults.evaluate_every, self.steps or defaults.steps),
         )
@@ -224,7 +245,11 @@ class RunConfig:
         choice("split", "80/20", "60/20/20")
         choice("schedule", "ours", "published")
         choice("lr_schedule", "constant", "cyclic")
-        choice("precision", "fp32", "bf16")
+        choice("engine", "auto", "eager", "graph", "compile")
+        if self.precision is not None:
+            choice("precision", "fp32", "bf16")
+        if self.images is not None:
+            choice("images", "exact", "fast")
         require(self.clip is None or 0 < self.clip < math.inf, "clip must be a number above 0", self.clip)
         try:
             benchmark = datasets.get(self.dataset)
@@ -274,8 +299,6 @@ class RunConfig:
         return found
 
     def _algorithm_problems(self) -> list[str]:
-        from swad.algorithms._hyper import fill
-
         try:
             kind = algorithms.get(self.algorithm)
             filled = fill(kind.Hyperparameters, self.hyperparameters)
@@ -308,7 +331,8 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """The settings as plain values; the folder is left out, since a run is wherever its folder lies."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ELSEWHERE}
-        plain["data"] = None if self.data is None else str(self.data)
+        for name in ("data", "cache"):
+            plain[name] = None if plain[name] is None else str(plain[name])
         for name in ("averages", "snapshots"):
             plain[name] = list(plain[name])
         plain["target"] = self.target if isinstance(self.target, str) else list(self.target)

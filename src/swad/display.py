@@ -46,6 +46,14 @@ class Watcher:
         """Training begins, or goes on."""
         self._show.start(self.name, total, step)
 
+    def on_note(self, text: str) -> None:
+        """Say how the run is computed."""
+        self._show.note(text)
+
+    def on_progress(self, what: str, done: int, total: int | None) -> None:
+        """Work before the first step."""
+        self._show.prepare(what, done, total)
+
     def on_step(self, step: int, loss: Tensor) -> None:
         """Now and then, read the loss and move the bar."""
         now = time.monotonic()
@@ -75,6 +83,7 @@ class Show:
     def __init__(self, n_runs: int) -> None:
         self._n_runs, self._done = n_runs, 0
         self._total: dict[str, int] = {}
+        self._notes: set[str] = set()
         self._told: dict[str, int] = {}
 
     def __enter__(self) -> Show:
@@ -90,6 +99,22 @@ class Show:
         print(
             f"{name}: {f'goes on after step {step} of' if step else ''} {total} steps".replace(":  ", ": "), flush=True
         )
+
+    def note(self, text: str) -> None:
+        """Something about how runs are computed; what holds for several is said once."""
+        if text not in self._notes:
+            self._notes.add(text)
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def prepare(self, what: str, done: int, total: int | None) -> None:
+        """Work that runs have in common, before their first step; one line for every tenth."""
+        tenth = done * 10 // total if total else 0
+        if tenth > self._told.get(what, 0):
+            self._told[what] = tenth
+            print(f"{what}: {done:,} of {total:,}", flush=True)
 
     def move(self, name: str, step: int, text: str) -> None:
         """A step was made."""
@@ -135,6 +160,17 @@ class Bars(Show):
     def start(self, name: str, total: int, step: int) -> None:
         """A run begins, or goes on."""
         self._tasks[name] = self._progress.add_task(name, total=total, completed=step, text="")
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def prepare(self, what: str, done: int, total: int | None) -> None:
+        """Work that runs have in common."""
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total, text="")
+        self._progress.update(self._tasks[what], completed=done, total=total)
+        if done == total:
+            self._progress.remove_task(self._tasks.pop(what))
 
     def move(self, name: str, step: int, text: str) -> None:
         """A step was made."""
@@ -226,6 +262,51 @@ def show_datasets() -> None:
     console = Console()
     console.print(table)
     console.print("\nMore: swad datasets show NAME | check PATH | fetch NAME", highlight=False)
+
+
+def show_algorithms() -> None:
+    """One row for each algorithm."""
+    from swad import algorithms
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "year", "paper", "needs", "CUDA graph"):
+        table.add_column(column, no_wrap=column == "name")
+    for name in algorithms.names():
+        one = algorithms.get(name)
+        credit, _, year = one.paper.rstrip(".").rpartition(", ")
+        table.add_row(name, year, credit, ", ".join(one.needs), one.uncapturable or "yes")
+    console = _console()
+    console.print(table)
+    more = "swad algorithms show NAME. NAME+sam puts SAM over another, as in coral+sam."
+    console.print(f"\nMore: {more}", highlight=False)
+
+
+def show_algorithm(name: str) -> None:
+    """What an algorithm computes, and what it takes."""
+    from dataclasses import fields
+    from inspect import cleandoc, getmodule
+
+    from swad import algorithms
+
+    kind = algorithms.get(name)
+    base, plus, _ = algorithms.canonical(name).partition("+")
+    console = _console()
+    for part in (base, "sam") if plus else (base,):
+        # The file's own words, formulas and all: not to be read as markup or wrapped anew.
+        console.print(cleandoc(getmodule(algorithms.get(part)).__doc__ or ""), markup=False, highlight=False)
+        console.print()
+    console.print(f"Credit: {kind.paper}", markup=False, highlight=False)
+    console.print(f"Needs: {', '.join(kind.needs) or 'nothing beyond images and labels'}", highlight=False)
+    console.print(f"At least: batch_size {kind.min_per_domain}, source domains {kind.min_domains}\n", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("--set", "default", "searched", "small images", "meaning"):
+        table.add_column(column, no_wrap=column != "meaning")
+    for one in fields(kind.Hyperparameters):
+        search, small = one.metadata["range"], one.metadata["small"]
+        table.add_row(
+            one.name, f"{one.default:g}", str(search), "" if small == search else str(small), one.metadata["about"]
+        )
+    console.print(table)
 
 
 def show_dataset(name: str) -> None:

@@ -1,12 +1,12 @@
 """A model and some images in, mean loss and accuracy out.
 
-Sums are kept on the device in double precision and read once a split, so that the number depends neither on the
+Sums are kept on the device in double precision and read once an evaluation, so that the number depends neither on the
 size of the batches nor on how many processes shared them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -43,27 +43,49 @@ class Score:
         return self.correct / self.n
 
 
-@torch.no_grad()
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
 def evaluate(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    team: Team,
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], team: Team, autocast: Autocast = nullcontext
 ) -> Score:
     """Pass over the batches in evaluation mode. Of several processes each passes over its own; all get the total."""
-    sums = torch.zeros(3, dtype=torch.float64, device=team.device)
+    return evaluate_all(model, {"": batches}, team, autocast)[""]
+
+
+@torch.no_grad()
+def evaluate_all(
+    model: nn.Module,
+    parts: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
+    team: Team,
+    autocast: Autocast = nullcontext,
+) -> dict[str, Score]:
+    """Scores of several parts by name, read from the device once."""
+    sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=team.device)
     with evaluating(model):
-        for images, labels in batches:
-            with autocast():
-                scores = model(images)
-            scores = scores.float()
-            sums[0] += functional.cross_entropy(scores, labels, reduction="none").double().sum()
-            sums[1] += (scores.argmax(1) == labels).sum()
-            sums[2] += len(labels)
-    loss_sum, correct, n = team.sum(sums).tolist()
-    if not n:
-        raise ValueError("an evaluation needs at least 1 image, got none")
-    return Score(loss_sum, round(correct), round(n))
+        for row, batches in zip(sums, parts.values(), strict=True):
+            for images, labels in batches:
+                row += per_image(model, images, labels, autocast).sum(0)
+    return read_scores(sums, parts, team)
+
+
+def per_image(model: nn.Module, images: Tensor, labels: Tensor, autocast: Autocast) -> Tensor:
+    """Loss, whether the class is right, and 1, for every image; a label of -1 makes a row of zeros."""
+    with autocast():
+        scores = model(images)
+    scores = scores.float()
+    loss = functional.cross_entropy(scores, labels, reduction="none", ignore_index=-1)
+    return torch.stack([loss.double(), (scores.argmax(1) == labels).double(), (labels >= 0).double()], dim=1)
+
+
+def read_scores(sums: Tensor, names: Iterable[str], team: Team) -> dict[str, Score]:
+    """Scores from sums on the device, one row a name; the one place of an evaluation that waits for it."""
+    found = {}
+    for name, (loss_sum, correct, n) in zip(names, team.sum(sums).tolist(), strict=True):
+        if not n:
+            raise ValueError("an evaluation needs at least 1 image, got none")
+        found[name] = Score(loss_sum, round(correct), round(n))
+    return found
 
 
 @contextmanager

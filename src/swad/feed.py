@@ -110,7 +110,8 @@ class SegmentFeed(Mapping[str, Average]):
     def count_replays(self, n: int = 1) -> None:
         """Count `n` replays of a CUDA graph that captured `update_parameters`.
 
-        Fixed windows must not begin or end between two calls: `next_edge` says how far one may go.
+        Fixed windows must not begin or end between two calls: `next_edge` says how far one may go. Averages that take
+        some updates only are not in the graph: they look at the weights here, so that one must not go beyond those.
         """
         if n < 1:
             raise ValueError(f"replays are counted by ones or more, got {n}")
@@ -126,7 +127,10 @@ class SegmentFeed(Mapping[str, Average]):
         self._sync_counts()
         self._close_at_edge()  # now: the next replay adds before anyone can close
         for average in self._others:
-            average._count_replays(n)
+            if average._sparse:
+                average._take_after_replays(n)
+            else:
+                average._count_replays(n)
 
     @property
     def next_edge(self) -> int | None:
@@ -218,8 +222,10 @@ class SegmentFeed(Mapping[str, Average]):
 
     def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
         self._require_whole()
+        outside = not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
         for average in self._others:
-            average._update(model, skipped)
+            if outside or not average._sparse:  # a graph cannot choose its steps: `count_replays` takes those
+                average._update(model, skipped)
         if not self._dense:
             return
         first = self._dense[0]

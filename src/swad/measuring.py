@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 
+import torch
 from torch import nn
 
 from swad.batches import EvalBatches
 from swad.config import RunConfig
 from swad.domains import Part, Sources, Target
-from swad.evaluate import Score, evaluate
+from swad.engine import EAGER
+from swad.evaluate import Score, evaluate_all
+from swad.image_cache import ImageCache
 from swad.processes import Team
 from swad.records import Record
+from swad.resident_evaluation import ResidentEvaluation
+from swad.training import Training
 
 KEEP_AT_MOST = 2 * 2**30
-"""Bytes of decoded validation images that a run holds, so that only the first evaluation decodes them."""
+"""Bytes of decoded validation images that a run holds in host memory, so that only the first evaluation decodes them.
+On a GPU it may be a quarter of what is free there."""
 
 Scores = dict[str, dict[str, Score]]
 """By domain, then by split."""
@@ -25,26 +30,30 @@ class Measurer:
     """Evaluates weights on the sources' validation images, and at the end on everything held out."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        sources: Sources,
-        team: Team,
-        autocast: Callable[[], AbstractContextManager[object]],
+        self, config: RunConfig, sources: Sources, team: Team, training: Training, cache: ImageCache | None = None
     ) -> None:
-        self._config, self._team, self._autocast = config, team, autocast
-        self._sources = sources
+        self._config, self._team, self._autocast, self._cache = config, team, training.autocast, cache
+        self._sources, self._live = sources, training.predictor
+        self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
         pixels = sources.pixels
         size = sum(map(len, sources.validation)) * pixels.channels * pixels.size**2
-        self._keep = size <= KEEP_AT_MOST
+        self._keep = size <= _room(team.device)
         self.full = self._batches(sources.validation, augmented=config.augment_validation)
         n = config.validation_subsample
         self.validation = self._batches(sources.validation, n, config.augment_validation) if n else self.full
         self.checks = bool(n) and config.subsample_check
+        # In a graph only where steps are: a graph pays where starting kernels takes longer than running them.
+        self._captured = training.engine.kind != EAGER and self._keep and self._group is None
+        self._resident: ResidentEvaluation | None = None
         self._target: dict[str, dict[str, EvalBatches]] | None = None
 
     def sources(self, model: nn.Module, full: bool = False) -> dict[str, Score]:
         """Scores of every source's validation images: the stated subsample, or all of them."""
-        return {name: self._score(model, one) for name, one in (self.full if full else self.validation).items()}
+        if model is self._live and self._captured and not full:
+            if self._resident is None:
+                self._resident = ResidentEvaluation(model, self.validation, self._team, self._autocast)
+            return self._resident()
+        return evaluate_all(model, self.full if full else self.validation, self._team, self._autocast)
 
     def target(self, model: nn.Module, target: Target) -> Scores:
         """Scores of every held-out domain by split: in, out, test where there is one, and all of them as full."""
@@ -56,7 +65,7 @@ class Measurer:
                     self._target[name][split] = batches
         scores: Scores = {}
         for name, splits in self._target.items():
-            found = {split: self._score(model, batches) for split, batches in splits.items()}
+            found = evaluate_all(model, splits, self._team, self._autocast)
             first, *rest = found.values()
             scores[name] = {**found, "full": sum(rest, first)}
         return scores
@@ -64,33 +73,38 @@ class Measurer:
     def everything(self, model: nn.Module, target: Target) -> Scores:
         """Scores of weights that are to be reported: sources' validation and test images, and the target."""
         scores: Scores = {name: {"out": score} for name, score in self.sources(model, full=True).items()}
-        for name, batches in self._batches(self._sources.test).items():
-            scores[name]["test"] = self._score(model, batches)
+        tests = evaluate_all(model, self._batches(self._sources.test), self._team, self._autocast)
+        for name, score in tests.items():
+            scores[name]["test"] = score
         return {**scores, **self.target(model, target)}
-
-    def _score(self, model: nn.Module, batches: EvalBatches) -> Score:
-        return evaluate(model, batches, self._team, self._autocast)
 
     def _batches(self, parts: Iterable[Part], n: int | None = None, augmented: bool = False) -> dict[str, EvalBatches]:
         config, team = self._config, self._team
         assert config.seed is not None
+        # On a CPU large activations cost more in page faults than small batches in calls.
+        usual = 16 if team.device.type == "cpu" and not self._sources.pixels.small else 256
         return {
             part.name: EvalBatches(
                 part,
                 self._sources.pixels,
-                # On a CPU large activations cost more in page faults than small batches in calls.
-                16 if team.device.type == "cpu" and not self._sources.pixels.small else 256,
+                self._group or usual,
                 n=n,
                 seed=config.seed,
                 rank=team.rank,
                 world=team.world,
+                whole=self._group is not None,
                 augment=config.seed if augmented else None,
-                keep=self._keep and part.split == "validation",
+                cache=self._cache,
+                keep=(self._keep and part.split == "validation") or self._cache is not None,
                 workers=config.workers,
                 device=team.device,
             )
             for part in parts
         }
+
+
+def _room(device: torch.device) -> int:
+    return KEEP_AT_MOST if device.type != "cuda" else torch.cuda.mem_get_info(device)[0] // 4
 
 
 def records(run: str, step: int, scores: Mapping[str, Mapping[str, Score]], average: str | None = None) -> list[Record]:

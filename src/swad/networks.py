@@ -81,6 +81,26 @@ def head(predictor: nn.Module) -> nn.Linear:
     return layer
 
 
+def stages(model: nn.Module) -> list[nn.Module]:
+    """The parts whose outputs are a network's maps of features, from fine to coarse: four, where it has so many.
+
+    timm says where a map is 4, 8, 16 and 32 times coarser than the image: a ResNet's four residual stages. Where all
+    blocks keep one resolution (ViT) it is every quarter of the blocks; the small network has its two convolutions.
+    """
+    if isinstance(model, SmallNet):
+        return [model.stem, model.body]
+    info = getattr(model, "feature_info", ())
+    names = {one["module"]: one["reduction"] for one in getattr(info, "info", info)}
+    blocks = list(names)
+    if not blocks:
+        raise NetworkError(f"{type(model).__name__} names no stages of its own: choose a network that timm takes apart")
+    if len(set(names.values())) == 1:
+        chosen = sorted({blocks[-(-len(blocks) * quarter // 4) - 1] for quarter in (1, 2, 3, 4)}, key=blocks.index)
+    else:
+        chosen = [name for name, coarser in names.items() if coarser >= 4]
+    return [model.get_submodule(name) for name in chosen]
+
+
 # --- batch norm -------------------------------------------------------------------------------------------------
 
 
@@ -98,6 +118,11 @@ def freeze_statistics(model: nn.Module) -> None:
         module.eval()
         # On the instance, so that the model's class, and with it what timm can load, stays as it is.
         module.__dict__["train"] = _Stay(module)
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Whether `freeze_statistics` froze this batch norm."""
+    return isinstance(module.__dict__.get("train"), _Stay)
 
 
 class _Stay:

@@ -29,6 +29,8 @@ class RunResult:
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """How it was computed: engine, images, precision, and whatever had to be done otherwise than asked for."""
 
     def target_accuracy(self, label: str, split: str = "in") -> float:
         """Accuracy on the held-out domain, the mean over them if there are several."""
@@ -49,7 +51,14 @@ class RunResult:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any], config: RunConfig) -> RunResult:
         """Read an outcome back."""
-        return cls(**{**plain, "folder": config.output, "config": config, "warnings": tuple(plain["warnings"])})
+        return cls(
+            **{
+                **plain,
+                "folder": config.output,
+                "config": config,
+                **{n: tuple(plain.get(n, ())) for n in ("warnings", "notes")},
+            }
+        )
 
 
 def range_of(status: Status) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +19,14 @@ from swad import algorithms, named_averages, networks, saving
 from swad.algorithms._base import Noise, Stepping
 from swad.average import Average
 from swad.averaging import SWAD
-from swad.batches import Batch, TrainBatches
+from swad.batches import Inputs, TrainBatches
+from swad.cached_batches import CachedBatches
 from swad.config import RunConfig
 from swad.domains import Sources
+from swad.engine import COMPILE, EAGER, Engine, choose
 from swad.feed import SegmentFeed
+from swad.folding import fold, fuse
+from swad.image_cache import ImageCache
 from swad.processes import Team
 from swad.records import FULL
 from swad.run_folder import RunError
@@ -59,11 +64,24 @@ class Clock:
 class Training:
     """The algorithm with its optimisers, its batches, and the averages that follow it, after `step` updates."""
 
-    def __init__(self, config: RunConfig, sources: Sources, team: Team, segments: Path) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        sources: Sources,
+        team: Team,
+        segments: Path,
+        cache: ImageCache | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
         assert config.seed is not None
         assert config.network is not None
         self.config, self.team = config, team
         kind = algorithms.get(config.algorithm)
+        n_domains = len(sources.names)
+        if n_domains < kind.min_domains:
+            raise RunError(
+                f"{config.algorithm} needs {kind.min_domains} source domains, got {', '.join(sources.names)}"
+            )
         hyperparameters = kind.Hyperparameters(**config.hyperparameters)  # type: ignore[arg-type]
         torch.manual_seed(seed_of(_WEIGHTS, config.seed))
         predictor = networks.build(
@@ -73,32 +91,22 @@ class Training:
             channels=sources.pixels.channels,
             freeze_bn=config.freeze_bn,
         )
-        if team.device.type == "cpu" and not sources.pixels.small:
-            # With the small batches of evaluation, on two cores: MobileNetV2 22 -> 105 images/s, ResNet-50 8 -> 19.
-            predictor = predictor.to(memory_format=torch.channels_last)
-        if len(sources.names) < kind.min_domains:
-            raise RunError(
-                f"{config.algorithm} needs {kind.min_domains} source domains, got {', '.join(sources.names)}"
-            )
         # Made on the CPU, so that the first weights are the same on every device.
-        self.algorithm = kind(predictor, hyperparameters, len(sources.names)).to(team.device)
-        self.algorithm.train()
-        self.algorithm.gather, self.algorithm.mine = (
-            partial(team.gather, len(sources.names)),
-            partial(team.mine, len(sources.names)),
-        )
+        self.algorithm = kind(predictor, hyperparameters, n_domains)
+        if not sources.pixels.small and (team.device.type == "cpu" or config.precision == "bf16"):
+            # The layout of tensor cores. With the small batches of evaluation, on two cores of a CPU: MobileNetV2
+            # 22 -> 105 images/s, ResNet-50 8 -> 19.
+            self.algorithm.to(memory_format=torch.channels_last)
+        self.algorithm.to(team.device).train()
+        self.algorithm.image_shape = (sources.pixels.channels, sources.pixels.size, sources.pixels.size)
+        self.algorithm.gather, self.algorithm.mine = partial(team.gather, n_domains), partial(team.mine, n_domains)
         self.predictor = self.algorithm.predictor
-        self.batches = TrainBatches(
-            sources.train,
-            sources.pixels,
-            hyperparameters.batch_size,
-            config.seed,
-            rank=team.rank,
-            world=team.world,
-            views=kind.views,
-            workers=config.workers,
-            device=team.device,
-        )
+        options: dict[str, Any] = {"rank": team.rank, "world": team.world, "views": kind.views, "device": team.device}
+        given = (sources.train, sources.pixels, hyperparameters.batch_size, config.seed)
+        if cache is None:
+            self.batches = TrainBatches(*given, workers=config.workers, **options)
+        else:
+            self.batches = CachedBatches(cache, *given, say=say, **options)
         self.how = Stepping(self.autocast, team.average_gradients, config.clip)
         self.schedulers = self._schedulers()
         self.averages = named_averages.make(named_averages.parse_all(config.averages), self.predictor, config.plan)
@@ -110,6 +118,8 @@ class Training:
         self.feed = SegmentFeed(self.predictor, riders) if riders else None
         self.full_valleys = self._full_valleys() if config.validation_subsample and config.subsample_check else {}
         self._statistics = [] if config.freeze_bn else self._running_statistics()
+        self.engine = self._engine(say)
+        self._noises = torch.Generator(team.device)
         self.step = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=team.device)
         self.loss_count = 0
@@ -119,21 +129,47 @@ class Training:
 
     # -- stepping -------------------------------------------------------------------------------------------------
 
-    def update(self, batch: Batch) -> Tensor:
+    def update(self, step: int, inputs: Inputs) -> Tensor:
         """Make one step, show the weights to the averages, and return the loss, still on the device."""
-        phase = self.algorithm.phase(batch.step)
-        if batch.step > 1 and phase != self.algorithm.phase(batch.step - 1):
+        phase = self.algorithm.phase(step)
+        if step > 1 and phase != self.algorithm.phase(step - 1):
             self.algorithm.enter(phase)
-        loss = self.algorithm.update(batch, self._noise(batch.step), self.how)
-        self.team.average([*self._statistics, loss])
+        loss, replayed = self.engine(step, phase, inputs, self._noise(step))
+        if replayed and self.feed is not None:
+            self.feed.count_replays()
         for scheduler in self.schedulers:
             scheduler.step()
-        if self.feed is not None:
-            self.feed.update_parameters(self.predictor)
-        self.step = batch.step
-        self.loss_sum += loss
+        self.step = step
         self.loss_count += 1
         return loss
+
+    def _whole_step(self, step: int, inputs: Inputs, noise: Noise) -> Tensor:
+        """From inputs to averages; what a graph holds."""
+        placed = {name: value.to(self.team.device, non_blocking=True) for name, value in inputs.items()}
+        loss = self.algorithm.update(self.batches.finish(step, placed), noise, self.how)
+        self.team.average([*self._statistics, loss])
+        if self.feed is not None:
+            self.feed.update_parameters(self.predictor)
+        self.loss_sum += loss
+        return loss
+
+    def _engine(self, say: Callable[[str], None]) -> Engine:
+        config, team = self.config, self.team
+        kind, reason = choose(config.engine, team.device, config.total, team.world, self.algorithm.uncapturable)
+        if reason:
+            say(reason)
+        if kind != EAGER and config.freeze_bn and not self.batches.pixels.small:
+            assert self.algorithm.image_shape is not None
+            patch = fold if kind == COMPILE else fuse
+            with self.autocast():
+                patch(self.predictor, torch.zeros(2, *self.algorithm.image_shape, device=team.device).normal_())
+        if kind == COMPILE:
+            compiled = partial(torch.compile, dynamic=False)
+            self.algorithm._features = compiled(self.algorithm._features)
+            self.algorithm._predict = compiled(self.algorithm._predict)
+            if isinstance(self.batches, CachedBatches):
+                self.batches.augment = compiled(self.batches.augment)
+        return Engine(kind, self._whole_step, say)
 
     def observe(self, loss: float, full_loss: float | None) -> dict[str, Status]:
         """Show the validation loss to the averages; each says where it is."""
@@ -200,6 +236,7 @@ class Training:
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
+            _settle(optimizer)
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         if self.feed is not None:
@@ -215,7 +252,7 @@ class Training:
     def _noise(self, step: int) -> Noise:
         assert self.config.seed is not None
         seed = seed_of(_NOISE, self.config.seed, step)
-        drawn = self.algorithm.noise(torch.Generator(self.team.device).manual_seed(seed), step)
+        drawn = self.algorithm.noise(self._noises.manual_seed(seed), step)
         # What a network draws by itself then also follows from the step, and differs between processes.
         torch.manual_seed(seed_of(_NOISE, self.config.seed, step, 1 + self.team.rank))
         return {name: rows.to(self.team.device, non_blocking=True) for name, rows in drawn.items()}
@@ -245,3 +282,13 @@ class Training:
             for tensor in module.buffers(recurse=False)
             if tensor.is_floating_point()
         ]
+
+
+def _settle(optimizer: torch.optim.Optimizer) -> None:
+    """Keep rates where the parameters are, whatever device the state was saved on: a graph reads them there."""
+    for group in optimizer.param_groups:
+        device = group["params"][0].device
+        on_gpu, rate = device.type == "cuda", float(group["lr"])
+        group["lr"] = torch.tensor(rate, device=device) if on_gpu else rate
+        if "capturable" in group:
+            group["capturable"] = on_gpu

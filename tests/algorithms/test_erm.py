@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from torch.nn import functional
@@ -31,27 +29,6 @@ def test_the_folder_is_the_registry():
     assert algorithms.canonical("E-R-M") == "erm"
     with pytest.raises(AlgorithmError, match=r"there is no algorithm 'ern'; there are .*erm"):
         algorithms.get("ern")
-
-
-@pytest.mark.parametrize("name", algorithms.names())
-def test_contract(name):
-    """What every algorithm must do, whatever its paper."""
-    algorithm = make(name, dropout=0.5)
-    assert algorithm.paper
-    assert algorithm.min_per_domain >= 1
-    assert isinstance(algorithm.phase(1), str)
-    for field in dataclasses.fields(algorithm.hyperparameters):
-        assert field.metadata["about"]
-    for seed in range(20):
-        assert not draw(type(algorithm.hyperparameters), seed).problems()
-        assert not draw(type(algorithm.hyperparameters), seed, small=True).problems()
-    noise = algorithm.noise(torch.Generator().manual_seed(0), 1)
-    # Pure: the same numbers twice, and nothing changed by looking.
-    before = {key: tensor.clone() for key, tensor in algorithm.state_dict().items()}
-    assert algorithm.loss(batch(), noise).equal(algorithm.loss(batch(), noise))
-    assert all(before[key].equal(tensor) for key, tensor in algorithm.state_dict().items())
-    losses = [float(algorithm.update(batch(), noise, Stepping())) for _ in range(20)]
-    assert losses[-1] < losses[0]
 
 
 def test_erm_is_the_mean_cross_entropy_and_adam():

@@ -78,6 +78,8 @@ class Algorithm(nn.Module):
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
         self.after: dict[str, Tensor] = {}
+        # Set by whoever trains: channels, rows and columns of the images; then how processes share them.
+        self.image_shape: tuple[int, int, int] | None = None
         self.gather: Callable[[Tensor], Tensor] = _all
         self.mine: Callable[[Tensor], Tensor] = _all
         self._features: Callable[[nn.Module, Tensor], Tensor] = networks.features
@@ -160,7 +162,12 @@ class Algorithm(nn.Module):
         """Class scores of the whole batch, in full precision, with dropout before the head where it is asked for."""
         if "keep" not in noise:
             return self.gather(self.predict(batch.images))
-        return self.head(self.gather(self.features(batch.images)) * noise["keep"])
+        return self.head(self.seen(batch, noise))
+
+    def seen(self, batch: Batch, noise: Noise) -> Tensor:
+        """What the head sees of the whole batch: features, with dropout where it is asked for."""
+        rows = self.gather(self.features(batch.images))
+        return rows * noise["keep"] if "keep" in noise else rows
 
     def labels(self, batch: Batch) -> Tensor:
         """The labels of the whole batch."""

@@ -19,6 +19,9 @@ class Power:
     high: float
     whole: bool = False
 
+    def __str__(self) -> str:
+        return f"{'int ' if self.whole else ''}{self.base:g}^U({self.low:g}, {self.high:g})"
+
     def draw(self, random: random.Random) -> float:
         """Draw a value."""
         value = self.base ** random.uniform(self.low, self.high)
@@ -32,6 +35,9 @@ class Uniform:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"U({self.low:g}, {self.high:g})"
+
     def draw(self, random: random.Random) -> float:
         """Draw a value."""
         return random.uniform(self.low, self.high)
@@ -42,6 +48,9 @@ class Choice:
     """One of the values, each as likely."""
 
     values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(f'{value:g}' for value in self.values)}"
 
     def draw(self, random: random.Random) -> float:
         """Draw a value."""
@@ -54,6 +63,9 @@ class Constant:
 
     value: float
 
+    def __str__(self) -> str:
+        return f"{self.value:g}, not searched"
+
     def draw(self, random: random.Random) -> float:
         """Draw the value."""
         return self.value
@@ -62,9 +74,12 @@ class Constant:
 Range = Power | Uniform | Choice | Constant
 
 
-def hyper(default: float, search: Range, about: str, *, low: float = 0, small: Range | None = None) -> Any:
-    """Declare a field: its default, where DomainBed searches (`small`: for small images), the least value allowed."""
-    return field(default=default, metadata={"range": search, "small": small or search, "about": about, "low": low})
+def hyper(
+    default: float, search: Range, about: str, *, low: float = 0, high: float = math.inf, small: Range | None = None
+) -> Any:
+    """Declare a field: its default, where DomainBed searches (`small`: for small images), the values allowed."""
+    told = {"range": search, "small": small or search, "about": about, "low": low, "high": high}
+    return field(default=default, metadata=told)
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,8 @@ class Hyperparameters:
                 found.append(f"{one.name} must be a {'whole ' if whole else ''}number, got {value!r}")
             elif not (low <= value < math.inf):
                 found.append(f"{one.name} must be at least {low:g}, got {value!r}")
+            elif value > one.metadata["high"]:
+                found.append(f"{one.name} must be at most {one.metadata['high']:g}, got {value!r}")
         if not found and self.lr == 0:
             found.append("lr must be above 0, got 0")
         if not found and self.dropout >= 1:

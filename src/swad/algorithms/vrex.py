@@ -1,0 +1,36 @@
+"""VREx: the same risk in every domain.
+
+Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation (REx)", ICML 2021. With the risk R_e of every
+domain e:
+
+    mean over e of R_e  +  λ · variance over e of R_e       (of the population: divided by the number of domains)
+
+As in DomainBed, λ is 1 for the first `anneal` updates, and Adam begins anew when it takes its value.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from swad.algorithms._annealed import Annealed, AnnealedHyperparameters
+from swad.algorithms._base import Noise
+from swad.batches import Batch
+
+
+class VREx(Annealed):
+    """The mean of the domains' cross entropies, and their variance."""
+
+    paper = "Krueger et al.: Out-of-Distribution Generalization via Risk Extrapolation (REx). ICML, 2021."
+    needs = ("domain labels",)
+    Hyperparameters = AnnealedHyperparameters
+    min_domains = 2
+
+    def loss(self, batch: Batch, noise: Noise) -> Tensor:
+        """Mean and variance of the domains' risks."""
+        losses = functional.cross_entropy(self.scores(batch, noise), self.labels(batch), reduction="none")
+        risks = self.by_domain(losses).mean(1)
+        return risks.mean() + noise["weight"] * risks.var(correction=0)
+
+
+ALGORITHM = VREx

@@ -1,0 +1,488 @@
+"""What every algorithm must do, whatever its paper: over all that are found, and SAM over some."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from contract_worker import STEPS, narrow, steps_of_one
+from making import CLASSES, SHAPE, batch_for, make, noise_for, update
+from torch import nn
+from torch.nn import functional
+
+from runs import require_same, short
+from swad import algorithms, datasets, networks
+from swad.algorithms._base import Stepping
+from swad.algorithms._hyper import draw, fill
+from swad.evaluate import evaluating
+from swad.run import RunError, train
+
+NAMES = (*algorithms.names(), "coral+sam", "group_dro+sam", "vat+sam")
+every = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small():
+    with narrow():
+        yield
+
+
+def early(name: str) -> dict[str, float]:
+    """Settings that bring everything that changes on the way into the first steps."""
+    fields = {one.name for one in dataclasses.fields(algorithms.get(name).Hyperparameters)}
+    wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3}
+    return {field: value for field, value in wanted.items() if field in fields}
+
+
+def state_of(algorithm) -> dict[str, torch.Tensor]:
+    """Everything a checkpoint would hold, as copies."""
+    found = {name: tensor.clone() for name, tensor in algorithm.state_dict().items()}
+    for name, optimizer in algorithm.optimizers.items():
+        for i, state in optimizer.state_dict()["state"].items():
+            found |= {f"{name} {i} {key}": torch.as_tensor(value).clone() for key, value in state.items()}
+    return found
+
+
+def differences(one, other) -> set[str]:
+    assert one.keys() == other.keys()
+    return {name for name in one if not one[name].equal(other[name])}
+
+
+# --- what it says of itself ------------------------------------------------------------------------------------
+
+
+@every
+def test_it_says_what_it_is(name):
+    kind = algorithms.get(name)
+    assert algorithms.canonical(name.upper().replace("_", "-")) == name
+    assert re.search(r"(19|20)\d\d\.$", kind.paper), kind.paper
+    assert all(isinstance(word, str) and word for word in kind.needs)
+    assert ("domain labels" in kind.needs) or kind.min_domains == 1
+    assert sys.modules[kind.__module__].__doc__
+    hyperparameters = kind.Hyperparameters
+    assert not hyperparameters().problems()
+    for field in dataclasses.fields(hyperparameters):
+        assert field.metadata["about"]
+    for seed in range(20):
+        assert not draw(hyperparameters, seed).problems()
+        assert not draw(hyperparameters, seed, small=True).problems()
+
+
+# --- a step ----------------------------------------------------------------------------------------------------
+
+
+@every
+def test_a_loss_is_pure(name):
+    """The same twice, whatever torch's own random state is, and nothing is changed by looking."""
+    algorithm = make(name, dropout=0.5, **early(name))
+    for step in range(1, 5):
+        batch, noise = batch_for(algorithm, step), noise_for(algorithm, step)
+        before = state_of(algorithm)
+        kept = {key: value.clone() for key, value in noise.items()}
+        images = batch.images.clone()
+        torch.manual_seed(1)
+        one = algorithm.loss(batch, noise)
+        torch.manual_seed(2)
+        two = algorithm.loss(batch, noise)
+        assert one.ndim == 0
+        assert one.dtype is torch.float32
+        assert one.equal(two)
+        assert one.isfinite()
+        assert not differences(before, state_of(algorithm))
+        assert not differences(kept, noise)
+        assert batch.images.equal(images)
+        assert all(parameter.grad is None for parameter in algorithm.parameters())
+        algorithm.after = {}
+
+
+@every
+def test_noise_follows_from_generator_and_step(name):
+    algorithm = make(name, dropout=0.5, **early(name))
+    first = noise_for(algorithm, 1)
+    torch.manual_seed(5)
+    assert not differences(first, noise_for(algorithm, 1))
+    other = noise_for(algorithm, 2)
+    assert differences(first, other)
+    assert {key: (value.shape, value.dtype) for key, value in first.items()} == {
+        key: (value.shape, value.dtype) for key, value in other.items()
+    }
+
+
+@every
+def test_updates_change_all_that_is_trained_and_nothing_else(name):
+    """On a network with batch norms, whose statistics are frozen."""
+    network = networks.build("test_resnet", CLASSES)
+    for norm in networks.batch_norms(network):
+        nn.init.ones_(norm.weight)  # some begin at 0, and what lies before them would not move at first
+    algorithm = make(name, network, shape=(3, 32, 32), **early(name))
+    batch = batch_for(algorithm, shape=(3, 32, 32))
+    told: set[str] = set()
+    keep = algorithm.keep_state
+    algorithm.keep_state = lambda: (told.update(algorithm.after), keep())
+    before = state_of(algorithm)
+    trained = {id(p) for one in algorithm.optimizers.values() for group in one.param_groups for p in group["params"]}
+    assert {id(p) for p in algorithm.parameters()} == trained
+    for step in range(1, 5):
+        update(algorithm, batch._replace(step=step))
+    after = algorithm.state_dict()
+    changed = {key for key, tensor in after.items() if not tensor.equal(before[key])}
+    assert changed == {key for key, _ in algorithm.named_parameters()} | told
+    assert not algorithm.after
+    assert any("running_mean" in key for key in after)
+
+
+@every
+def test_it_learns(name):
+    """One batch over and over: in the end the predictor knows it better than it did."""
+    algorithm = make(name, lr=1e-3)
+    batch = batch_for(algorithm)
+    images = batch.images[0] if algorithm.views > 1 else batch.images
+
+    @torch.no_grad()
+    def entropy():
+        with evaluating(algorithm.predictor):
+            scores = torch.cat([algorithm.predictor(some) for some in images.chunk(3)])
+        return functional.cross_entropy(scores, batch.labels)
+
+    before = entropy()
+    for step in range(1, 17):
+        update(algorithm, batch._replace(step=step))
+    assert entropy() < before - 0.1
+
+
+@every
+def test_seeded_steps_repeat(name):
+    def run():
+        algorithm = make(name, dropout=0.5, **early(name))
+        losses = [update(algorithm, batch_for(algorithm, step)) for step in range(1, 5)]
+        return {**state_of(algorithm), "losses": torch.stack(losses)}
+
+    assert not differences(run(), run())
+
+
+@every
+def test_a_fresh_one_goes_on_from_a_state(name):
+    """Across a change of phase, to the last bit: weights, buffers, optimisers."""
+    algorithm = make(name, dropout=0.5, **early(name))
+    for step in (1, 2, 3):
+        update(algorithm, batch_for(algorithm, step))
+    stored = {key: tensor.clone() for key, tensor in algorithm.state_dict().items()}
+    optimizers = {key: copied(one.state_dict()) for key, one in algorithm.optimizers.items()}
+    fresh = make(name, dropout=0.5, **early(name))
+    for parameter in fresh.parameters():
+        nn.init.normal_(parameter)  # whatever is not loaded would show
+    fresh.load_state_dict(stored)
+    for key, optimizer in fresh.optimizers.items():
+        optimizer.load_state_dict(optimizers[key])
+    for step in (4, 5, 6):
+        one, other = (update(each, batch_for(each, step)) for each in (algorithm, fresh))
+        assert one.equal(other)
+    assert not differences(state_of(algorithm), state_of(fresh))
+
+
+def copied(state):
+    """A copy that shares no tensor."""
+    if isinstance(state, torch.Tensor):
+        return state.clone()
+    if isinstance(state, dict):
+        return {key: copied(value) for key, value in state.items()}
+    return [copied(value) for value in state] if isinstance(state, list) else state
+
+
+@every
+def test_two_domains_and_the_smallest_batch(name):
+    kind = algorithms.get(name)
+    algorithm = make(name, domains=2, batch_size=kind.min_per_domain, **early(name))
+    for step in range(1, 5):
+        assert update(algorithm, batch_for(algorithm, step)).isfinite()
+        assert all(p.grad.isfinite().all() for p in algorithm.parameters() if p.grad is not None)
+    assert all(p.isfinite().all() for p in algorithm.parameters())
+
+
+@every
+@pytest.mark.usefixtures("few")
+def test_less_is_refused(name, tmp_path):
+    kind = algorithms.get(name)
+    least = kind.min_per_domain
+    few = short(tmp_path / "few", algorithm=name, hyperparameters={"batch_size": least - 1})
+    assert [one for one in few.problems() if "batch_size" in one], "a smaller batch must be refused"
+    if least > 1:
+        assert f"{name} needs a batch_size of {least} or more, got {least - 1}" in few.problems()
+    if kind.min_domains > 1:
+        with pytest.raises(RunError, match=rf"^{re.escape(name)} needs 2 source domains, got outline$"):
+            train(short(tmp_path / "run", algorithm=name, target=("paper", "board", "clutter")))
+
+
+@every
+@pytest.mark.parametrize("clip", [1e-3, None])
+def test_gradients_are_averaged_and_clipped(name, clip):
+    algorithm = make(name, **early(name))
+    averaged: set[int] = set()
+    norms: list[float] = []
+
+    def average(parameters):
+        averaged.update(map(id, parameters))
+
+    for optimizer in algorithm.optimizers.values():
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+
+        def noted(*args, held=held, step=optimizer.step):
+            norms.append(torch.cat([p.grad.flatten() for p in held if p.grad is not None]).norm().item())
+            return step(*args)
+
+        optimizer.step = noted
+    for step in range(1, 4):
+        update(algorithm, batch_for(algorithm, step), Stepping(average_gradients=average, clip=clip))
+    assert averaged == {id(p) for p in algorithm.parameters()}
+    assert (max(norms) < 1.001e-3) is (clip is not None)
+
+
+# --- networks and precision ------------------------------------------------------------------------------------
+
+
+def vit() -> nn.Module:
+    from timm.models.vision_transformer import VisionTransformer
+
+    torch.manual_seed(0)
+    return VisionTransformer(img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, num_classes=CLASSES)
+
+
+def mobile() -> nn.Module:
+    torch.manual_seed(0)
+    return networks.build("test_efficientnet", CLASSES)
+
+
+@every
+@pytest.mark.parametrize(("network", "dropout"), [(vit, 0.5), (mobile, 0)])
+def test_other_networks(name, network, dropout):
+    shape = (3, 32, 32)
+    algorithm = make(name, network(), shape=shape, dropout=dropout, **early(name))
+    before = state_of(algorithm)
+    for step in range(1, 4):
+        assert update(algorithm, batch_for(algorithm, step, shape)).isfinite()
+    after = algorithm.state_dict()
+    assert not [key for key, _ in algorithm.named_parameters() if after[key].equal(before[key])]
+
+
+def in_bf16():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@every
+def test_mixed_precision_is_near_the_full(name):
+    algorithm = make(name, **early(name))
+    for step in range(1, 4):
+        batch, noise = batch_for(algorithm, step), noise_for(algorithm, step)
+        full = algorithm.loss(batch, noise)
+        with in_bf16():
+            mixed = algorithm.loss(batch, noise)
+        assert mixed.dtype is torch.float32
+        assert mixed.item() == pytest.approx(full.item(), rel=0.03, abs=0.03)
+        assert not mixed.equal(full)
+        algorithm.after = {}
+        assert update(algorithm, batch, Stepping(autocast=in_bf16)).isfinite()
+    assert all(p.isfinite().all() and p.dtype is torch.float32 for p in algorithm.parameters())
+
+
+@every
+def test_predictions_depend_on_the_image_alone_or_it_says_on_how_many(name):
+    algorithm = make(name, **early(name))
+    for step in range(1, 4):
+        update(algorithm, batch_for(algorithm, step))
+    group = algorithm.group(algorithm.hyperparameters)
+    images = torch.randn(12, *SHAPE, generator=torch.Generator().manual_seed(7))
+    with torch.no_grad(), evaluating(algorithm.predictor):
+        together = algorithm.predictor(images)
+        ones = torch.cat([algorithm.predictor(image[None]) for image in images])
+        whole = torch.cat([algorithm.predictor(some) for some in images.split(group or 5)])
+    torch.testing.assert_close(whole, together, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(ones, together, rtol=1e-4, atol=1e-5) is (group is None)
+    assert group is None or "grouped evaluation" in algorithm.needs
+
+
+# --- a whole run -----------------------------------------------------------------------------------------------
+
+
+class Crash(SimpleNamespace):
+    def on_start(self, config, total, step):
+        self.began = step
+
+    def on_step(self, step, loss):
+        if step == self.at:
+            raise ZeroDivisionError
+
+    def on_evaluation(self, step, losses, statuses):
+        pass
+
+    def on_end(self, result):
+        pass
+
+
+@pytest.fixture(scope="module")
+def few_digits():
+    whole = datasets.load("digits")
+    domains = [dataclasses.replace(one, labels=one.labels[:40], images=one.images[:40]) for one in whole.domains]
+    return dataclasses.replace(whole, domains=tuple(domains))
+
+
+@pytest.fixture
+def few(monkeypatch, few_digits):
+    """Real runs on the digits, of which there are only so many that evaluations take no time."""
+    monkeypatch.setattr(datasets, "load", lambda *args, **options: few_digits)
+
+
+@every
+@pytest.mark.usefixtures("few")
+def test_a_run_with_averages_that_is_broken_off_and_resumed(name, tmp_path):
+    own = {**early(name), "batch_size": 4, "dropout": 0.5}
+    settings = {"algorithm": name, "steps": 12, "evaluate_every": 4, "checkpoint_every": 4, "hyperparameters": own}
+    if "anneal" in own:
+        own["anneal"] = 5  # after the checkpoint, before it breaks off
+    whole = train(short(tmp_path / "whole", **settings))
+    assert set(whole.scores) == {"erm_best", "erm_last", "swad", "swa", "ema"}
+    assert whole.scores["ema"] != whole.scores["erm_last"]
+    with pytest.raises(ZeroDivisionError):
+        train(short(tmp_path / "broken", **settings), progress=Crash(at=7))
+    watch = Crash(at=None)
+    train(short(tmp_path / "broken", **settings), progress=watch)
+    assert watch.began == 4
+    require_same(tmp_path / "whole", tmp_path / "broken")
+
+
+# --- two processes ---------------------------------------------------------------------------------------------
+
+
+def test_two_processes_take_the_steps_of_one(tmp_path):
+    """Losses, weights and buffers of all algorithms, in one test: the processes are started once."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, sys.path))
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("contract_worker.py")), str(tmp_path), json.dumps(NAMES)],
+            env={**os.environ, **world, "RANK": str(rank), "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outs = [worker.communicate(timeout=120)[0] for worker in workers]
+    assert all(worker.returncode == 0 for worker in workers), outs
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for name in NAMES:
+        alone = steps_of_one(name)
+        assert len(alone["losses"]) == STEPS
+        torch.testing.assert_close(first[name]["losses"], alone["losses"], rtol=1e-5, atol=1e-6, msg=_of(name))
+        for key, tensor in alone["state"].items():
+            torch.testing.assert_close(first[name]["state"][key], tensor, rtol=0, atol=5e-6, msg=_of(f"{name} {key}"))
+        assert first[name]["losses"].equal(second[name]["losses"]), name
+        assert not differences(first[name]["state"], second[name]["state"]), name
+
+
+def _of(what):
+    return lambda text: f"{what}: {text}"
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------------
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+def on_gpu(name):
+    algorithm = make(name, dropout=0.5, **{**early(name), "lr": 0.1}).cuda()
+    for optimizer in algorithm.optimizers.values():
+        for group in optimizer.param_groups:
+            group["eps"] = 0.1  # Adam makes much of the rounding of tiny gradients
+
+    def inputs(step):
+        batch = batch_for(algorithm, step)
+        batch = batch._replace(images=batch.images.cuda(), labels=batch.labels.cuda())
+        return batch, algorithm.noise(torch.Generator("cuda").manual_seed(1000 + step), step)
+
+    return algorithm, inputs
+
+
+@gpu
+@every
+def test_a_step_never_waits_for_the_device(name):
+    algorithm, inputs = on_gpu(name)
+    for step in range(1, 9):
+        batch, _ = inputs(step)
+        torch.cuda.synchronize()
+        if step > 4:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            noise = algorithm.noise(torch.Generator("cuda").manual_seed(step), step)
+            assert all(value.is_cuda for value in noise.values())
+            algorithm.update(batch, noise, Stepping())
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@gpu
+@every
+def test_a_graph_holds_a_step(name):
+    """A captured step, replayed with other images and noise, is the step itself."""
+    algorithm, inputs = on_gpu(name)
+    if algorithm.uncapturable:
+        pytest.skip(algorithm.uncapturable)
+    twin, _ = on_gpu(name)
+    stream = torch.cuda.Stream()
+    phases: dict[str, list] = {}
+    for step in range(1, 19):
+        batch, noise = inputs(step)
+        twin_loss = update_on_gpu(twin, batch, noise)
+        phase = algorithm.phase(step)
+        if step > 1 and phase != algorithm.phase(step - 1):
+            algorithm.enter(phase)
+        held = phases.setdefault(phase, [])
+        stream.wait_stream(torch.cuda.current_stream())
+        if len(held) < 2:  # warm-up
+            with torch.cuda.stream(stream):
+                held.append(algorithm.update(batch, noise, Stepping()))
+                loss = held[-1]
+            torch.cuda.current_stream().wait_stream(stream)
+        else:
+            if len(held) == 2:
+                places = (batch.images.clone(), batch.labels.clone(), {k: v.clone() for k, v in noise.items()})
+                graph = torch.cuda.CUDAGraph()
+                static = batch._replace(images=places[0], labels=places[1])
+                with torch.cuda.graph(graph, stream=stream):
+                    captured = algorithm.update(static, places[2], Stepping())
+                held.append((graph, places, captured))
+            graph, (images, labels, numbers), loss = held[2]
+            images.copy_(batch.images)
+            labels.copy_(batch.labels)
+            for key, value in noise.items():
+                numbers[key].copy_(value)
+            graph.replay()
+        torch.testing.assert_close(loss, twin_loss, rtol=1e-3, atol=1e-4)
+    assert any(len(held) == 3 for held in phases.values())
+    for key, tensor in twin.state_dict().items():
+        torch.testing.assert_close(algorithm.state_dict()[key], tensor, rtol=1e-3, atol=1e-4)
+
+
+def update_on_gpu(algorithm, batch, noise):
+    phase = algorithm.phase(batch.step)
+    if batch.step > 1 and phase != algorithm.phase(batch.step - 1):
+        algorithm.enter(phase)
+    return algorithm.update(batch, noise, Stepping())
+
+
+def test_hyperparameters_above_what_is_allowed_are_named():
+    kind = algorithms.get("cutmix").Hyperparameters
+    assert fill(kind, {"p": 1.5}).problems() == ["p must be at most 1, got 1.5"]
+    assert not fill(kind, {"p": 1}).problems()

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from making import Points, batch_for, make, noise_for, update
+from test_mixup import entropies
+
+from swad.algorithms.cutmix import box
+from swad.batches import Batch
+
+
+def corners(side, centre, size):
+    """First and last place of the box along one side, as the paper's code has it."""
+    cut, middle = int(size * side), int(size * centre)
+    return max(0, middle - cut // 2), min(size, middle + cut // 2)
+
+
+@settings(deadline=None, max_examples=60)
+@given(some.integers(0, 64), some.integers(0, 63), some.integers(0, 63), some.integers(1, 40), some.integers(1, 40))
+def test_the_box_pixel_by_pixel(side, row, column, height, width):
+    # Quotients by a power of 2 are exact in every precision.
+    drawn = [side / 64, row / 64, column / 64]
+    inside = box(torch.tensor(drawn), height, width)
+    top, bottom = corners(drawn[0], drawn[1], height)
+    left, right = corners(drawn[0], drawn[2], width)
+    want = np.zeros((height, width), dtype=bool)
+    for i in range(height):
+        for j in range(width):
+            want[i, j] = top <= i < bottom and left <= j < right
+    assert (inside.numpy() == want).all()
+
+
+def test_loss_by_hand():
+    algorithm = make("cutmix", p=1.0)
+    for step in (1, 2, 3):
+        batch, noise = batch_for(algorithm, step), noise_for(algorithm, step)
+        side, row, column = noise["box"].tolist()
+        top, bottom = corners(side, row, 28)
+        left, right = corners(side, column, 28)
+        area = (bottom - top) * (right - left) / 28**2
+        assert 0 < area < 1
+        labels, total = batch.labels.tolist(), 0.0
+        for i, j in enumerate(noise["partner"].tolist()):
+            image = batch.images[i].clone()
+            image[:, top:bottom, left:right] = batch.images[j][:, top:bottom, left:right]
+            scores = algorithm.predictor(image[None])
+            total += (1 - area) * entropies(scores, [labels[i]])[0] + area * entropies(scores, [labels[j]])[0]
+        assert algorithm.loss(batch, noise).item() == pytest.approx(total / 12, rel=1e-5)
+
+
+def test_half_of_the_steps_cut():
+    algorithm, erm = make("cutmix"), make("erm")
+    sides = [noise_for(algorithm, step)["box"][0].item() for step in range(400)]
+    assert 160 < sum(side == 0 for side in sides) < 240
+    # The share of pixels that stays is uniform where α is 1.
+    stays = [1 - side**2 for side in sides if side]
+    assert np.mean(stays) == pytest.approx(0.5, abs=0.08)
+    assert np.var(stays) == pytest.approx(1 / 12, rel=0.25)
+    whole = next(step for step, side in enumerate(sides) if side == 0)
+    batch = batch_for(algorithm)
+    loss = algorithm.loss(batch, noise_for(algorithm, whole))
+    assert loss.item() == pytest.approx(erm.loss(batch, {}).item(), rel=1e-6)
+
+
+def test_every_part_of_an_image_comes_to_count():
+    """The label stands in a corner, clearly, and less so elsewhere; with the corner cut off, elsewhere must do."""
+
+    def draw(step, n=24):
+        generator = torch.Generator().manual_seed(step)
+        labels = torch.randint(0, 2, (n,), generator=generator)
+        images = torch.randn(n, 1, 8, 8, generator=generator)
+        sign = (2.0 * labels - 1)[:, None, None]
+        images[:, 0, :2, :2] += 3 * sign
+        images[:, 0, 4:, 4:] += 0.3 * sign
+        return Batch(step, images, labels)
+
+    share = {}
+    for name, more in (("erm", {}), ("cutmix", {"p": 1.0})):
+        algorithm = make(name, Points(64), 3, (1, 8, 8), batch_size=8, lr=0.02, **more)
+        for step in range(1, 201):
+            update(algorithm, draw(step))
+        weights = (algorithm.predictor.head.weight[1] - algorithm.predictor.head.weight[0]).view(8, 8).detach()
+        share[name] = (weights[4:, 4:].mean() / weights[:2, :2].mean()).item()
+    assert share["cutmix"] > 1.3 * share["erm"]

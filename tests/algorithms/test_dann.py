@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from making import batch_for, make, noise_for, train_points
+from together import require_same_step
+from torch.nn import functional
+
+from swad.algorithms._adversarial import Discriminator
+from swad.algorithms._base import Stepping
+from swad.algorithms._hyper import draw
+
+SETTINGS = [
+    {},
+    {"grad_penalty": 3.0},
+    {"dropout": 0.5, "mlp_dropout": 0.5, "mlp_depth": 4, "mlp_width": 16, "adversary": 0.3, "grad_penalty": 0.5},
+]
+
+
+def by_hand(name, algorithm, batch, noise):
+    """Scores and domain loss in double precision, image by image, the penalty by one gradient at a time."""
+    twin = copy.deepcopy(algorithm).double()
+    network, chosen = twin.predictor, algorithm.hyperparameters
+    features = network.forward_head(network.forward_features(batch.images.double()), pre_logits=True)
+    features = features * noise["keep"].double() if "keep" in noise else features
+    total, penalty = 0.0, 0.0
+    labels = batch.labels.tolist()
+    for row, (z, y) in enumerate(zip(features, labels, strict=True)):
+        z = z + twin.class_embeddings.weight[y] if name == "cdann" else z
+        hidden = z
+        for k, layer in enumerate(twin.discriminator.layers):
+            hidden = layer.weight @ hidden + layer.bias
+            if k + 1 < chosen.mlp_depth:
+                if "keep_hidden" in noise:
+                    hidden = hidden * noise["keep_hidden"][k, row].double()
+                hidden = hidden.clamp(min=0)
+        each = hidden.exp().sum().log() - hidden[row // chosen.batch_size]
+        weight = 1 / (5 * labels.count(y)) if name == "cdann" else 1 / len(labels)
+        total = total + weight * each
+        (slope,) = torch.autograd.grad(each, z, create_graph=True)
+        penalty = penalty + slope.square().sum() / len(labels)
+    domain = total + chosen.grad_penalty * penalty
+    return functional.cross_entropy(network.head(features), batch.labels), domain, twin
+
+
+@pytest.mark.parametrize("name", ["dann", "cdann"])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_both_sides_by_hand(name, settings):
+    algorithm = make(name, **settings)
+    for step in (1, 2):
+        batch, noise = batch_for(algorithm, step), noise_for(algorithm, step)
+        entropy, domain, twin = by_hand(name, algorithm, batch, noise)
+        generator = algorithm.phase(step) == "generator"
+        want = entropy - algorithm.hyperparameters.adversary * domain if generator else domain
+        loss = algorithm.loss(batch, noise)
+        assert loss.item() == pytest.approx(want.item(), rel=1e-4, abs=1e-5)
+        algorithm.zero_grad()
+        loss.backward()
+        side = (lambda one: one.predictor) if generator else (lambda one: one.discriminator)
+        wanted = torch.autograd.grad(want, list(side(twin).parameters()))
+        for weight, gradient in zip(side(algorithm).parameters(), wanted, strict=True):
+            torch.testing.assert_close(weight.grad.double(), gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dann", "cdann"])
+def test_each_turn_moves_its_side_alone(name):
+    algorithm = make(name)
+    for step in (1, 2):
+        before = copy.deepcopy(algorithm.state_dict())
+        algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), Stepping())
+        moved = {
+            key.partition(".")[0] for key, tensor in algorithm.state_dict().items() if not tensor.equal(before[key])
+        }
+        against = {"discriminator", "class_embeddings"} if name == "cdann" else {"discriminator"}
+        assert moved == ({"predictor"} if step == 1 else against)
+
+
+@pytest.mark.parametrize(("d_steps", "turns"), [(1, "gdgdgdgd"), (2, "dgddgddg"), (3, "ddgdddgd")])
+def test_turns(d_steps, turns):
+    algorithm = make("dann", d_steps=d_steps)
+    assert "".join(algorithm.phase(step)[0] for step in range(1, 9)) == turns
+
+
+def test_optimizers_have_rates_of_their_own():
+    algorithm = make("dann", lr=0.1, weight_decay=0.2, beta1=0.3)
+    for name, decay in (("generator", 0.2), ("discriminator", 0.0)):
+        (group,) = algorithm.optimizers[name].param_groups
+        assert (group["lr"], group["weight_decay"], group["betas"]) == (0.1, decay, (0.3, 0.9))
+    algorithm = make("cdann", lr=0.1, lr_g=0.2, lr_d=0.3, wd_g=0.4, wd_d=0.5)
+    for name, lr, decay in (("generator", 0.2, 0.4), ("discriminator", 0.3, 0.5)):
+        (group,) = algorithm.optimizers[name].param_groups
+        assert (group["lr"], group["weight_decay"]) == (lr, decay)
+    held = {id(p) for one in algorithm.optimizers.values() for group in one.param_groups for p in group["params"]}
+    assert held == {id(p) for p in algorithm.parameters()}
+
+
+def test_the_discriminators_shape():
+    mlp = Discriminator(7, 3, width=11, depth=4)
+    assert [(one.in_features, one.out_features) for one in mlp.layers] == [(7, 11), (11, 11), (11, 11), (11, 3)]
+    assert not make("dann", mlp_depth=2).hyperparameters.problems()
+    kind = type(make("dann").hyperparameters)
+    assert kind(mlp_depth=1).problems() == ["mlp_depth must be at least 2, got 1"]
+    assert kind(beta1=1.0).problems() == ["beta1 must be below 1, got 1.0"]
+    widths = {draw(kind, seed).mlp_width for seed in range(50)}
+    assert min(widths) >= 64
+    assert max(widths) <= 1024
+
+
+def test_the_discriminator_stays_in_full_precision_under_bf16():
+    algorithm = make("cdann", grad_penalty=1.0)
+    seen = []
+    algorithm.discriminator.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    how = Stepping(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    for step in (1, 2):
+        assert algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), how).isfinite()
+    assert set(seen) == {torch.float32}
+
+
+def two_domains(generator):
+    """Both numbers tell the class; the second, the clearer one, is shifted by the domain."""
+    labels = torch.randint(0, 2, (2, 64), generator=generator)
+    sign = 2.0 * labels - 1
+    one = sign + 0.6 * torch.randn((2, 64), generator=generator)
+    two = sign + torch.tensor([[-1.0], [1.0]]) + 0.4 * torch.randn((2, 64), generator=generator)
+    return torch.stack([one, two], -1), labels
+
+
+@torch.no_grad()
+def measured(algorithm):
+    """How far apart domains lie in the feature, relative to classes; and the share of labels that are right."""
+    points, labels = two_domains(torch.Generator().manual_seed(999))
+    feature = algorithm.predictor.forward_features(points.flatten(0, 1)).view(2, 64)
+    middles = torch.stack([torch.stack([feature[d][labels[d] == c].mean() for c in (0, 1)]) for d in (0, 1)])
+    between_domains, between_classes = (middles[1] - middles[0]).mean(), (middles[:, 1] - middles[:, 0]).mean()
+    right = algorithm.predictor(points.flatten(0, 1)).argmax(1) == labels.flatten()
+    return abs(between_domains / between_classes).item(), right.double().mean().item()
+
+
+@pytest.mark.parametrize("name", ["dann", "cdann"])
+def test_features_lose_the_domain_and_keep_the_class(name):
+    plain = train_points("erm", two_domains, steps=300, features=1, lr=0.01)
+    options = {"adversary": 3.0, "mlp_width": 16, "d_steps": 3}
+    algorithm = train_points(name, two_domains, steps=1200, features=1, lr=0.01, **options)
+    (apart_before, right_before), (apart_after, right_after) = measured(plain), measured(algorithm)
+    assert apart_before > 0.2
+    assert apart_after < 0.1
+    assert right_before > 0.9
+    assert right_after > 0.9
+
+
+@pytest.mark.parametrize("name", ["dann", "cdann"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_two_processes_are_one(name, step, monkeypatch):
+    algorithm = make(name, dropout=0.5, mlp_dropout=0.5, grad_penalty=1.0)
+    require_same_step(algorithm, batch_for(algorithm, step), noise_for(algorithm, step), monkeypatch)

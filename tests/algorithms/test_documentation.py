@@ -1,0 +1,85 @@
+"""docs/algorithms.md: its table is the methods there are, and its example is a method."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from making import batch_for, make, noise_for, update
+from torch.nn import functional
+
+from runs import short
+from swad import algorithms
+from swad.run import train
+
+TEXT = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+COMMON = {field.name for field in dataclasses.fields(algorithms.get("erm").Hyperparameters)}
+
+
+def rows():
+    found = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) ?\| (.*?) ?\|$", TEXT.partition("## SAM")[0], re.MULTILINE)
+    return {name: (needs, own) for name, _, needs, own in found}
+
+
+def test_the_table_is_what_there_is():
+    assert tuple(rows()) == algorithms.names()
+    for name, (needs, own) in rows().items():
+        kind = algorithms.get(name)
+        assert needs == ", ".join(kind.needs), name
+        written = dict(re.findall(r"`(\w+)`(?: ([\d.]+(?:/\d)?))?", own)) if "as `dann`" not in own else None
+        if written is None:
+            assert kind.Hyperparameters is algorithms.get("dann").Hyperparameters
+            continue
+        fields = {field.name: field.default for field in dataclasses.fields(kind.Hyperparameters)}
+        assert set(written) - {"batch_size"} == set(fields) - COMMON, name
+        for field, value in written.items():
+            if value:
+                top, _, bottom = value.partition("/")
+                assert fields[field] == pytest.approx(float(top) / float(bottom or 1)), field
+
+
+def test_every_name_in_the_text_is_one():
+    for name in re.findall(r"--algorithm ([\w+]+)", TEXT):
+        assert name == "sd" or algorithms.get(name)
+    refused = [name for name in algorithms.names() if name != "sam" and not _composes(name)]
+    sentence = re.search(r"every method that steps on one loss\. (.+?) make several steps", TEXT, re.DOTALL)[1]
+    assert [algorithms.canonical(name) for name in re.findall(r"\w+", sentence) if name != "and"] == sorted(
+        refused, key=["dann", "cdann", "mldg", "sagnet"].index
+    )
+
+
+def _composes(name):
+    try:
+        return algorithms.get(f"{name}+sam")
+    except algorithms.AlgorithmError:
+        return None
+
+
+@pytest.fixture
+def sd(tmp_path, monkeypatch):
+    """The example as a file of its own, where algorithms are looked for."""
+    code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods" / "sd.py").write_text(code)
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path / "methods")])
+    yield "sd"
+    sys.modules.pop("swad.algorithms.sd", None)
+    algorithms._get.cache_clear()
+
+
+def test_the_example_is_a_method(sd, tmp_path):
+    assert "sd" in algorithms.names()
+    algorithm = make(sd, penalty=3.0)
+    batch = batch_for(algorithm)
+    scores = algorithm.predictor(batch.images)
+    want = functional.cross_entropy(scores, batch.labels) + 3 * scores.square().mean()
+    torch.testing.assert_close(algorithm.loss(batch, noise_for(algorithm)), want)
+    small = [update(make(sd, penalty=weight, lr=1e-2), batch) for weight in (0.0, 1.0)]
+    assert small[1] > small[0]
+    own = {"batch_size": 4, "lr": 1e-3, "rho": 0.1}
+    result = train(short(tmp_path / "run", algorithm="sd+sam", steps=4, hyperparameters=own, averages=("ema",)))
+    assert set(result.scores) == {"erm_best", "erm_last", "ema"}

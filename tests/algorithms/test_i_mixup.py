@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from making import batch_for, make, noise_for
+from test_mixup import entropies, sureness
+
+
+@pytest.mark.parametrize("domains", [2, 3, 5])
+def test_loss_by_hand(domains):
+    algorithm = make("i_mixup", domains=domains, alpha=1.0)
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    shares, partners = noise["share"].tolist(), noise["partner"].tolist()
+    assert len(set(shares)) == domains
+    labels, total = batch.labels.tolist(), 0.0
+    for d, (share, e) in enumerate(zip(shares, partners, strict=True)):
+        for place in range(4):
+            i, j = 4 * d + place, 4 * e + place
+            image = share * batch.images[i].double() + (1 - share) * batch.images[j].double()
+            scores = algorithm.predictor(image.float()[None])
+            total += share * entropies(scores, [labels[i]])[0] + (1 - share) * entropies(scores, [labels[j]])[0]
+    assert algorithm.loss(batch, noise).item() == pytest.approx(total / (4 * domains), rel=1e-5)
+
+
+@pytest.mark.parametrize("domains", [2, 3, 5])
+def test_domains_form_one_ring_in_every_order(domains):
+    algorithm = make("i_mixup", domains=domains)
+    rings = set()
+    for step in range(200):
+        partners = noise_for(algorithm, step)["partner"].tolist()
+        way, at = [0], partners[0]
+        while at != 0:
+            way.append(at)
+            at = partners[at]
+        assert sorted(way) == list(range(domains))
+        rings.add(tuple(way))
+    assert len(rings) == {2: 1, 3: 2, 5: 24}[domains]
+
+
+def test_without_alpha_nothing_is_mixed():
+    algorithm, erm = make("i_mixup", alpha=0.0), make("erm")
+    batch = batch_for(algorithm)
+    assert algorithm.loss(batch, noise_for(algorithm)).item() == pytest.approx(erm.loss(batch, {}).item(), rel=1e-6)
+    assert noise_for(algorithm)["share"].equal(torch.ones(3))
+
+
+def test_between_the_classes_it_is_less_sure():
+    assert sureness("i_mixup", alpha=1.0) < sureness("erm") - 0.05

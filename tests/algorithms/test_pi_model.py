@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from making import batch_for, make, noise_for, update
+
+from swad.algorithms.pi_model import ramp
+
+
+def probabilities(scores):
+    z = np.exp(scores.detach().double().numpy())
+    return z / z.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("input_noise", [0.0, 0.15])
+def test_loss_by_hand(dropout, input_noise):
+    algorithm = make("pi_model", dropout=dropout, input_noise=input_noise, weight=50.0, ramp_up=10)
+    batch, noise = batch_for(algorithm), noise_for(algorithm, 7)
+    found = []
+    for view, word in zip(batch.images, ("", "second "), strict=True):
+        network = algorithm.predictor
+        images = view + noise[word + "pixels"] if input_noise else view
+        features = network.forward_head(network.forward_features(images), pre_logits=True)
+        found.append(probabilities(network.head(features * noise[word + "keep"] if dropout else features)))
+    first, second = found
+    entropy = -np.mean([math.log(row[y]) for row, y in zip(first, batch.labels.tolist(), strict=True)])
+    difference = sum((a - b) ** 2 for a, b in zip(first.flat, second.flat, strict=True)) / (12 * 5)
+    weight = 50 * math.exp(-5 * 0.3**2)
+    assert algorithm.loss(batch, noise).item() == pytest.approx(entropy + weight * difference, rel=1e-5)
+
+
+def test_the_ramp():
+    assert ramp(0, 100) == pytest.approx(math.exp(-5))
+    assert ramp(50, 100) == pytest.approx(math.exp(-1.25))
+    assert [ramp(step, 100) for step in (100, 101, 10_000)] == [1, 1, 1]
+    assert ramp(1, 0) == 1
+    steps = [ramp(step, 100) for step in range(101)]
+    assert steps == sorted(steps)
+    algorithm = make("pi_model", weight=10.0, ramp_up=4)
+    weights = [noise_for(algorithm, step)["weight"].item() for step in (1, 2, 3, 4, 5)]
+    assert weights == pytest.approx([10 * math.exp(-5 * (1 - t) ** 2) for t in (0.25, 0.5, 0.75, 1, 1)])
+
+
+def test_equal_views_leave_the_cross_entropy():
+    algorithm, erm = make("pi_model", weight=300.0, ramp_up=0), make("erm")
+    batch = batch_for(algorithm)
+    same = batch._replace(images=torch.stack([batch.images[0]] * 2))
+    assert algorithm.loss(same, noise_for(algorithm)).item() == pytest.approx(
+        erm.loss(batch._replace(images=batch.images[0]), {}).item(), rel=1e-5
+    )
+    # Each view has dropout of its own, so the same image twice still differs.
+    dropped = make("pi_model", weight=300.0, ramp_up=0, dropout=0.5)
+    noise = noise_for(dropped)
+    assert not noise["keep"].equal(noise["second keep"])
+    light, full = (dropped.loss(same, {**noise, "weight": torch.tensor(w)}) for w in (0.0, 300.0))
+    assert full > light + 0.01
+
+
+def test_views_come_to_agree():
+    """Images of noise around their class; the views are two draws of the noise."""
+    means = torch.randn(5, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    differences = {}
+    for weight in (0.0, 300.0):
+        algorithm = make("pi_model", weight=weight, ramp_up=0, lr=1e-3)
+        for step in range(1, 41):
+            batch = batch_for(algorithm, step)
+            update(algorithm, batch._replace(images=0.3 * means[batch.labels] + batch.images))
+        batch = batch_for(algorithm, 1000)
+        with torch.no_grad():
+            one, two = (algorithm.predict(0.3 * means[batch.labels] + view).softmax(1) for view in batch.images)
+        differences[weight] = (one - two).square().mean().item()
+    assert differences[300.0] < differences[0.0] / 2

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from making import Points, batch_for, make, noise_for
+from together import require_same_step
+from torch.nn import functional
+
+from swad import algorithms
+from swad.algorithms import AlgorithmError
+from swad.algorithms._base import Stepping
+from swad.algorithms._weights import restored
+from swad.algorithms.erm import ERM
+from swad.algorithms.sam import SAM, Climb
+
+
+def climbed_gradient(network, loss_of, rho):
+    """By hand, in double precision and as one vector: the gradient at the climbed point, and that point."""
+    twin = copy.deepcopy(network).double()
+    weights = list(twin.parameters())
+    flat = torch.nn.utils.parameters_to_vector(weights).detach()
+    grad = torch.cat([g.flatten() for g in torch.autograd.grad(loss_of(twin), weights)])
+    point = flat + rho * grad / grad.norm()
+    torch.nn.utils.vector_to_parameters(point, weights)
+    there = torch.autograd.grad(loss_of(twin), weights)
+    return torch.cat([g.flatten() for g in there]), point
+
+
+def entropy(batch):
+    return lambda net: functional.cross_entropy(net(batch.images.double()), batch.labels)
+
+
+class Spy:
+    """Notes where the weights are whenever a loss is computed."""
+
+    def __init__(self, algorithm):
+        self.points, inner = [], algorithm.loss
+
+        def loss(batch, noise):
+            self.points.append(torch.nn.utils.parameters_to_vector(algorithm.predictor.parameters()).detach())
+            return inner(batch, noise)
+
+        algorithm.loss = loss
+
+
+@pytest.mark.parametrize("rho", [0.05, 0.5])
+def test_the_gradient_is_that_at_the_ascended_point(rho):
+    algorithm = make("sam", rho=rho)
+    batch = batch_for(algorithm)
+    want, point = climbed_gradient(algorithm.predictor, entropy(batch), rho)
+    spy = Spy(algorithm)
+    before = copy.deepcopy(algorithm.predictor)
+    loss = algorithm.update(batch, {}, Stepping())
+    here, there = spy.points
+    torch.testing.assert_close(there.double(), point, rtol=0, atol=1e-6)
+    assert float((there - here).norm()) == pytest.approx(rho, rel=1e-4)
+    found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()])
+    torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(loss, functional.cross_entropy(before(batch.images), batch.labels))
+    # The step is Adam's from where it was, with that gradient.
+    optimizer = torch.optim.Adam(before.parameters(), lr=algorithm.hyperparameters.lr)
+    for weight, other in zip(before.parameters(), algorithm.predictor.parameters(), strict=True):
+        weight.grad = other.grad.clone()
+    optimizer.step()
+    for mine, theirs in zip(algorithm.predictor.parameters(), before.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-7)
+
+
+def test_weights_come_back_to_the_last_bit():
+    algorithm = make("sam", rho=1.0)
+    for parameter in algorithm.predictor.parameters():
+        parameter.data.mul_(1e-3)  # small beside the climb: adding and subtracting would lose bits
+    before = [p.detach().clone() for p in algorithm.predictor.parameters()]
+    seen = []
+    algorithm.step = lambda how, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
+    algorithm.update(batch_for(algorithm), {}, Stepping())
+    assert all(one.equal(other) for one, other in zip(before, seen, strict=True))
+
+
+def test_weights_come_back_after_an_error():
+    weight = torch.nn.Parameter(torch.randn(5))
+    before = weight.detach().clone()
+    with pytest.raises(ZeroDivisionError), restored([weight]):
+        weight.data.add_(1)
+        raise ZeroDivisionError
+    assert weight.equal(before)
+
+
+def test_where_there_is_no_slope_it_does_not_move():
+    algorithm = make("sam")
+    algorithm.loss = lambda batch, noise: 0 * algorithm.predict(batch.images).sum()
+    before = [p.detach().clone() for p in algorithm.predictor.parameters()]
+    algorithm.update(batch_for(algorithm), {}, Stepping())
+    assert all(one.equal(other) for one, other in zip(before, algorithm.predictor.parameters(), strict=True))
+
+
+def test_nothing_is_added_to_the_norm():
+    """However small the gradient, the climb is rho long."""
+    algorithm = make("sam", rho=0.05)
+    plain = ERM.loss
+    algorithm.loss = lambda batch, noise: 1e-12 * plain(algorithm, batch, noise)
+    spy = Spy(algorithm)
+    algorithm.update(batch_for(algorithm), {}, Stepping())
+    assert float((spy.points[1] - spy.points[0]).norm()) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_clipping_cuts_the_second_gradient_alone():
+    algorithm, free = make("sam", rho=0.5), make("sam", rho=0.5)
+    batch, spy = batch_for(algorithm), Spy(algorithm)
+    algorithm.update(batch, {}, Stepping(clip=1e-3))
+    free.update(batch, {}, Stepping())
+    assert float((spy.points[1] - spy.points[0]).norm()) == pytest.approx(0.5, rel=1e-4)
+    cut, whole = (torch.cat([p.grad.flatten() for p in one.predictor.parameters()]) for one in (algorithm, free))
+    torch.testing.assert_close(cut, whole / whole.norm() * 1e-3, rtol=1e-3, atol=1e-8)
+
+
+def test_works_under_bf16():
+    algorithm = make("sam")
+    how = Stepping(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    batch = batch_for(algorithm)
+    want, _ = climbed_gradient(algorithm.predictor, entropy(batch), 0.05)
+    algorithm.update(batch, {}, how)
+    found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()]).double()
+    assert found.dtype == torch.float64
+    assert torch.cosine_similarity(found, want, dim=0) > 0.99
+
+
+# --- over other methods -----------------------------------------------------------------------------------------
+
+
+def test_names():
+    assert algorithms.get("sam") is SAM
+    assert algorithms.get("erm+sam") is SAM
+    kind = algorithms.get("CORAL + SAM")
+    assert kind is algorithms.get("sam+coral") is algorithms.get("coral+sam")
+    assert issubclass(kind, algorithms.get("coral"))
+    assert issubclass(kind, Climb)
+    assert algorithms.canonical("Coral+SAM") == "coral+sam"
+    assert not any("+" in name for name in algorithms.names())
+    own = [field.name for field in dataclasses.fields(kind.Hyperparameters)]
+    assert own == [*(field.name for field in dataclasses.fields(algorithms.get("coral").Hyperparameters)), "rho"]
+    assert kind.Hyperparameters().rho == 0.05
+    assert "Sun and Saenko" in kind.paper
+    assert "Foret" in kind.paper
+    assert kind.needs == ("domain labels", "two passes")
+
+
+@pytest.mark.parametrize("name", ["coral+irm", "sam+sam", "coral+irm+sam", "irm+coral"])
+def test_only_sam_goes_over_another(name):
+    with pytest.raises(AlgorithmError, match="only SAM goes over another algorithm"):
+        algorithms.canonical(name)
+
+
+@pytest.mark.parametrize("name", ["corals+sam", "coral+", "+sam"])
+def test_unknown_parts_list_the_known(name):
+    with pytest.raises(AlgorithmError, match=r"there is no algorithm .*; there are .*coral.*, and NAME\+sam"):
+        algorithms.canonical(name)
+
+
+@pytest.mark.parametrize("name", ["dann", "cdann", "mldg", "sagnet"])
+def test_methods_that_step_in_a_way_of_their_own_are_refused(name):
+    with pytest.raises(AlgorithmError, match=r"SAM climbs the one loss .* use it without \+sam") as caught:
+        algorithms.get(f"{name}+sam")
+    assert "\n" not in str(caught.value)
+
+
+def test_every_other_method_takes_it():
+    refused = {"dann", "cdann", "mldg", "sagnet"}
+    for name in set(algorithms.names()) - refused - {"sam"}:
+        kind = algorithms.get(f"{name}+sam")
+        assert kind.wrap.__func__ is algorithms.get(name).wrap.__func__
+        assert issubclass(kind, Climb)
+
+
+def test_coral_with_sam_by_hand():
+    algorithm = make("coral+sam", gamma=2.0, rho=0.3)
+    batch = batch_for(algorithm)
+
+    def loss_of(net):
+        features = net.forward_head(net.forward_features(batch.images.double()), pre_logits=True)
+        domains = features.reshape(3, 4, -1)
+        distance = 0.0
+        for d, e in ((0, 1), (0, 2), (1, 2)):
+            distance += (domains[d].mean(0) - domains[e].mean(0)).square().mean()
+            distance += (domains[d].T.cov() - domains[e].T.cov()).square().mean()
+        return functional.cross_entropy(net.head(features), batch.labels) + 2 * distance / 3
+
+    want, _ = climbed_gradient(algorithm.predictor, loss_of, 0.3)
+    algorithm.update(batch, {}, Stepping())
+    found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()])
+    torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-6)
+
+
+def test_state_is_what_the_first_pass_left():
+    """GroupDRO's weights follow the losses at the weights themselves, not at the climbed point."""
+    algorithm, plain = make("group_dro+sam", rho=2.0), make("group_dro")
+    batch = batch_for(algorithm)
+    algorithm.update(batch, {}, Stepping())
+    plain.update(batch, {}, Stepping())
+    own = dict(plain.named_buffers())
+    assert own
+    for name, tensor in own.items():
+        torch.testing.assert_close(algorithm.get_buffer(name), tensor, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["sam", "coral+sam", "mtl+sam"])
+def test_two_processes_climb_to_the_same_point(name, monkeypatch):
+    algorithm = make(name, dropout=0.5, rho=0.5, lr=1e-3)
+    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
+
+
+def test_a_narrow_dip_does_not_hold_it():
+    """A dip of width .1 on the slope of a wide valley holds ERM; SAM, whose neighbourhood is wider, goes on past it."""
+
+    def end(name, **given):
+        algorithm = make(name, Points(1), lr=0.02, **given)
+        weight = algorithm.predictor.head.weight  # the only one the loss reaches
+
+        def loss(batch, noise):
+            w = weight[0, 0]
+            return (w - 2).square() / 10 - 0.5 * torch.exp(-((w / 0.1) ** 2))
+
+        algorithm.loss = loss
+        weight.data.fill_(-0.1)
+        for _ in range(300):
+            algorithm.update(batch_for(algorithm), {}, Stepping())
+        return weight[0, 0].item()
+
+    assert end("erm") == pytest.approx(0, abs=0.05)
+    assert end("sam", rho=0.5) > 0.4

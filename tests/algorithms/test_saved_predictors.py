@@ -1,0 +1,88 @@
+"""Runs of methods that predict in a way of their own, and of compositions: what they leave does as recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+from runs import require_same, short
+from swad import datasets
+from swad.batches import EvalBatches
+from swad.config import ConfigError, RunConfig
+from swad.domains import hold_out
+from swad.evaluate import evaluate
+from swad.processes import Team
+from swad.run import Interrupted, train
+from swad.saving import load_predictor, read_card
+
+
+class StopAt:
+    """Asks a run to stop after a step."""
+
+    def __init__(self, step):
+        self.at = step
+
+    def on_step(self, step, loss):
+        if step == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def __getattr__(self, name):
+        return lambda *arguments: None
+
+
+def settings(name, **more):
+    own = {"rho": 0.1} if name.endswith("sam") else {"context_width": 2} if name == "arm" else {}
+    return {"algorithm": name, "steps": 8, "hyperparameters": {"batch_size": 4, "lr": 0.01, **own}, **more}
+
+
+@pytest.mark.parametrize("name", ["mtl", "arm", "mixstyle", "sagnet", "coral+sam", "mtl+sam"])
+def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
+    whole = short(tmp_path / "whole" / name, **settings(name))
+    result = train(whole)
+    with pytest.raises(Interrupted):
+        train(short(tmp_path / "cut", **settings(name)), progress=StopAt(5))
+    train(short(tmp_path / "cut", **settings(name)))
+    require_same(whole.output, tmp_path / "cut")
+    path = whole.output / "weights" / "swad.safetensors"
+    model = load_predictor(path)
+    _, target = hold_out(datasets.load("digits", None), ("paper",), trial=0)
+    pixels = datasets.get("digits").pixels
+    score = evaluate(model, EvalBatches(target.outside[0], pixels, 4), Team(torch.device("cpu")))
+    recorded = result.scores["swad"]["paper"]["out"]
+    assert score.accuracy == recorded["accuracy"]
+    assert score.loss == pytest.approx(recorded["loss"], rel=1e-5)
+    text = path.with_suffix(".md").read_text()
+    assert "load_predictor" in text
+    grouped = name.startswith(("mtl", "arm"))
+    assert ("predicts 4 images of one domain together" in text) is grouped
+    assert read_card(path)["algorithm"] == name
+
+
+def test_wrapped_timm_networks_are_not_said_to_load_in_timm(tmp_path):
+    result = train(
+        short(tmp_path / "run", network="test_resnet", **settings("mtl", weights="random", evaluate_every=8))
+    )
+    text = (tmp_path / "run" / "weights" / "swad.md").read_text()
+    assert "load_predictor" in text
+    assert "timm.create_model" not in text
+    model = load_predictor(tmp_path / "run" / result.weights["swad"])
+    assert model(torch.randn(5, 3, 32, 32)).shape == (5, 10)
+
+
+def test_settings_of_a_composition(tmp_path):
+    config = RunConfig("digits", "paper", tmp_path, algorithm="SAM+Coral").resolved()
+    assert config.algorithm == "coral+sam"
+    assert config.hyperparameters["rho"] == 0.05
+    assert config.hyperparameters["gamma"] == 1.0
+    assert config.seed == RunConfig("digits", "paper", tmp_path, algorithm="coral+sam").resolved().seed
+    assert config.seed != RunConfig("digits", "paper", tmp_path, algorithm="coral").resolved().seed
+    again = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
+    assert again.resolved() == config
+    with pytest.raises(ConfigError, match=r"no hyperparameter beta; there are lr, .*gamma, rho"):
+        RunConfig("digits", "paper", tmp_path, algorithm="coral+sam", hyperparameters={"beta": 1}).resolved()
+    with pytest.raises(ConfigError, match="SAM climbs the one loss"):
+        RunConfig("digits", "paper", tmp_path, algorithm="dann+sam").resolved()

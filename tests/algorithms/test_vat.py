@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from making import batch_for, make, noise_for, train_points
+from test_mixup import clear
+from torch.nn import functional
+
+from swad.algorithms.vat import unit
+
+
+def divergence(p, q):
+    """KL, image by image and class by class."""
+    total = []
+    for one, other in zip(p.tolist(), q.tolist(), strict=True):
+        logs = [torch.tensor(z, dtype=torch.float64).log_softmax(0).tolist() for z in (one, other)]
+        total.append(sum(2.718281828459045**a * (a - b) for a, b in zip(*logs, strict=True)))
+    return total
+
+
+def twin_direction(algorithm, batch, noise, xi):
+    """The power step in double precision throughout."""
+    network = copy.deepcopy(algorithm.predictor).double()
+    images = batch.images.double()
+    d = noise["direction"].double()
+    d = d / d.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    change = (xi * d).requires_grad_()
+    p = network(images).softmax(1).detach()
+    # Of the divergence from a fixed p only the cross term has a gradient.
+    cross = -(p * network(images + change).log_softmax(1)).sum()
+    (gradient,) = torch.autograd.grad(cross, change)
+    return gradient / gradient.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+
+
+def cosines(one, other):
+    return functional.cosine_similarity(one.double().flatten(1), other.double().flatten(1))
+
+
+def adversary(algorithm, batch, noise):
+    return algorithm._adversary(batch.images, noise, None, algorithm.predict(batch.images).detach())
+
+
+def test_the_direction_is_that_of_double_precision():
+    algorithm = make("vat")
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    found = adversary(algorithm, batch, noise)
+    assert found.flatten(1).norm(dim=1).tolist() == pytest.approx([1.0] * 12, rel=1e-5)
+    assert cosines(found, twin_direction(algorithm, batch, noise, 0.1)).min() > 0.999
+    # ... and nearly that of an infinitely short step.
+    assert cosines(found, twin_direction(algorithm, batch, noise, 1e-6)).mean() > 0.99
+    # With the paper's step, single precision finds no more than chance.
+    short = make("vat", xi=1e-6)
+    assert cosines(adversary(short, batch, noise), twin_direction(short, batch, noise, 1e-6)).min() < 0.9
+
+
+def test_the_direction_is_found_in_full_precision_under_autocast():
+    algorithm = make("vat")
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = algorithm.predict(batch.images).detach()
+        found = algorithm._adversary(batch.images, noise, None, rough)
+        assert torch.is_autocast_enabled("cpu")
+    assert found.dtype is torch.float32
+    assert cosines(found, adversary(algorithm, batch, noise)).min() > 0.9999
+
+
+def test_predictions_move_more_along_it_than_along_others():
+    algorithm = make("vat")
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    found = adversary(algorithm, batch, noise)
+    with torch.no_grad():
+        clean = algorithm.predict(batch.images)
+        along, across = (
+            torch.tensor(divergence(clean, algorithm.predict(batch.images + 0.5 * unit(r))))
+            for r in (found, noise["direction"])
+        )
+    assert (along > 3 * across).all()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_loss_by_hand(dropout):
+    algorithm = make("vat", eps=2.0, alpha=3.0, dropout=dropout)
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    keep = noise.get("keep")
+
+    @torch.no_grad()
+    def scores(images):
+        network = algorithm.predictor
+        features = network.forward_head(network.forward_features(images), pre_logits=True)
+        return network.head(features if keep is None else features * keep)
+
+    clean = scores(batch.images)
+    direction = algorithm._adversary(batch.images, noise, keep, clean)
+    want = functional.cross_entropy(clean, batch.labels).item()
+    moved = scores(batch.images + 2 * direction)
+    want += 3 * sum(divergence(clean, moved)) / 12
+    assert algorithm.loss(batch, noise).item() == pytest.approx(want, rel=1e-4)
+
+
+def test_the_clean_prediction_is_held_fixed():
+    """Gradients of the divergence come through the moved images alone."""
+    algorithm = make("vat", alpha=5.0)
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    parameters = list(algorithm.parameters())
+    mine = torch.autograd.grad(algorithm.loss(batch, noise), parameters)
+    clean = algorithm.predict(batch.images)
+    moved = batch.images + adversary(algorithm, batch, noise)
+    p = clean.softmax(1).detach()
+    cross = -(p * algorithm.predict(moved).log_softmax(1)).sum(1).mean()
+    want = torch.autograd.grad(functional.cross_entropy(clean, batch.labels) + 5 * cross, parameters)
+    for one, other in zip(mine, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_lengths_of_tiny_and_absent_vectors():
+    rows = torch.tensor([[3e-30, 4e-30], [0.0, 0.0], [3.0, 4.0]])
+    assert unit(rows).tolist() == [pytest.approx([0.6, 0.8]), [0, 0], pytest.approx([0.6, 0.8])]
+
+
+def test_predictions_come_to_hold_still():
+    """Points at distance √2 from the line between the classes, which ε = 1 does not cross."""
+    points, _ = clear(torch.Generator().manual_seed(1000))
+    points = points.flatten(0, 1)[:, None, None]
+    moves = {}
+    for name in ("erm", "vat"):
+        network = train_points(name, clear, steps=100).predictor
+        slope = network.head.weight[1] - network.head.weight[0]
+        away = -(slope / slope.norm()).detach() * network(points).diff(dim=1).sign()
+        with torch.no_grad():
+            moved = network(points + away[:, None, None]).softmax(1)
+            moves[name] = (network(points).softmax(1) - moved).abs().amax(1)
+    assert moves["vat"].mean() < moves["erm"].mean()

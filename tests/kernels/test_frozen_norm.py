@@ -1,0 +1,119 @@
+"""The fused operation against the modules it stands for. Without a GPU, Triton's interpreter runs the kernels."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from timm.models import resnet
+from torch import nn
+
+from swad import networks
+from swad.folding import fuse, unfold
+
+pytest.importorskip("triton", reason="needs triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+runs_kernels = pytest.mark.skipif(
+    not (INTERPRETED or torch.cuda.is_available()), reason="needs a GPU or Triton's interpreter"
+)
+
+
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run as they are")
+def test_everything_below_in_the_interpreter():
+    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-3000:]
+    assert "passed" in result.stdout
+
+
+def layer(groups: int, kernel: int, channels: int = 12) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(8, channels, kernel, 2, kernel // 2, groups=groups, bias=False)
+    norm = nn.BatchNorm2d(channels).eval()
+    for tensor, low, high in ((norm.weight, 0.5, 1.5), (norm.bias, -1, 1), (norm.running_var, 0.5, 1.5)):
+        nn.init.uniform_(tensor, low, high)
+    nn.init.uniform_(norm.running_mean, -1, 1)
+    return conv.to(DEVICE), norm.to(DEVICE)
+
+
+@runs_kernels
+@pytest.mark.parametrize(
+    ("act", "shortcut", "uses"),
+    [("none", False, 1), ("none", True, 2), ("relu", False, 1), ("relu", True, 2), ("relu6", False, 2)],
+)
+@pytest.mark.parametrize(("groups", "kernel", "channels"), [(1, 3, 12), (4, 3, 12), (1, 1, 160)])
+def test_values_and_gradients_are_those_of_the_modules(act, shortcut, groups, kernel, channels, uses):
+    from swad.kernels.frozen_norm import conv_norm_act
+
+    conv, norm = layer(groups, kernel, channels)
+    plain = copy.deepcopy((conv, norm))
+    images = torch.randn(3, 8, 9, 7, device=DEVICE)
+    added = torch.randn(3, channels, 5, 4, device=DEVICE) if shortcut else None
+    weights = [torch.randn(3, channels, 5, 4, device=DEVICE) for _ in range(2)]
+
+    mine = [t.clone().requires_grad_() if t is not None else None for t in (images, added)]
+    y, twin = conv_norm_act(mine[0], conv, norm, act, mine[1], torch.float32)
+    ((y * weights[0]).sum() + (twin * weights[1]).sum() * (uses == 2)).backward()
+
+    theirs = [t.clone().requires_grad_() if t is not None else None for t in (images, added)]
+    wanted = plain[1](plain[0](theirs[0])) + (0 if theirs[1] is None else theirs[1])
+    wanted = {"none": lambda t: t, "relu": torch.relu, "relu6": nn.functional.relu6}[act](wanted)
+    (wanted * (weights[0] + weights[1] * (uses == 2))).sum().backward()
+
+    close = {"rtol": 1e-3, "atol": 1e-3}
+    torch.testing.assert_close(y, wanted, **close)
+    torch.testing.assert_close(mine[0].grad, theirs[0].grad, **close)
+    if shortcut:
+        torch.testing.assert_close(mine[1].grad, theirs[1].grad, **close)
+    for one, other in ((conv.weight, plain[0].weight), (norm.weight, plain[1].weight), (norm.bias, plain[1].bias)):
+        torch.testing.assert_close(one.grad, other.grad, **close)
+
+
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name in ("Bottleneck", "BasicBlock"):  # small enough for the interpreter
+        block = getattr(resnet, name)
+        model = resnet.ResNet(block, (2, 1, 1, 1), num_classes=5, channels=(8, 8, 8, 8))
+        networks.freeze_statistics(model)
+    else:
+        model = networks.build(name, 5)
+    for norm in networks.batch_norms(model):
+        norm.running_mean.normal_(0, 0.2)
+        norm.running_var.uniform_(0.5, 1.5)
+    return model.to(DEVICE, memory_format=torch.channels_last).train()
+
+
+@runs_kernels
+@pytest.mark.parametrize(
+    "name", ["Bottleneck", "BasicBlock", *(() if INTERPRETED else ("resnet50", "mobilenetv2_100"))]
+)
+def test_networks_keep_their_function_and_their_gradients(name, monkeypatch):
+    plain, images = network(name), torch.randn(2, 3, 32, 32, device=DEVICE)
+    fused = copy.deepcopy(plain)
+    n = len(networks.batch_norms(plain))
+    with monkeypatch.context() as patch:
+        # Fused in full precision, where a difference cannot hide behind rounding.
+        patch.setattr(torch, "is_autocast_enabled", lambda device: True)
+        patch.setattr(torch, "get_autocast_dtype", lambda device: torch.float32)
+        assert fuse(fused, images) == n
+        for model in (plain, fused):
+            model(images).square().sum().backward()
+        torch.testing.assert_close(fused(images), plain(images), rtol=1e-3, atol=1e-3)
+    scale = max(p.grad.abs().max().item() for p in plain.parameters())
+    for (key, mine), theirs in zip(fused.named_parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, rtol=1e-2, atol=1e-3 * scale), key
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        torch.testing.assert_close(fused(images), plain(images), rtol=0.1, atol=0.1)
+        copied = copy.deepcopy(fused)
+        for parameter in copied.parameters():
+            parameter.data.zero_()
+        assert not copied(images).any()
+    # Without mixed precision nothing is fused, and in evaluation everything is as it was.
+    torch.testing.assert_close(fused(images), plain(images), rtol=1e-4, atol=1e-4)
+    assert torch.equal(fused.eval()(images), plain.eval()(images))
+    unfold(fused)
+    assert not any("forward" in module.__dict__ for module in fused.modules())
