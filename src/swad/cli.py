@@ -151,8 +151,11 @@ def train(
         int | None, typer.Option(help="CPU threads of a run; the last bits depend on it.", rich_help_panel=MACHINE)
     ] = None,
     jobs: Annotated[
-        int, typer.Option(help="Runs side by side, each on its share of the cores.", rich_help_panel=MACHINE)
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Runs side by side. Default: on a GPU as many as are found to pay, else 1.", rich_help_panel=MACHINE
+        ),
+    ] = None,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=TRAINING)] = None,
     erm: Annotated[
         bool, typer.Option(help="Also report the live weights, best and last.", rich_help_panel=MEASURING)
@@ -291,7 +294,7 @@ def report(
 
 @app.command()
 def flatness(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of runs.")],
     weights: Annotated[
         str, typer.Option(help="Which weights, e.g. erm_best,swa,swad or the step 2500; the first is compared with.")
     ] = "",
@@ -343,7 +346,7 @@ def flatness(
 
 @app.command()
 def surface(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of runs.")],
     corners: Annotated[
         str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or erm_best,swa,swad. Default: three snapshots.")
     ] = "",

@@ -8,8 +8,9 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,18 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from swad.display import Bars, Show, Watcher
+from swad.pace import Pace
 
 if TYPE_CHECKING:
     from swad.config import RunConfig
     from swad.results import RunResult
 
 
-def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
-    """Train one run after the other, or `jobs` side by side in processes of their own, and show how it goes."""
+def train_all(configs: Sequence[RunConfig], jobs: int | None = 1) -> list[RunResult]:
+    """Train one run after the other, or `jobs` side by side in processes of their own, and show how it goes.
+
+    None: as many as are found to pay on a GPU, one on the CPU.
+    """
     from swad.run import train
     from swad.run_folder import outcome
 
@@ -33,17 +38,22 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     show = Bars(len(configs), console) if console.is_terminal else Show(len(configs))
     with show:
         rest = [config for config in configs if outcome(config) is None]
-        if min(jobs, len(rest)) > 1:
+        finds_out = jobs is None and all(config.device.startswith("cuda") for config in rest)
+        most = len(rest) if finds_out else min(jobs or 1, len(rest))
+        if most > 1:
             for config in configs:
                 if config not in rest:
                     train(config, progress=Watcher(config.name, show))  # finished before: answers at once
-            _side_by_side(rest, min(jobs, len(rest)), show)
+            _side_by_side(rest, most, show, Pace(most) if finds_out else None)
             return [train(config) for config in configs]
         return [train(config, progress=Watcher(config.name, show)) for config in configs]
 
 
-def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show) -> None:
-    """Small networks do not fill the cores: several runs with a share of them each are faster than one with all."""
+def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pace | None = None) -> None:
+    """Small networks do not fill the machine: several runs with a share of it each are faster than one with all.
+
+    With a `pace` one run begins alone, and others join it as long as that pays.
+    """
     from swad.run import Interrupted
 
     context = multiprocessing.get_context("spawn")
@@ -51,17 +61,22 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show) -> None:
     for task in (*configs, *[None] * jobs):
         tasks.put(task)
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    workers = [context.Process(target=_work, args=(tasks, events, threads)) for _ in range(jobs)]
-    with _deaf():
-        for worker in workers:
-            worker.start()
+    workers: list[Any] = []
+
+    def add_worker() -> None:
+        workers.append(context.Process(target=_work, args=(tasks, events, threads)))
+        with _deaf():
+            workers[-1].start()
+
+    for _ in range(jobs if pace is None else 1):
+        add_worker()
     trouble: BaseException | None = None
     stops: list[tuple[int, str]] = []
 
     def begin_nothing_new() -> None:
         while not tasks.empty():
             tasks.get()
-        for _ in workers:
+        for _ in range(jobs):
             tasks.put(None)
 
     while any(worker.is_alive() for worker in workers) or not events.empty():
@@ -83,6 +98,8 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show) -> None:
             begin_nothing_new()  # what is under way comes to its end
         else:
             getattr(show, kind)(*arguments)
+            if pace is not None:
+                _follow(pace, kind, arguments, add_worker, show)
     if stops and trouble is None:
         step, folder = max(stops)  # of those that were under way, the one that got furthest
         trouble = Interrupted(Path(folder), step)
@@ -90,6 +107,28 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show) -> None:
         trouble = _trouble("a training process was killed: run the same command again, with fewer --jobs", "")
     if trouble is not None:
         raise trouble
+
+
+def _follow(pace: Pace, kind: str, arguments: tuple[Any, ...], add_worker: Callable[[], None], show: Show) -> None:
+    now, known = time.monotonic(), len(pace.rates)
+    if kind in ("move", "evaluated"):
+        pace.moved(arguments[0], arguments[1], now)
+    elif kind == "end":
+        pace.ended(arguments[0])
+    if pace.runs < pace.limit and not _another_fits(pace.runs):
+        pace.limit = pace.runs
+    if pace.wants_more(now):
+        add_worker()
+    if len(pace.rates) > known:
+        show.note(pace.describe())
+
+
+def _another_fits(runs: int) -> bool:
+    """Whether the GPU has room for one more of what it holds."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return free > 1.2 * (total - free) / runs
 
 
 @contextmanager

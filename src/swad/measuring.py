@@ -87,7 +87,7 @@ class Measurer:
             part.name: EvalBatches(
                 part,
                 self._sources.pixels,
-                self._group or usual,
+                usual if self._group is None else self._group * max(1, usual // self._group),
                 n=n,
                 seed=config.seed,
                 rank=team.rank,

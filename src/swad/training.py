@@ -23,7 +23,7 @@ from swad.batches import Inputs, TrainBatches
 from swad.cached_batches import CachedBatches
 from swad.config import RunConfig
 from swad.domains import Sources
-from swad.engine import COMPILE, EAGER, Engine, choose
+from swad.engine import COMPILE, GRAPH, Engine, choose, has_triton
 from swad.feed import SegmentFeed
 from swad.folding import fold, fuse
 from swad.image_cache import ImageCache
@@ -155,14 +155,16 @@ class Training:
 
     def _engine(self, say: Callable[[str], None]) -> Engine:
         config, team = self.config, self.team
-        kind, reason = choose(config.engine, team.device, config.total, team.world, self.algorithm.uncapturable)
+        obstacle = "processes that talk to each other cannot be captured" if team.world > 1 else ""
+        fused = config.freeze_bn and config.precision == "bf16" and bool(networks.batch_norms(self.predictor))
+        kind, reason = choose(config.engine, team.device, config.total, fused, self.algorithm.uncapturable or obstacle)
         if reason:
             say(reason)
-        if kind != EAGER and config.freeze_bn and not self.batches.pixels.small:
+        if kind == COMPILE or (kind == GRAPH and fused and has_triton()):
             assert self.algorithm.image_shape is not None
-            patch = fold if kind == COMPILE else fuse
+            images = torch.zeros(2, *self.algorithm.image_shape, device=team.device).normal_()
             with self.autocast():
-                patch(self.predictor, torch.zeros(2, *self.algorithm.image_shape, device=team.device).normal_())
+                (fold if kind == COMPILE else fuse)(self.predictor, images)
         if kind == COMPILE:
             compiled = partial(torch.compile, dynamic=False)
             self.algorithm._features = compiled(self.algorithm._features)

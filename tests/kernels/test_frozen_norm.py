@@ -21,6 +21,11 @@ runs_kernels = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def _full_precision(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run as they are")
 def test_everything_below_in_the_interpreter():
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
