@@ -275,6 +275,11 @@ def test_doctor_tells_versions_and_devices(here):
         (["train", "digits", "--device", "tpu9"], "device must be"),
         (["train", "folder", "-d", ".", "--network", "small", "-t", "x"], "takes images of 28 to 33 pixels"),
         (["train", "folder"], "(--data)"),
+        (["train", "digits", "--algorithm", "corral"], "there is no algorithm 'corral'; there are arm, "),
+        (["train", "digits", "--algorithm", "coral+irm"], "only SAM goes over another algorithm, as in coral+sam"),
+        (["train", "digits", "--algorithm", "dann+sam"], "SAM climbs the one loss that a method steps on"),
+        (["train", "digits", "--algorithm", "dann", "--set", "rho=1"], "no hyperparameter rho; there are lr, batch"),
+        (["algorithms", "show", "corral"], "there is no algorithm 'corral'; there are arm, "),
         (["report", "."], "no run below ."),
         (["report", ".", "--format", "doc"], "--format is one of text, markdown, latex, csv; got 'doc'"),
         (["report", ".", "--select", "best"], "--select is one of iid, last, lodo"),
@@ -289,3 +294,30 @@ def test_errors_are_one_line_without_a_traceback(tmp_path, here, monkeypatch, ar
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir()), "nothing may be left behind"
+
+
+def test_algorithms_are_listed_and_shown(here):
+    from swad import algorithms
+
+    listing = here("algorithms").stdout
+    names = re.findall(r"^(\w+) +(?:19|20)\d\d ", listing, re.MULTILINE)
+    assert tuple(names) == algorithms.names()
+    for words in ("2016", "own optimisers", "Foret et al.", "NAME+sam"):
+        assert words in listing
+    text = here("algorithms", "show", "DANN").stdout
+    for words in ("CE(h(z), y) - λ D", "Ganin et al.", "mlp_depth", "one of 3, 4, 5", "int 2^U(0, 3)", "0: as lr"):
+        assert words in text
+    both = here("algorithms", "show", "sam+coral").stdout
+    for words in ("same mean and covariance", "worst point nearby", "gamma", "rho", "0.05"):
+        assert words in both
+
+
+def test_a_composition_trains_under_its_own_name(here, tmp_path):
+    options = ["-t", "paper", "--steps", "4", "--evaluate-every", "2", "-o", tmp_path, "--set", "batch_size=2"]
+    text = here("train", "digits", *options, "--algorithm", "SAM+CORAL", "--set", "rho=0.1").stdout
+    config = json.loads((tmp_path / "digits" / "coral+sam" / "paper-0" / "config.json").read_text())
+    assert config["algorithm"] == "coral+sam"
+    assert config["hyperparameters"]["rho"] == 0.1
+    assert "CORAL + SAM + SWAD" in text
+    here("report", tmp_path, "--figures", tmp_path / "figures", "--figure-formats", "svg")
+    assert list((tmp_path / "figures").iterdir())

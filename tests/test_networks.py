@@ -139,3 +139,32 @@ def test_real_weights():
     with torch.no_grad():
         torch.testing.assert_close(networks.features(model, x), networks.features(plain.eval(), x))
     timm.create_model("mobilenetv2_100", num_classes=7).load_state_dict(model.state_dict(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "maps"),
+    [
+        (networks.SMALL, 28, [(12, 14, 14), (24, 14, 14)]),
+        ("test_resnet", 64, [(32, 16, 16), (48, 8, 8), (192, 4, 4), (96, 2, 2)]),
+        ("test_efficientnet", 64, [(24, 16, 16), (32, 8, 8), (48, 4, 4), (64, 2, 2)]),
+        ("test_convnext", 64, [(24, 16, 16), (32, 8, 8), (48, 4, 4), (64, 2, 2)]),
+        ("test_vit", 160, [(101, 64)] * 4),
+    ],
+)
+def test_stages_are_where_maps_get_coarser(name, size, maps):
+    model = networks.build(name, 5).eval()
+    seen = []
+    for stage in networks.stages(model):
+        stage.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape[1:])))
+    model(images(1, size))
+    assert seen == maps
+
+
+def test_a_vits_stages_are_quarters_of_its_blocks():
+    model = networks.build("test_vit", 5)
+    assert [list(model.blocks).index(stage) for stage in networks.stages(model)] == [1, 2, 4, 5]
+
+
+def test_networks_without_stages_say_so():
+    with pytest.raises(NetworkError, match="Linear names no stages of its own"):
+        networks.stages(torch.nn.Linear(2, 2))

@@ -46,7 +46,7 @@ _HOMES = {
     "iid_max": "segments",
     "update_bn": "batchnorm",
 }
-_MODULES = {"ablations", "checkpoint", "integrations"}
+_MODULES = {"ablations", "checkpoint", "flatness", "integrations"}
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",

@@ -20,8 +20,29 @@ def configs(output: Path, trials: int = 2, steps: int | None = None, device: str
             trial=trial,
             steps=steps,
             averages=("swad", "swa", "ema"),
+            snapshots=_marks(steps or datasets.get("digits").defaults.steps),
             device=device,
         )
         for trial in range(trials)
         for target in datasets.get("digits").domains
     ]
+
+
+def look(config: RunConfig) -> None:
+    """Measure the flatness of ERM and SWAD, and the plane through three weights, of one run: coarsely, in seconds."""
+    from swad.flatness import lab
+    from swad.flatness.commands import following
+    from swad.flatness.of_runs import open_run
+
+    run = open_run(config.output)
+    coarse = lab.Measuring(radii=tuple(4.0 * k for k in range(7)), directions=16, images=80)
+    with following(f"{run.name}: flatness") as progress:
+        lab.flatness(run, ["erm_best", "swa", "swad"], coarse, device=config.device, progress=progress)
+    if len(run.snapshots) >= 3:
+        with following(f"{run.name}: loss surface") as progress:
+            lab.surface(run, steps=11, images=80, device=config.device, progress=progress)
+
+
+def _marks(steps: int) -> tuple[int, ...]:
+    """Three updates of the stretch that SWAD averages here, well before the weights of the end have settled."""
+    return tuple(sorted({max(1, steps * share // 100) for share in (20, 30, 40)}))

@@ -4,7 +4,7 @@ With frozen statistics a batch norm is ``y = s·x + t`` per channel, ``s = γ / 
 convolution is linear, so ``bn(conv(x, W)) = conv(x, s·W) + t``: the multiplication moves from every activation to the
 weights, and the gradient of ``s`` no longer needs the activations, which saves a pass over each and the memory to keep
 it. Gradients reach ``W``, ``γ`` and ``β`` through the same expression; names, values and shapes of the parameters are
-untouched. In evaluation mode everything is computed as before.
+untouched. In evaluation mode only what is fused (below) is computed otherwise than before.
 
 `fold` writes it as that expression, for a compiler to make fast. `fuse` does convolution, shift, shortcut and ReLU in
 one kernel where mixed precision is on (`swad.kernels.frozen_norm`): nothing needs to be compiled.
@@ -136,14 +136,14 @@ class _Layer(_Forward):
         self.conv, self.norm, self.act, self._fused = conv, norm, "none", fused
 
     @property
-    def folded(self) -> bool:
-        """Whether the batch norm is in the convolution: in training."""
-        return self.conv.training
+    def fused(self) -> bool:
+        """Whether batch norm and activation are in the convolution: in mixed precision."""
+        return self._fused and torch.is_autocast_enabled(self.conv.weight.device.type)
 
     @property
-    def fused(self) -> bool:
-        """Whether shift and activation are too: in training in mixed precision."""
-        return self._fused and self.folded and torch.is_autocast_enabled(self.conv.weight.device.type)
+    def folded(self) -> bool:
+        """Whether at least the scale is: in training."""
+        return self.conv.training or self.fused
 
     def __call__(self, images: Tensor) -> Tensor:
         conv = self.conv

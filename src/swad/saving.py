@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad import networks
+from swad import algorithms, networks
+from swad.algorithms._base import Algorithm
+from swad.algorithms._hyper import Hyperparameters, fill
 from swad.run_folder import write_whole
 
 
@@ -49,13 +51,26 @@ def read_card(path: Path | str) -> dict[str, Any]:
 
 
 def load_predictor(path: Path | str) -> nn.Module:
-    """Build the network a weights file belongs to, fill it, and set it to evaluation."""
+    """Build the predictor a weights file belongs to, as its algorithm wraps it, fill it, and set it to evaluation."""
     card = read_card(path)
-    model = networks.build(
+    network = networks.build(
         card["network"], len(card["classes"]), channels=card["input"]["channels"], freeze_bn=card["freeze_bn"]
     )
+    kind, hyperparameters = _algorithm(card)
+    model = kind.wrap(network, hyperparameters)
     model.load_state_dict(networks.read_safetensors(Path(path)))
     return model.eval()
+
+
+def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameters]:
+    kind = algorithms.get(card["algorithm"])
+    return kind, fill(kind.Hyperparameters, card["config"]["hyperparameters"])
+
+
+def _wrapped(card: Mapping[str, Any]) -> bool:
+    """Whether the algorithm predicts in another way than by the network alone."""
+    kind, _ = _algorithm(card)
+    return kind.wrap.__func__ is not Algorithm.wrap.__func__  # type: ignore[attr-defined]
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
@@ -97,6 +112,7 @@ def markdown(name: str, card: Mapping[str, Any]) -> str:
         f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_list(mean)}, deviation "
         f"{_list(std)}. Classes: {', '.join(card['classes'])}.",
         "",
+        *_grouping(card),
         "## Settings",
         "",
         "```json",
@@ -110,7 +126,7 @@ def markdown(name: str, card: Mapping[str, Any]) -> str:
 
 
 def _loading(name: str, card: Mapping[str, Any]) -> list[str]:
-    if card["network"] == networks.SMALL:
+    if _wrapped(card) or card["network"] == networks.SMALL:
         return ["from swad.saving import load_predictor", f'model = load_predictor("{name}")']
     channels = card["input"]["channels"]
     extra = "" if channels == 3 else f", in_chans={channels}"
@@ -120,6 +136,13 @@ def _loading(name: str, card: Mapping[str, Any]) -> list[str]:
         f'model = timm.create_model("{card["network"]}", num_classes={len(card["classes"])}{extra})',
         f'model.load_state_dict(load_file("{name}"))',
     ]
+
+
+def _grouping(card: Mapping[str, Any]) -> list[str]:
+    kind, hyperparameters = _algorithm(card)
+    group = kind.group(hyperparameters)
+    together = f"It predicts {group} images of one domain together: what it says of one depends on the others."
+    return [] if group is None else [together, ""]
 
 
 def _list(values: Any) -> str:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from contract_worker import STEPS, narrow, steps_of_one
+from contract_worker import STEPS, steps_of_one
 from making import CLASSES, SHAPE, batch_for, make, noise_for, update
 from torch import nn
 from torch.nn import functional
@@ -30,16 +30,11 @@ NAMES = (*algorithms.names(), "coral+sam", "group_dro+sam", "vat+sam")
 every = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small():
-    with narrow():
-        yield
-
-
 def early(name: str) -> dict[str, float]:
     """Settings that bring everything that changes on the way into the first steps."""
     fields = {one.name for one in dataclasses.fields(algorithms.get(name).Hyperparameters)}
-    wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3}
+    # ARM with a slim context network: as published it costs many times what all other methods do.
+    wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3, "context_width": 4}
     return {field: value for field, value in wanted.items() if field in fields}
 
 
@@ -401,8 +396,14 @@ def _of(what):
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
+@pytest.fixture(autouse=True)
+def _repeatable(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
 def on_gpu(name):
-    algorithm = make(name, dropout=0.5, **{**early(name), "lr": 0.1}).cuda()
+    algorithm = make(name, dropout=0.5, **{**early(name), "lr": 0.01}).cuda()
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:
             group["eps"] = 0.1  # Adam makes much of the rounding of tiny gradients
@@ -469,10 +470,10 @@ def test_a_graph_holds_a_step(name):
             for key, value in noise.items():
                 numbers[key].copy_(value)
             graph.replay()
-        torch.testing.assert_close(loss, twin_loss, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(loss, twin_loss, rtol=1e-2, atol=1e-3)
     assert any(len(held) == 3 for held in phases.values())
     for key, tensor in twin.state_dict().items():
-        torch.testing.assert_close(algorithm.state_dict()[key], tensor, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(algorithm.state_dict()[key], tensor, rtol=1e-2, atol=2e-3)
 
 
 def update_on_gpu(algorithm, batch, noise):

@@ -111,14 +111,17 @@ def test_networks_keep_their_function_and_their_gradients(name, monkeypatch):
     scale = max(p.grad.abs().max().item() for p in plain.parameters())
     for (key, mine), theirs in zip(fused.named_parameters(), plain.parameters(), strict=True):
         assert torch.allclose(mine.grad, theirs.grad, rtol=1e-2, atol=1e-3 * scale), key
+    exact = plain(images)
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        torch.testing.assert_close(fused(images), plain(images), rtol=0.1, atol=0.1)
+        for mode in (False, True):  # no further from full precision than mixed precision is without it
+            mine, theirs = ((model.train(mode)(images) - exact).norm() for model in (fused, plain))
+            assert mine <= 3 * theirs + 1e-2 * exact.norm()
         copied = copy.deepcopy(fused)
         for parameter in copied.parameters():
             parameter.data.zero_()
         assert not copied(images).any()
-    # Without mixed precision nothing is fused, and in evaluation everything is as it was.
+    # Without mixed precision nothing is fused.
     torch.testing.assert_close(fused(images), plain(images), rtol=1e-4, atol=1e-4)
-    assert torch.equal(fused.eval()(images), plain.eval()(images))
+    torch.testing.assert_close(fused.eval()(images), plain.eval()(images), rtol=1e-5, atol=1e-5)
     unfold(fused)
     assert not any("forward" in module.__dict__ for module in fused.modules())

@@ -1,6 +1,6 @@
 """The augmentation around its two matrix products: their weights before, everything about colour after.
 
-Call by call these are some sixty passes over memory. Here the weights of an axis are written once, and the pixels that
+Call by call these are dozens of passes over memory. Here the weights of an axis are written once, and the pixels that
 come out of the products are read twice: for the mean grey that contrast needs, and to be finished. Between reading and
 writing a pixel stays in registers, in float32. The numbers are those of `swad.augment`, which runs everywhere.
 """

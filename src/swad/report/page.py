@@ -17,6 +17,7 @@ from typing import Any
 
 from swad.records import RunData, find_runs
 from swad.report import figures, published, runs, tables
+from swad.report.flatness_page import flatness_sections, surface_sections
 from swad.selection import PER_RUN, SelectionError, select
 from swad.version import __version__
 
@@ -81,10 +82,11 @@ def write(
     split: str = "in",
     search_trial: int | None = None,
     title: str = "SWAD report",
+    flatness: Sequence[RunData] | None = None,
 ) -> Path:
     """Write the page for a folder of runs, or runs already read, and return its path."""
     found = find_runs(source) if isinstance(source, (str, os.PathLike)) else list(source)
-    text = build(found, method=method, split=split, search_trial=search_trial, title=title)
+    text = build(found, method=method, split=split, search_trial=search_trial, title=title, flatness=flatness)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # A browser that reloads while a run is being reported must never find half a page.
@@ -101,8 +103,12 @@ def build(
     split: str = "in",
     search_trial: int | None = None,
     title: str = "SWAD report",
+    flatness: Sequence[RunData] | None = None,
 ) -> str:
-    """Return the page as text. `method`, `split` and `search_trial` are those of `swad.selection.select`."""
+    """Return the page as text. `method`, `split` and `search_trial` are those of `swad.selection.select`.
+
+    `flatness` are the runs whose flatness and surfaces are shown, where they were measured; by default all.
+    """
     if not found:
         raise ValueError("a report needs one run at least, got none")
     made = tables.results(found, method, split=split, paper="all", search_trial=search_trial)
@@ -117,6 +123,8 @@ def build(
         facts=_facts(found, method),
         warnings=runs.warnings(found),
         experiments=experiments,
+        flatness=flatness_sections(found if flatness is None else flatness),
+        surfaces=surface_sections(found if flatness is None else flatness),
         timings=tables.timings(found),
         spent=_spent(found),
         common=_common(found),

@@ -194,11 +194,15 @@ def describe(run: RunData) -> str:
 def algorithm_name(algorithm: str) -> str:
     """Spell an algorithm as the paper does where the paper has it.
 
-    >>> algorithm_name("groupdro"), algorithm_name("my_method")
-    ('GroupDRO', 'my_method')
+    >>> algorithm_name("group_dro"), algorithm_name("coral+sam"), algorithm_name("my_method")
+    ('GroupDRO', 'CORAL + SAM', 'my_method')
     """
-    spellings = {row.name.lower(): row.name for number in (2, 3) for row in published.table(number).rows}
-    return spellings.get(algorithm.lower().replace("_", "-"), algorithm)
+
+    def plain(name: str) -> str:
+        return "".join(letter for letter in name.lower().replace("π", "pi") if letter.isalnum())
+
+    spellings = {plain(row.name): row.name for number in (2, 3) for row in published.table(number).rows}
+    return " + ".join(spellings.get(plain(part), part) for part in algorithm.split("+"))
 
 
 def method_name(algorithm: str, average: str | None) -> str:

@@ -1,0 +1,378 @@
+"""What one evaluation of perturbed weights costs, ours beside the obvious way, and that both give the same numbers.
+
+    python benchmarks/flatness.py                          # the CPU: a small network
+    python benchmarks/flatness.py --device cuda --json benchmarks/results/flatness-h200.json
+
+The obvious way copies the model, adds the direction to the copy, and evaluates it on all images: batch by batch from a
+DataLoader, with `.item()` after each. (It is given its directions; and its images decoded, where a loader of files
+decodes them anew for each of the paper's 1,200 evaluations.) Two rows take away what is slow about the loader. Ours is
+`swad.flatness.local`, from its call to its rows with intervals; on a GPU also with the evaluation captured in a graph.
+
+The network has random weights, with batch-norm statistics fitted to the images, which are noise. Before anything is
+timed, every way must give the same losses in the same directions at every radius (TF32 off; lower precision is
+reported, not asserted). Contenders are timed in interleaved rounds and medians reported, the obvious ways over a few
+directions, as every one takes them as long. "Forward" is the time of the forward passes alone, by the same means; its
+share of the whole is what is left to gain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import datetime
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import swad
+from swad.flatness import captured, image_losses, local
+from swad.flatness.directions import Directions
+from swad.flatness.weights import Weights
+
+OBVIOUS = "deepcopy, add, DataLoader"
+RADII = (5.0, 10.0, 20.0, 40.0)
+FEW = 2
+"""Directions that the obvious ways are given."""
+SAME = 1e-3
+"""Largest relative difference of a loss that counts as the same; what was found is in the table."""
+
+Images = dict[str, tuple[Tensor, Tensor]]
+
+
+@dataclass
+class Setting:
+    """What all contenders are given."""
+
+    model: nn.Module
+    images: Images
+    batch_size: int
+    n_directions: int
+    radii: tuple[float, ...]
+    device: str
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        self.resident = {name: (x.to(self.device), y.to(self.device)) for name, (x, y) in self.images.items()}
+        with Weights(self.model) as weights:
+            drawn = Directions(weights, 0, antithetic=True, normalise="sphere")
+            self.directions = [[tensor.clone() for tensor in drawn[k]] for k in range(FEW)]
+
+
+@dataclass
+class Contender:
+    """`run` gives losses by domain (directions x radii); `forward` evaluates unperturbed weights, `at_once` of them."""
+
+    run: Callable[[], dict[str, Tensor]]
+    forward: Callable[[], object]
+    directions: int = FEW
+    at_once: int = 1
+    exact: bool = True
+
+
+# --- the obvious way ------------------------------------------------------------------------------------------------
+
+
+Batches = dict[str, Callable[[], Iterable[tuple[Tensor, Tensor]]]]
+
+
+def from_loader(images: Images, batch_size: int) -> Batches:
+    """A DataLoader of each domain, as a training script has it."""
+    loaders = {name: DataLoader(TensorDataset(*pair), batch_size) for name, pair in images.items()}
+    return {name: lambda loader=loader: loader for name, loader in loaders.items()}
+
+
+def sliced(images: Images, batch_size: int) -> Batches:
+    """Slices of one tensor of each domain: no copy on the host."""
+    return {
+        name: lambda x=x, y=y: zip(x.split(batch_size), y.split(batch_size), strict=True)
+        for name, (x, y) in images.items()
+    }
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Batches, device: str) -> dict[str, float]:
+    found = {}
+    for name, some in batches.items():
+        total, n = 0.0, 0
+        for x, y in some():
+            total += functional.cross_entropy(model(x.to(device)), y.to(device), reduction="sum").item()
+            n += len(y)
+        found[name] = total / n
+    return found
+
+
+def obvious(setting: Setting, images: Batches) -> Contender:
+    def run() -> dict[str, Tensor]:
+        model = setting.model
+        evaluate(model, images, setting.device)
+        losses: dict[str, list[list[float]]] = {name: [] for name in images}
+        for direction in setting.directions:
+            rows: dict[str, list[float]] = {name: [] for name in images}
+            for radius in setting.radii:
+                twin = copy.deepcopy(model)
+                with torch.no_grad():
+                    for parameter, tensor in zip(twin.parameters(), direction, strict=True):
+                        parameter.add_(radius * tensor)
+                for name, loss in evaluate(twin, images, setting.device).items():
+                    rows[name].append(loss)
+            for name, row in rows.items():
+                losses[name].append(row)
+        return {name: torch.tensor(table, dtype=torch.float64) for name, table in losses.items()}
+
+    return Contender(run, lambda: evaluate(setting.model, images, setting.device))
+
+
+def vectorised(setting: Setting) -> Contender:
+    """All radii of a direction at once, by vmap over the weights: convolutions become grouped ones."""
+    model = setting.model
+    names = [name for name, _ in model.named_parameters()]
+
+    def forward(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(model, (weights, buffers), (x,))
+
+    many = vmap(forward, in_dims=(0, None, None))
+    buffers = dict(model.named_buffers())
+
+    @torch.no_grad()
+    def losses_of(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, (pictures, labels) in setting.resident.items():
+            pieces = []
+            for x, y in zip(pictures.split(setting.batch_size), labels.split(setting.batch_size), strict=True):
+                scores = many(weights, buffers, x)
+                pieces.append(torch.stack([functional.cross_entropy(one, y, reduction="none") for one in scores]))
+            found[name] = torch.cat(pieces, 1).double().mean(1)
+        return found
+
+    def run() -> dict[str, Tensor]:
+        evaluate(model, sliced(setting.resident, setting.batch_size), setting.device)
+        radii = torch.tensor(setting.radii, device=setting.device)
+        rows = []
+        for direction in setting.directions:
+            moved = {
+                name: parameter.detach() + radii.view(-1, *[1] * parameter.ndim) * tensor
+                for name, parameter, tensor in zip(names, model.parameters(), direction, strict=True)
+            }
+            rows.append(losses_of(moved))
+        return {name: torch.stack([row[name] for row in rows]).cpu() for name in setting.resident}
+
+    stacked, _ = stack_module_state([model] * len(setting.radii))
+    return Contender(run, lambda: losses_of(stacked), at_once=len(setting.radii))
+
+
+# --- ours -----------------------------------------------------------------------------------------------------------
+
+
+def ours(
+    setting: Setting, graph: bool, channels_last: bool = False, bf16: bool = False, compiled: bool = False
+) -> Contender:
+    model = setting.model
+    if channels_last:
+        model = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    if compiled:
+        model.compile()
+    cast = (lambda: torch.autocast(setting.device, torch.bfloat16)) if bf16 else nullcontext
+    loss = image_losses(setting.resident, batch_size=setting.batch_size, autocast=cast, channels_last=channels_last)
+    loss_fn = captured(loss, model) if graph else loss
+
+    def run() -> dict[str, Tensor]:
+        flat = local(model, loss_fn, setting.radii, setting.n_directions)
+        assert flat.rows  # intervals and all
+        return flat.losses
+
+    @torch.no_grad()
+    def forward() -> None:
+        loss_fn(model)
+
+    contender = Contender(run, forward, setting.n_directions, exact=not bf16)
+    if graph:
+        run()
+        assert loss_fn.reason is None, loss_fn.reason
+    return contender
+
+
+def contenders(setting: Setting) -> dict[str, Contender]:
+    size, gpu = setting.batch_size, setting.device == "cuda"
+    found = {OBVIOUS: obvious(setting, from_loader(setting.images, size))}
+    found["the same, images in one tensor"] = obvious(setting, sliced(setting.images, size))
+    if gpu:
+        found["the same, images on the device"] = obvious(setting, sliced(setting.resident, size))
+    found["vmap over weights"] = vectorised(setting)
+    found["swad.flatness.local"] = ours(setting, graph=False)
+    if gpu:
+        found["... captured"] = ours(setting, graph=True)
+        found["... captured, channels last"] = ours(setting, graph=True, channels_last=True)
+        if setting.compiled:
+            found["... captured, channels last, compiled"] = ours(
+                setting, graph=True, channels_last=True, compiled=True
+            )
+        found["... captured, channels last, bf16"] = ours(setting, graph=True, channels_last=True, bf16=True)
+    return found
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def differences(setting: Setting) -> dict[str, float]:
+    """The largest relative difference of any loss to the obvious way's, in full single precision."""
+    with exact():
+        made = contenders(setting)
+        wanted = made[OBVIOUS].run()
+        found = {}
+        for name, contender in made.items():
+            losses = contender.run()
+            found[name] = max(
+                ((losses[domain][:FEW] - wanted[domain]).abs() / wanted[domain].abs()).max().item() for domain in wanted
+            )
+            assert not contender.exact or found[name] < SAME, f"{name} differs by {found[name]:.2g}"
+    return found
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+def seconds(function: Callable[[], object], device: str) -> float:
+    sync = torch.cuda.synchronize if device == "cuda" else lambda: None
+    sync()
+    begun = time.perf_counter()
+    function()
+    sync()
+    return time.perf_counter() - begun
+
+
+def measure(setting: Setting, rounds: int) -> dict[str, dict[str, object]]:
+    """Milliseconds per evaluation, of which forward, and peak memory."""
+    same = differences(setting)
+    made = contenders(setting)
+    peaks = {}
+    for name, contender in made.items():  # the warm-up
+        if setting.device == "cuda":
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        contender.run()
+        contender.forward()
+        if setting.device == "cuda":
+            peaks[name] = (torch.cuda.max_memory_allocated() - before) / 2**20
+    whole: dict[str, list[float]] = {name: [] for name in made}
+    forward: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(rounds):
+        for name, contender in made.items():
+            evaluations = 1 + contender.directions * len(setting.radii)
+            whole[name].append(seconds(contender.run, setting.device) / evaluations)
+            forward[name] += [seconds(contender.forward, setting.device) / contender.at_once for _ in range(3)]
+    rows: dict[str, dict[str, object]] = {}
+    for name in made:
+        ms, alone = statistics.median(whole[name]) * 1e3, statistics.median(forward[name]) * 1e3
+        rows[name] = {
+            "ms": ms,
+            "times_faster": statistics.median(whole[OBVIOUS]) * 1e3 / ms,
+            "forward_ms": alone,
+            "forward_share": alone / ms,
+            "difference": same[name],
+            "peak_mib": peaks.get(name),
+        }
+    return rows
+
+
+def prepare(arguments: argparse.Namespace, device: str) -> Setting:
+    torch.manual_seed(0)
+    small = arguments.network == "small"
+    size = 28 if small else arguments.size
+    n = arguments.images or (480 if device == "cpu" else 1024)
+    if small:
+        from swad.networks import build
+
+        model = build("small", 10, channels=3, freeze_bn=False)
+    else:
+        import timm
+
+        model = timm.create_model(arguments.network, pretrained=False, num_classes=7)
+    sizes = {"seen": n - n // 4, "unseen": n // 4}
+    images = {name: (torch.randn(k, 3, size, size), torch.randint(7, (k,))) for name, k in sizes.items()}
+    model = model.to(device).eval()
+    swad.update_bn([x.to(device) for pictures, _ in images.values() for x in pictures.split(128)], model)
+    return Setting(
+        model, images, arguments.batch_size, arguments.directions, arguments.radii, device, arguments.compile
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--network", help="small, or a timm name; left out: small on a CPU, mobilenetv2_100 on a GPU")
+    parser.add_argument("--images", type=int, help="left out: 480 on a CPU, 1024 on a GPU")
+    parser.add_argument("--size", type=int, default=224, help="rows and columns of an image")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--directions", type=int, help="left out: 8 on a CPU, 24 on a GPU")
+    parser.add_argument("--radii", type=lambda text: tuple(map(float, text.split(","))), default=RADII)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--compile", action="store_true", help="on a GPU, also with the network compiled: a minute more"
+    )
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
+    device = arguments.device
+    arguments.network = arguments.network or ("small" if device == "cpu" else "mobilenetv2_100")
+    arguments.directions = arguments.directions or (8 if device == "cpu" else 24)
+    setting = prepare(arguments, device)
+    rows = measure(setting, arguments.rounds)
+    n = sum(len(labels) for _, labels in setting.images.values())
+    shape = "×".join(map(str, next(iter(setting.images.values()))[0].shape[1:]))
+    weights = sum(p.numel() for p in setting.model.parameters()) / 1e6
+    print(
+        f"{device}: {arguments.network}, {weights:.1f} M parameters, {n} images of {shape}, batches of "
+        f"{arguments.batch_size}, {setting.n_directions} directions (obvious ways: {FEW}), {len(setting.radii)} radii, "
+        f"{torch.get_num_threads()} CPU threads, torch {torch.__version__}"
+    )
+    print(
+        f"\n{'per evaluation':36}{'ms':>9}{'× faster':>10}{'forward ms':>12}{'share':>8}{'differs':>10}{'peak MiB':>10}"
+    )
+    for name, row in rows.items():
+        peak = f"{row['peak_mib']:10.0f}" if row["peak_mib"] is not None else ""
+        print(
+            f"{name:36}{row['ms']:9.2f}{row['times_faster']:10.2f}{row['forward_ms']:12.2f}"
+            f"{row['forward_share']:8.0%}{row['difference']:10.1e}{peak}"
+        )
+    if arguments.json:
+        report = {
+            "date": datetime.date.today().isoformat(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "cpu_threads": torch.get_num_threads(),
+            "cpu_count": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+            "command": f"python benchmarks/flatness.py --device {device}",
+            "network": arguments.network,
+            "images": n,
+            "image": shape,
+            "batch_size": arguments.batch_size,
+            "directions": setting.n_directions,
+            "radii": list(setting.radii),
+            "rows": rows,
+        }
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        print(f"\nwrote {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()

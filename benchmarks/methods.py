@@ -1,0 +1,223 @@
+"""What a step of every method costs beside ERM's, in time and memory.
+
+    python benchmarks/methods.py                                     # the CPU, and a GPU where there is one
+    python benchmarks/methods.py --device cuda --network resnet50 --json benchmarks/results/methods-h200.json
+    python benchmarks/methods.py --methods coral,coral+sam           # some, beside ERM
+
+A step is loss, backward and optimiser on 3 domains of 32 images that are already there: on a CPU the small network with
+28 pixels in fp32 on one thread, as a run on small images takes it; on a GPU any network of timm with random weights and
+224 pixels in bf16, call by call (eager) and as a CUDA graph. A method whose steps differ (DANN's turns) counts by the
+mean of four in a row. Medians are reported; on a CPU rounds are interleaved, so that the ratios hold on a machine that
+does other things too. On a GPU methods come one after the other: their graphs would not fit all at once.
+
+Peak memory is what steps add to a process that has loaded everything (CPU), and what torch allocated, weights included
+(GPU, eager); each method in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import gc
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from swad import algorithms, networks
+from swad.algorithms._base import Algorithm, Stepping
+from swad.algorithms._hyper import fill
+from swad.batches import Batch
+from swad.engine import EAGER, GRAPH, Engine
+
+DOMAINS, PER_DOMAIN, CLASSES = 3, 32, 7
+IN_A_ROW = 4
+"""Steps timed together: a multiple of the turns of every method with its defaults."""
+EXTRA = ("coral+sam",)
+
+Step = Callable[[int], object]
+
+
+def build(
+    name: str, device: str, network: str, per_domain: int = PER_DOMAIN
+) -> tuple[Algorithm, torch.Tensor, torch.Tensor, Stepping]:
+    """A method in training, a batch for it, and how it steps."""
+    torch.manual_seed(0)
+    kind = algorithms.get(name)
+    small, size = (network == networks.SMALL), 28 if network == networks.SMALL else 224
+    own = fill(kind.Hyperparameters, {"batch_size": per_domain})
+    algorithm = kind(networks.build(network, CLASSES), own, DOMAINS)
+    layout = torch.contiguous_format if small else torch.channels_last
+    algorithm.to(memory_format=layout).to(device).train()
+    algorithm.image_shape = (3, size, size)
+    images = torch.randn(kind.views * DOMAINS * per_domain, 3, size, size, device=device).to(memory_format=layout)
+    if kind.views > 1:
+        images = images.view(kind.views, -1, 3, size, size)
+    labels = torch.randint(CLASSES, (DOMAINS * per_domain,), device=device)
+    on_gpu = device == "cuda"
+    how = Stepping(lambda: torch.autocast("cuda", torch.bfloat16)) if on_gpu else Stepping(nullcontext)
+    return algorithm, images, labels, how
+
+
+def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, how: Stepping, engine: str) -> Step:
+    """A step by its number, noise and phases included, as `engine` makes it."""
+    generator = torch.Generator(labels.device)
+    refused: list[str] = []
+    made = Engine(
+        engine, lambda step, _, noise: algorithm.update(Batch(step, images, labels), noise, how), refused.append
+    )
+
+    def step(number: int) -> object:
+        phase = algorithm.phase(number)
+        if number > 1 and phase != algorithm.phase(number - 1):
+            algorithm.enter(phase)
+        return made(number, phase, {}, algorithm.noise(generator.manual_seed(number), number))[0]
+
+    step.refused = refused  # type: ignore[attr-defined]
+    return step
+
+
+def measure_times(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
+    """Median seconds per step of each method; or why the engine cannot make it."""
+    able = [name for name in names if engine == EAGER or not algorithms.get(name).uncapturable]
+    together = [able] if device == "cpu" else [[name] for name in able]
+    found: dict[str, object] = {}
+    for some in together:
+        found |= _rounds(some, device, network, engine, rounds)
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return found
+
+
+def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
+    steps = {name: make_step(*build(name, device, network), engine) for name in names}
+    sync = torch.cuda.synchronize if device == "cuda" else lambda: None
+    counts = dict.fromkeys(steps, 0)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for k in range(rounds + 3):
+        for name, step in steps.items():
+            sync()
+            begun = time.perf_counter()
+            for _ in range(IN_A_ROW):
+                counts[name] += 1
+                step(counts[name])
+            sync()
+            if k >= 3:
+                times[name].append((time.perf_counter() - begun) / IN_A_ROW)
+    found: dict[str, object] = {name: statistics.median(values) for name, values in times.items()}
+    for name, step in steps.items():
+        if step.refused:  # type: ignore[attr-defined]
+            found[name] = step.refused[0]  # type: ignore[attr-defined]
+    return found
+
+
+def measure_memory(names: Sequence[str], device: str, network: str) -> dict[str, float]:
+    """Peak MiB of a few steps, each method in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    peaks = {}
+    for name in names:
+        queue = context.SimpleQueue()
+        process = context.Process(target=_peak, args=(name, device, network, queue))
+        process.start()
+        peaks[name] = queue.get()
+        process.join()
+    return peaks
+
+
+def _peak(name: str, device: str, network: str, queue: object) -> None:
+    torch.set_num_threads(1)
+    _few(name, device, network, per_domain=2)  # whatever torch loads lazily
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is free but not given back would not be seen to be used again
+        before = _resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
+    _few(name, device, network)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM") - before
+    queue.put(peak / 2**20)  # type: ignore[attr-defined]
+
+
+def _few(name: str, device: str, network: str, per_domain: int = PER_DOMAIN) -> None:
+    step = make_step(*build(name, device, network, per_domain), EAGER)
+    for number in range(1, IN_A_ROW + 1):
+        step(number)
+
+
+def _resident(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+def table(names: Sequence[str], device: str, network: str, rounds: int) -> dict[str, dict[str, object]]:
+    """Measure everything on a device, and print it."""
+    engines = [EAGER, GRAPH] if device == "cuda" else [EAGER]
+    times = {engine: measure_times(names, device, network, engine, rounds) for engine in engines}
+    memory = measure_memory(names, device, network)
+    rows: dict[str, dict[str, object]] = {}
+    for name in names:
+        row = rows[name] = {"peak_mib": memory[name], "peak_x_erm": memory[name] / memory["erm"]}
+        for engine in engines:
+            seconds, plain = times[engine].get(name, algorithms.get(name).uncapturable), times[engine]["erm"]
+            if isinstance(seconds, float) and isinstance(plain, float):
+                row |= {f"{engine}_ms": seconds * 1e3, f"{engine}_x_erm": seconds / plain}
+            else:
+                row[engine] = seconds
+    print(
+        f"{'':12}"
+        + "".join(f"{f'{engine} ms':>12}{'x ERM':>8}" for engine in engines)
+        + f"{'peak MiB':>10}{'x ERM':>8}"
+    )
+    for name, row in rows.items():
+        cells = "".join(
+            f"{row[f'{engine}_ms']:12.2f}{row[f'{engine}_x_erm']:8.2f}" if f"{engine}_ms" in row else f"{'-':>12}{'':8}"
+            for engine in engines
+        )
+        notes = "".join(f"  {engine}: {row[engine]}" for engine in engines if engine in row)
+        print(f"{name:12}{cells}{row['peak_mib']:10.0f}{row['peak_x_erm']:8.2f}{notes}")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="left out: the CPU, and a GPU where there is one")
+    parser.add_argument("--network", default="mobilenetv2_100", help="of timm, for the GPU")
+    parser.add_argument("--methods", help="some, with commas; default: all, and coral+sam")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
+    chosen = arguments.methods.split(",") if arguments.methods else [*algorithms.names(), *EXTRA]
+    names = list(dict.fromkeys(["erm", *map(algorithms.canonical, chosen)]))
+    torch.set_num_threads(1)
+    devices = [arguments.device] if arguments.device else ["cpu"] + ["cuda"] * torch.cuda.is_available()
+    report: dict[str, object] = {
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpu_count": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": "python benchmarks/methods.py",
+        "network": {"cpu": networks.SMALL, "cuda": arguments.network},
+    }
+    for device in devices:
+        network = networks.SMALL if device == "cpu" else arguments.network
+        place = torch.cuda.get_device_name() if device == "cuda" else f"1 of {os.cpu_count()} cores"
+        print(f"\n{device}: {network}, {DOMAINS} x {PER_DOMAIN} images, {place}, torch {torch.__version__}")
+        report[device] = table(names, device, network, arguments.rounds)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        print(f"\nwrote {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()

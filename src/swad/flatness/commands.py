@@ -1,0 +1,430 @@
+"""What `swad flatness` and `swad surface` do: measure and show how far they are, print a table, draw."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from swad.display import _console
+from swad.flatness import lab
+from swad.flatness.lab import BOTH, Measuring
+from swad.flatness.neighbourhood import LocalFlatness
+from swad.flatness.of_runs import Subject, open_runs
+from swad.flatness.pairing import Comparison
+from swad.flatness.rows import Progress
+from swad.records import RunData, load_run
+from swad.report import figures, flatness_figures
+from swad.report import flatness as reading
+from swad.report.flatness import FlatCurve, RunFlatness
+from swad.report.tables import Cell, Row, Table
+from swad.run_folder import RunError
+
+AT_MOST = 7
+"""Radii in a printed table."""
+EVERY = 5.0
+"""Least seconds between two lines that say how far it is, where there is no terminal for a bar."""
+
+
+def show_flatness(
+    folders: Sequence[Path],
+    *,
+    weights: Sequence[str] = (),
+    measuring: Measuring | None = None,
+    worst_radii: Sequence[float] = (),
+    curvature: bool = False,
+    output: Path | None = None,
+    formats: Sequence[str] = ("svg", "pdf", "png"),
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+) -> list[Path]:
+    """Measure the flatness of some weights of some runs, print what came out, draw it, and say where it lies."""
+    subjects, left_out = open_runs(folders, data)
+    chosen = {subject.folder: _chosen(subject, weights, subjects) for subject in subjects}
+    for text in left_out:
+        _console().print(f"[yellow]note[/]: {text}", highlight=False)
+    return flatness_of_runs(
+        chosen,
+        measuring or Measuring(),
+        worst_radii=worst_radii,
+        curvature=curvature,
+        place=output if output is not None else Path(folders[0]) / "figures",
+        formats=formats,
+        device=device,
+        workers=workers,
+        data=data,
+    )
+
+
+def flatness_of_runs(
+    weights: Mapping[Path, Sequence[str]],
+    measuring: Measuring,
+    *,
+    worst_radii: Sequence[float] = (),
+    curvature: bool = False,
+    place: Path,
+    stem: str = "flatness",
+    formats: Sequence[str] = ("svg", "pdf", "png"),
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+) -> list[Path]:
+    """The same for given weights of given run folders."""
+    subjects, _ = open_runs(list(weights), data)
+    options: dict[str, Any] = {"device": device, "workers": workers}
+    found: dict[Path, Comparison] = {}
+    kinds = {subject.folder: [subject.known(name) for name in weights[subject.folder]] for subject in subjects}
+    for number, subject in enumerate(subjects, start=1):
+        names = kinds[subject.folder]
+        shown = _counted(subject, number, len(subjects))
+        with following(f"{shown}: flatness") as progress:
+            found[subject.folder] = lab.flatness(subject, names, measuring, progress=progress, **options)
+        if worst_radii:
+            with following(f"{shown}: worst case") as progress:
+                lab.worst(subject, names, worst_radii, images=measuring.images, progress=progress, **options)
+        if curvature:
+            with following(f"{shown}: curvature") as progress:
+                lab.curved(subject, names, images=measuring.images, progress=progress, **options)
+    runs = [load_run(subject.folder) for subject in subjects]
+    read = [one for run in runs if (one := reading.flatness_of(run, kinds[run.path])) is not None]
+    console = _console()
+    written = draw_flatness(read, place, stem, formats)
+    written += print_flatness(console, read, merged(runs, found), place, formats)
+    if worst_radii:
+        console.print(worst_table(read).rich())
+        console.print("A lower bound: the true maximum within the radius is this or more.", style="dim")
+    if curvature:
+        console.print(curvature_table(read).rich())
+    _say_written(written, [subject.folder / "flatness.jsonl" for subject in subjects])
+    return written
+
+
+def show_surface(
+    folders: Sequence[Path],
+    *,
+    corners: Sequence[str] = (),
+    points: Sequence[str] | None = None,
+    steps: int = lab.GRID,
+    margin: float = lab.MARGIN,
+    images: int | None = 200,
+    output: Path | None = None,
+    stem: str = "surface",
+    formats: Sequence[str] = ("svg", "pdf", "png"),
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+) -> list[Path]:
+    """Measure the plane through three weights of some runs (two: the line), draw it, and say where it lies."""
+    subjects, left_out = open_runs(folders, data)
+    for subject in subjects:  # all faults of all runs before the first measurement of any
+        for name in corners or lab.default_corners(subject):
+            subject.file(name)
+    console = _console()
+    for text in left_out:
+        console.print(f"[yellow]note[/]: {text}", highlight=False)
+    shape = "line" if len(corners) == 2 else "plane"
+    for number, subject in enumerate(subjects, start=1):
+        shown = _counted(subject, number, len(subjects))
+        with following(f"{shown}: {shape}") as progress:
+            lab.surface(
+                subject, corners, points, steps=steps, margin=margin, images=images, device=device, workers=workers,
+                progress=progress,
+            )  # fmt: skip
+    runs = [load_run(subject.folder) for subject in subjects]
+    found = [one for run in runs if (one := reading.surfaces_of(run, shape)) is not None]
+    place = output if output is not None else Path(folders[0]) / "figures"
+    draw = flatness_figures.line_figure if shape == "line" else flatness_figures.surface_figure
+    written = save(draw(found), place, "line" if shape == "line" else stem, formats)
+    console.print(points_table(found).rich())
+    _say_written(written, [subject.folder / "surface.jsonl" for subject in subjects])
+    return written
+
+
+# ------------------------------------------------------------ drawing and printing
+
+
+def draw_flatness(found: Sequence[RunFlatness], place: Path, stem: str, formats: Sequence[str]) -> list[Path]:
+    """The figure of every data set: the mean over targets, and each target."""
+    written = []
+    datasets = dict.fromkeys(one.run.dataset for one in found)
+    for dataset in datasets:
+        groups = reading.by_target(one for one in found if one.run.dataset == dataset)
+        name = stem if len(datasets) == 1 else f"{stem}-{dataset}"
+        written += save(flatness_figures.flatness_figure(with_mean(groups)), place, name, formats)
+    return written
+
+
+def with_mean(groups: Mapping[str, reading.Sides]) -> dict[str, reading.Sides]:
+    """The targets, and where there are several their mean before them."""
+    return {"mean over targets": reading.over_targets(groups), **groups} if len(groups) > 1 else dict(groups)
+
+
+def print_flatness(
+    console: Console,
+    found: Sequence[RunFlatness],
+    together: Mapping[str, Comparison],
+    place: Path,
+    formats: Sequence[str],
+) -> list[Path]:
+    """Tables, paired comparisons and the ranking; the ranking's figure and a summary as JSON are written."""
+    summary: dict[str, Any] = {
+        "settings": {},
+        "curves": [],
+        "domains": [],
+        "comparisons": [],
+        "differences": [],
+        "ranking": [],
+    }
+    written: list[Path] = []
+    for dataset in dict.fromkeys(one.run.dataset for one in found):
+        some = [one for one in found if one.run.dataset == dataset]
+        groups = reading.by_target(some)
+        summary["settings"][dataset] = {**some[0].settings, "directions": some[0].directions}
+        for title, sides in with_mean(groups).items():
+            for side in BOTH:
+                # The mean stands for all where there are several; each target is in the figure and the file.
+                if len(groups) == 1 or title not in groups:
+                    console.print(curve_table(f"{dataset}, {title}: F on {side} domains", sides[side]).rich())
+                summary["curves"] += [
+                    {"dataset": dataset, "group": title, "side": side, "method": curve.method, "radius": radius,
+                     "mean": mean, "low": low, "high": high}
+                    for curve in sides[side]
+                    for radius, mean, low, high in zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
+                ]  # fmt: skip
+        console.print(reading.domain_table(some).rich())
+        summary["domains"] += [
+            {"dataset": dataset, "run": f"{one.target}-{one.run.trial}", "domain": domain, "method": curve.method,
+             "radius": radius, "mean": mean, "low": low, "high": high}
+            for one in some
+            for domain, curves in one.curves.items()
+            for curve in curves
+            for radius, mean, low, high in zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
+        ]  # fmt: skip
+        console.print(
+            f"F: by how much the loss rises on average at that distance; less is flatter. {some[0].directions} "
+            "directions; ± half of the 95 % interval.",
+            style="dim",
+            highlight=False,
+        )
+        for side in BOTH:
+            radius = max(some[0].curves[side][0].radii)
+            order = reading.ranking_of(some, side, radius)
+            if order is None:
+                continue
+            told = (
+                f"Flat and accurate? F at radius {radius:g} on {side} domains against accuracy on the target, over "
+                f"{len(order.rows)} methods: Spearman {order.spearman.value:+.2f} (95 % {order.spearman.low:+.2f} to "
+                f"{order.spearman.high:+.2f}, p = {order.spearman.p:.2g}), Kendall {order.kendall.value:+.2f} "
+                f"(p = {order.kendall.p:.2g})."
+            )
+            console.print(told, highlight=False)
+            summary["ranking"].append(
+                {"dataset": dataset, "side": side, "radius": radius, "spearman": vars(order.spearman),
+                 "kendall": vars(order.kendall), "rows": [vars(row) for row in order.rows]}
+            )  # fmt: skip
+            name = f"ranking-{side}" if len(summary["settings"]) == 1 else f"ranking-{dataset}-{side}"
+            where = f" at γ = {radius:g}, {side}"
+            written += save(flatness_figures.ranking_figure(order, where=where), place, name, formats)
+    pairs = {}
+    for title, comparison in together.items():
+        first, *others = comparison.models
+        rows = [row.as_dict() for other in others for row in comparison.differences(other, first)]
+        pairs[title] = reading.differences(rows, {})
+        summary["comparisons"] += [
+            {"run": title, "side": side, "text": comparison.sentence(other, first, side)}
+            for other in others
+            for side in BOTH
+        ]
+        summary["differences"] += [{"run": title, **row} for row in rows]
+    if any(pairs.values()):
+        console.print(reading.verdicts("Paired, in the same directions and on the same images", pairs).rich())
+        console.print(
+            "By 95 % intervals, bootstrap over directions and images. Numbers are radii; open: no difference shown.",
+            style="dim",
+            highlight=False,
+        )
+    path = place / "flatness.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_spelled(summary), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return [*written, path]
+
+
+def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[str, Comparison]:
+    """Models of one target and trial together, of whichever runs: they saw the same directions and images."""
+    groups: dict[str, dict[str, LocalFlatness]] = {}
+    for run in runs:
+        title = f"{'+'.join(run.targets)}, trial {run.trial}"
+        if len({one.dataset for one in runs}) > 1:
+            title = f"{run.dataset}, {title}"
+        for name, flat in found[run.path].models.items():
+            groups.setdefault(title, {}).setdefault(reading.method(run, name), flat)
+    together = {}
+    for title, models in groups.items():
+        order = [curve.method for curve in reading.in_order(FlatCurve(name, (), (), (), ()) for name in models)]
+        first = models[order[0]]
+        # Fewer directions or other images: no pairs.
+        alike = [
+            n for n in order if (models[n].n_directions, models[n].n_images) == (first.n_directions, first.n_images)
+        ]
+        together[title] = Comparison({name: models[name] for name in alike})
+    return together
+
+
+def curve_table(title: str, curves: Sequence[FlatCurve]) -> Table:
+    """Methods below each other, radii side by side."""
+    radii = [radius for radius in curves[0].radii if radius > 0] if curves else []
+    step = math.ceil(len(radii) / AT_MOST)
+    radii = radii[::-1][:: step or 1][::-1]  # the largest always
+    rows = [
+        Row(
+            curve.method,
+            tuple(reading.spread_cell(*curve.at(radius)) if radius in curve.radii else Cell() for radius in radii),
+        )
+        for curve in curves
+    ]
+    return Table(title, tuple(f"γ = {radius:g}" for radius in radii), tuple(rows))
+
+
+def worst_table(found: Sequence[RunFlatness]) -> Table:
+    """The largest loss and error seen within each radius."""
+    rows = []
+    radii = sorted({float(row["radius"]) for one in found for row in one.worst})
+    for one in found:
+        for name in dict.fromkeys(row["weights"] for row in one.worst):
+            for measure, words in (("loss", "cross entropy"), ("error", "0-1 error")):
+                mine = {
+                    float(row["radius"]): row
+                    for row in one.worst
+                    if row["weights"] == name and row["measure"] == measure
+                }
+                cells = [Cell(float(next(iter(mine.values()))["loss"]), decimals=4)]
+                cells += [Cell(float(mine[r]["lower_bound"]), decimals=4) if r in mine else Cell() for r in radii]
+                rows.append(Row(f"{one.target}, {reading.method(one.run, name)}, {words}", tuple(cells)))
+    columns = ("at the weights", *(f"γ = {radius:g}" for radius in radii))
+    return Table("Worst case on seen domains", columns, tuple(rows), corner="Weights")
+
+
+def curvature_table(found: Sequence[RunFlatness]) -> Table:
+    """Top eigenvalues and trace, of the mean over seen domains and of the target."""
+    rows = [
+        Row(
+            f"{one.target}, {reading.method(one.run, row['weights'])}, {row['domain']}",
+            (
+                *(Cell(float(value), decimals=2) for value in row["eigenvalues"]),
+                Cell(float(row["trace"]), float(row["trace_error"]), decimals=1),
+            ),
+        )
+        for one in found
+        for row in one.curvature
+        if row["domain"] in BOTH
+    ]
+    n = len(rows[0].cells) - 1 if rows else 0
+    return Table("Curvature", (*(f"λ{i}" for i in range(1, n + 1)), "trace"), tuple(rows), corner="Weights")
+
+
+def points_table(found: Sequence[reading.RunSurface]) -> Table:
+    """Losses at the corners, their mean and the averages, and how far off the plane they are."""
+    rows = []
+    for one in found:
+        names = dict(zip(reading.CORNERS, one.corners, strict=False))
+        for name, (_, _, distance) in one.points.items():
+            label = "mean of the corners" if name == reading.MEAN else reading.method(one.run, names.get(name, name))
+            rows.append(
+                Row(
+                    f"{one.target}, {label}",
+                    (
+                        Cell(one.losses[name]["seen"], decimals=4),
+                        Cell(one.losses[name]["unseen"], decimals=4),
+                        Cell(distance, decimals=2),
+                    ),
+                )
+            )
+    return Table("Loss", ("seen", "unseen", "off the plane"), tuple(rows), corner="Weights")
+
+
+def save(figure: Any, folder: Path, stem: str, formats: Sequence[str]) -> list[Path]:
+    """Write a figure in every format."""
+    return [figures.save(figure, folder / f"{stem}.{kind}") for kind in formats]
+
+
+# ------------------------------------------------------------ small parts
+
+
+@contextmanager
+def following(what: str) -> Iterator[Progress]:
+    """A bar with the time left in a terminal; elsewhere a line now and then. Ctrl-C says that work goes on."""
+    from swad.datasets import progress_bar
+
+    console = Console(stderr=True)
+    begun = last = time.monotonic()
+    told, before = 0, -1
+
+    def say(done: int, total: int) -> None:
+        nonlocal told, before, last
+        before = done - 1 if before < 0 else before  # what was there already took no time
+        tenth, now = 10 * done // total, time.monotonic()
+        if tenth > told and (now - last >= EVERY or tenth == 10):
+            told, last = tenth, now
+            left = (now - begun) * (total - done) / max(1, done - before)
+            print(f"{what}: {10 * tenth} %, {now - begun:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    try:
+        with progress_bar(console) as bar:
+            yield (lambda done, total: bar(what, done, total)) if console.is_terminal else say
+    except KeyboardInterrupt:
+        print("what was measured is kept: run the same command again to go on", file=sys.stderr, flush=True)
+        raise
+
+
+def _chosen(subject: Subject, wanted: Sequence[str], subjects: Sequence[Subject]) -> list[str]:
+    """Of the weights asked for those that this run has; nothing asked for means all that it reports."""
+    if not wanted:
+        return list(subject.reported)
+    found = []
+    for name in wanted:
+        try:
+            subject.file(name)
+        except RunError:
+            if not any(_has(other, name) for other in subjects):
+                raise
+            continue
+        found.append(name)
+    if not found:
+        raise RunError(f"{subject.folder} has none of {', '.join(wanted)}; it has {', '.join(subject.weights)}")
+    return found
+
+
+def _has(subject: Subject, name: str) -> bool:
+    try:
+        return subject.file(name).is_file()
+    except RunError:
+        return False
+
+
+def _counted(subject: Subject, number: int, total: int) -> str:
+    """A run's name; of several with the folder above it, which as a rule names the method, and how many there are."""
+    return f"{subject.folder.parent.name}/{subject.folder.name} ({number} of {total})" if total > 1 else subject.name
+
+
+def _spelled(value: Any) -> Any:
+    """With text for the numbers that JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: _spelled(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _say_written(written: Sequence[Path], rows: Sequence[Path]) -> None:
+    """Unbroken, whatever the width: a path is there to be copied."""
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    print(f"rows in {rows[0]}{more}", flush=True)
+    print(f"wrote {', '.join(str(path) for path in written)}", flush=True)

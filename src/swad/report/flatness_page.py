@@ -1,0 +1,171 @@
+"""The page's sections on flatness and loss surfaces, for runs that have been measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from swad.records import RunData
+from swad.report import figures, flatness_figures
+from swad.report.flatness import (
+    SIDES,
+    Difference,
+    RunFlatness,
+    RunSurface,
+    Sides,
+    by_target,
+    flatness_of,
+    method,
+    over_targets,
+    ranking_of,
+    surfaces_of,
+    verdicts,
+)
+from swad.report.runs import algorithm_name
+from swad.report.tables import Table
+
+SYMBOLS = {"*": "★", "D": "◆", "s": "■", "P": "✚", "o": "●", "v": "▼"}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One drawing."""
+
+    title: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The drawings of one target, or of the mean over all."""
+
+    title: str
+    plots: tuple[Plot, ...]
+
+
+@dataclass(frozen=True)
+class FlatnessSection:
+    """A data set's flatness."""
+
+    id: str
+    name: str
+    about: str
+    legend: tuple[tuple[str, int], ...]
+    groups: tuple[Group, ...]
+    verdicts: Table | None
+    ranking: str
+
+
+@dataclass(frozen=True)
+class SurfacePlot:
+    """One run's plane, or line."""
+
+    title: str
+    plots: tuple[Plot, ...]
+    legend: tuple[tuple[str, str, int], ...]
+    """Sign, what it stands for, and its colour; 0 is that of the text."""
+
+
+@dataclass(frozen=True)
+class SurfaceSection:
+    """A data set's surfaces."""
+
+    id: str
+    name: str
+    plots: tuple[SurfacePlot, ...]
+
+
+def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
+    """One for each data set with a run that was measured."""
+    found = [one for run in runs if (one := flatness_of(run)) is not None]
+    sections = []
+    for place, dataset in enumerate(dict.fromkeys(one.run.dataset for one in found)):
+        some = [one for one in found if one.run.dataset == dataset]
+        sections.append(_flatness(f"f{place}", dataset, some))
+    return sections
+
+
+def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSection:
+    targets = by_target(found)
+    groups: dict[str, Sides] = dict(targets)
+    if len(targets) > 1:
+        groups = {f"mean over {len(targets)} targets": over_targets(targets), **targets}
+    methods = list(dict.fromkeys(c.method for sides in groups.values() for some in sides.values() for c in some))
+    colours = flatness_figures.colours_of(methods)
+    drawn = []
+    for number, (title, sides) in enumerate(groups.items()):
+        plots = []
+        for side, words in SIDES.items():
+            figure = flatness_figures.flatness_figure(
+                {title: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colours=colours
+            )
+            label = f"Rise of the loss against the radius, {side} domains, {title}"
+            plots.append(Plot(words, figures.theme_svg(figure, f"{id}-{number}-{side}", label)))
+        drawn.append(Group(title, tuple(plots)))
+    told: dict[str, Sequence[Difference]] = {
+        f"{one.target}, trial {one.run.trial}": one.differences for one in found if one.differences
+    }
+    directions = sorted({one.directions for one in found})
+    count = f"{directions[0]:,}" if len(directions) == 1 else f"{directions[0]:,} to {directions[-1]:,}"
+    return FlatnessSection(
+        id,
+        dataset,
+        f"{count} random directions a point",
+        tuple((name, colours[name] + 1) for name in methods),
+        tuple(drawn),
+        verdicts("Who is flatter", told) if told else None,
+        _ranking(found),
+    )
+
+
+def _ranking(found: Sequence[RunFlatness]) -> str:
+    """Whether the flatter methods are the more accurate ones, in a sentence; empty for fewer than three methods."""
+    radius = max(found[0].curves["unseen"][0].radii)
+    order = ranking_of(found, "unseen", radius)
+    if order is None:
+        return ""
+    kendall = order.kendall
+    return (
+        f"Over {len(order.rows)} methods, flatness on the unseen domain at radius {radius:g} and accuracy there rank "
+        f"alike with Kendall’s tau {kendall.value:+.2f} (exact p = {kendall.p:.2g})."
+    )
+
+
+def surface_sections(runs: Iterable[RunData]) -> list[SurfaceSection]:
+    """One for each data set with a run whose plane or line was measured."""
+    groups: dict[str, list[SurfacePlot]] = {}
+    for place, run in enumerate(runs):
+        for shape in ("plane", "line"):
+            surface = surfaces_of(run, shape)
+            if surface is not None:
+                groups.setdefault(run.dataset, []).append(_surface(f"s{place}-{shape}", surface))
+    return [SurfaceSection(f"s{place}", name, tuple(some)) for place, (name, some) in enumerate(groups.items())]
+
+
+def _surface(id: str, surface: RunSurface) -> SurfacePlot:
+    flat = surface.settings["shape"] == "line"
+    title = f"{surface.target} as target, trial {surface.run.trial}"
+    label = f"Loss on the {surface.settings['shape']} through {', '.join(surface.corners)}, {title}"
+    legend: list[tuple[str, str, int]] = []
+    if flat:
+        legend += [("—", "seen", 1), ("—", "unseen", 2)]
+    else:
+        legend += [("△", _corners(surface), 0), ("✕", "their mean", 0)]
+        for name, (mark, colour) in flatness_figures.marks_of(surface.further).items():
+            away = surface.further[name][2]
+            legend.append((SYMBOLS[mark], f"{method(surface.run, name)}, {away:.2g} off the plane", colour + 1))
+    if flat:
+        figure = flatness_figures.line_figure([surface], size=(4.4, 2.45), bare=True)
+        return SurfacePlot(title, (Plot("Loss", figures.theme_svg(figure, id, label)),), tuple(legend))
+    plots = []
+    for side, words in SIDES.items():
+        figure = flatness_figures.surface_figure([surface], sides=(side,), bare=True, width=3.6)
+        plots.append(Plot(words, figures.theme_svg(figure, f"{id}-{side}", f"{label}, {side} domains")))
+    return SurfacePlot(title, tuple(plots), tuple(legend))
+
+
+def _corners(surface: RunSurface) -> str:
+    steps = [int(name.removeprefix("step-")) for name in surface.corners if name.startswith("step-")]
+    if len(steps) < len(surface.corners):
+        return ", ".join(method(surface.run, name) for name in surface.corners)
+    return f"{algorithm_name(surface.run.algorithm)} after {', '.join(f'{step:,}' for step in steps)} steps"

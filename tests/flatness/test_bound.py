@@ -1,0 +1,123 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swad.flatness.domain_distance import Divergence, divergence
+from swad.flatness.theorems import FORMS, bound, confidence, log_cover
+
+# By hand, for m = 1000, v_k = 3, delta = 0.05, N = 4: 3 ln(1000 / 3) = 17.42743, ln 4 = 1.38629, ln 20 = 2.99573.
+PRINTED = math.sqrt((17.427430 + 1.386294 + 2.995732) / 1000)
+PROVED = math.sqrt((17.427430 + 3 + 1.386294 + 2.995732) / 2000)
+
+
+def given_bound(**changes):
+    settings = {"gamma": 0.5, "diameter": 1.0, "dimension": 2, "m": 1000, "vc_cover": 3, "vc": 8, "smallest": 0.02}
+    return bound(0.1, [0.4, Divergence(0.8, 0.7, 0.9, 0.3)], **{**settings, **changes})
+
+
+def test_every_term_by_hand():
+    found = given_bound()
+    assert found.cover == {"printed": math.log(4), "proved": math.log(4), "guaranteed": math.log(25)}
+    assert found.confidence["printed"] == pytest.approx(PRINTED, abs=1e-6) == pytest.approx(0.147680, abs=1e-6)
+    assert found.confidence["proved"] == pytest.approx(PROVED, abs=1e-6) == pytest.approx(0.111376, abs=1e-6)
+    assert found.confidence["guaranteed"] == pytest.approx(math.sqrt((17.427430 + 3 + 3.218876 + 2.995732) / 2000))
+    assert found.divergence == pytest.approx(0.6)
+    assert found.theorem1["printed"] == pytest.approx(0.1 + 0.3 + 0.147680, abs=1e-6)
+    # Theorem 2: 8 ln 125 = 38.62651, ln 40 = 3.68888.
+    confidence2 = math.sqrt((17.427430 + 1.386294 + 3.688879) / 1000)
+    sampling = math.sqrt((38.626511 + 3.688879) / 1000)
+    assert found.confidence2["printed"] == pytest.approx(confidence2, abs=1e-6)
+    assert found.sampling["printed"] == pytest.approx(sampling, abs=1e-6) == pytest.approx(0.205707, abs=1e-6)
+    assert found.sampling["proved"] == pytest.approx(math.sqrt((38.626511 + 8 + 3.688879) / 2000), abs=1e-6)
+    assert found.theorem2["printed"] == pytest.approx(0.1 - 0.02 + 0.6 + confidence2 + sampling, abs=1e-6)
+    assert not found.vacuous
+    names = [name for name, *_ in found.rows()]
+    assert names[:5] == [
+        "robust empirical loss", "half the mean divergence", "ln of the cover's size", "confidence", "Theorem 1",
+    ]  # fmt: skip
+    assert len(names) == 9
+    assert len(given_bound(vc=None).rows()) == 5
+
+
+def test_the_largest_ball_counts():
+    assert given_bound(vc_cover=[1, 3, 2]).confidence == given_bound(vc_cover=3).confidence
+
+
+def test_the_confidence_term_diverges_as_gamma_goes_to_zero():
+    terms = [given_bound(gamma=10.0**-k).confidence for k in range(0, 300, 30)]
+    for form in FORMS:
+        values = [term[form] for term in terms]
+        assert all(later > earlier for earlier, later in itertools.pairwise(values))
+    # Slowly for two parameters; with those of a network it is above 1 at any radius worth looking at.
+    assert given_bound(dimension=30_000).vacuous
+
+
+def test_large_covers_are_kept_as_logarithms():
+    assert log_cover(100.0, 0.1, 25_000_000) == pytest.approx(25_000_000 * math.log(1000))
+    assert log_cover(1.0, 2.0, 10) == 0  # one ball
+    assert log_cover(1.05, 0.5, 2) == math.log(5)  # 4.41, rounded up to whole balls
+
+
+@given(st.floats(0.01, 5), st.floats(0.01, 5), st.integers(1, 50))
+def test_a_guaranteed_cover_is_larger(gamma, diameter, dimension):
+    assert log_cover(diameter, gamma, dimension, guaranteed=True) >= log_cover(diameter, gamma, dimension)
+
+
+@given(st.integers(1, 1000), st.floats(0, 1e6), st.floats(0.001, 0.999))
+def test_the_printed_term_is_the_looser_one_wherever_there_is_data_enough(vc, log_size, delta):
+    m = 3 * vc  # v ln(m / v) > v
+    assert confidence(vc, log_size, m, delta, "printed") >= confidence(vc, log_size, m, delta, "proved")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gamma": 0}, "gamma and diameter above 0"),
+        ({"vc_cover": 2000}, "holds for 0 < v <= m"),
+        ({"vc_cover": []}, "one ball at least"),
+        ({"delta": 1.0}, "delta must lie"),
+        ({"smallest": -1.0}, "losses between 0 and 1"),
+    ],
+)
+def test_what_the_theorems_do_not_cover_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        given_bound(**changes)
+    with pytest.raises(ValueError, match="between 0 and 2"):
+        bound(0.1, [], gamma=1, diameter=1, dimension=1, m=10, vc_cover=1)
+
+
+# --- divergence ---------------------------------------------------------------------------------------------------
+
+
+def test_divergence_of_known_distributions():
+    """Two unit normals d apart: the best event is a half line, and the divergence 2 (2 Phi(d / 2) - 1)."""
+    rng = np.random.default_rng(1)
+    for apart in (0.0, 1.0, 3.0):
+        exact = 2 * math.erf(apart / 2 / math.sqrt(2))
+        found = divergence(rng.normal(0, 1, (1500, 1)), rng.normal(apart, 1, (1500, 1)))
+        assert found.value == pytest.approx(exact, abs=0.12)
+        assert found.low <= found.value <= found.high
+        assert found.high - found.low < 0.25
+
+
+def test_unequal_sizes_weigh_the_same():
+    """With nine sources to one target, guessing "source" errs on a tenth, and still knows nothing."""
+    rng = np.random.default_rng(2)
+    found = divergence(rng.normal(0, 1, (900, 3)), rng.normal(0, 1, (100, 3)))
+    assert found.error > 0.4
+    assert found.value < 0.3
+    assert found == divergence(*(rng.normal(0, 1, (n, 3)) for rng in [np.random.default_rng(2)] for n in (900, 100)))
+
+
+def test_features_that_do_not_fit_are_refused():
+    rows = np.zeros((10, 2))
+    with pytest.raises(ValueError, match="a row for each image"):
+        divergence(rows, np.zeros((10, 3)))
+    with pytest.raises(ValueError, match="folds"):
+        divergence(rows[:3], rows)
+    with pytest.raises(ValueError, match="finite"):
+        divergence(rows + np.nan, rows)

@@ -1,0 +1,178 @@
+"""Several models on the same directions and images."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
+from torch import nn
+
+from swad.flatness import Comparison, compare, image_losses, local
+
+
+def by_scale(scales):
+    """Images whose losses curve more or less with the weights' own scale."""
+
+    def loss(model):
+        return {"photo": scales * model.vector().pow(4).sum(), "sketch": 0.5 * scales * model.vector().pow(4).sum()}
+
+    return loss
+
+
+def scaled(factor):
+    model = Point()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    return model
+
+
+SCALES = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
+
+
+def test_a_flatter_model_is_found_out():
+    both = compare({"ERM": scaled(1.0), "SWAD": scaled(0.7)}, by_scale(SCALES), [0.0, 0.5, 1.0], 40)
+    assert both.sentences() == [
+        "SWAD is flatter than ERM at every radius (p = 0.0005, paired bootstrap over directions and images)"
+    ]
+    assert both.sentence("ERM", "SWAD", "sketch").startswith("ERM is sharper than SWAD at every radius on sketch (p = ")
+    for row in both.differences("SWAD", "ERM"):
+        wanted = (
+            both.models["SWAD"].row(row.radius, row.domain).mean - both.models["ERM"].row(row.radius, row.domain).mean
+        )
+        assert row.mean == pytest.approx(wanted, abs=1e-12)
+        assert row.radius == 0 or row.low <= row.mean <= row.high < 0
+
+
+def test_pairing_tells_apart_what_two_intervals_do_not():
+    # Two curvatures that differ by 2 % and directions that differ by much more.
+    one, two = Quadratic(symmetric(3)), Quadratic(1.02 * symmetric(3))
+    model, other = nn.Module(), nn.Module()
+    for module, flag in ((model, 0.0), (other, 1.0)):
+        module.point = Point()
+        module.flag = flag
+
+    def loss(model):
+        return (two if model.flag else one)(model.point)
+
+    both = compare({"sharp": other, "flat": model}, loss, [1.0], 60)
+    flat, sharp = both.models["flat"].row(1.0), both.models["sharp"].row(1.0)
+    assert sharp.low < flat.high  # the intervals overlap
+    (row,) = both.differences("flat", "sharp")
+    assert row.high < 0
+    assert row.p < 0.01
+
+
+def test_a_model_does_not_differ_from_itself():
+    model, data = trained()
+    both = compare({"one": model, "two": copy.deepcopy(model)}, image_losses(data), [0.5, 2.0], 10)
+    assert all(row.mean == row.low == row.high == 0 and row.p == 1 for row in both.differences("one", "two"))
+    assert both.sentence("one", "two").startswith("no difference between one and two is shown at any radius (p = 1 or")
+
+
+def test_chance_is_not_called_a_difference_too_often():
+    # Two losses with the same expected rise: 5 % of the comparisons may err.
+    found = 0
+    for seed in range(60):
+        root = symmetric(seed)
+        turned = torch.linalg.qr(symmetric(seed + 1000)).Q
+        twin = turned @ root @ turned.T
+        model, other = Point(), Point()
+        one, two = Quadratic(root, centre=model.vector().detach()), Quadratic(twin, centre=model.vector().detach())
+        both = compare(
+            {"a": model, "b": other}, lambda m, o=other, one=one, two=two: (two if m is o else one)(m), [1.0], 40, seed
+        )
+        found += both.differences("a", "b")[0].p < 0.05
+    assert found <= 8
+
+
+def test_some_radii_only():
+    def loss(model):  # sharper near, flatter far
+        away = (model.vector() - 1).norm()
+        near = away * 5 if model.steep else away.square()
+        return torch.minimum(near, torch.tensor(2.0, dtype=torch.float64)) if model.steep else near
+
+    one, two = Point(), Point()
+    for model, steep in ((one, True), (two, False)):
+        model.steep = steep
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(1.0)
+    both = compare({"steep": one, "bowl": two}, loss, [0.1, 3.0], 6)
+    sentence = both.sentence("steep", "bowl")
+    assert sentence.startswith("steep is flatter at radius 3 (p = ")
+    assert "and sharper at radius 0.1 (p = " in sentence
+
+
+def test_state_dicts_are_put_into_a_model_that_stays_as_it_was():
+    model, data = trained(0)
+    other, _ = trained(1)
+    third = network(2, batch_norm=False)
+    loss = image_losses(data, batch_size=16)
+    before = fingerprint(third)
+    both = compare({"a": model.state_dict(), "b": other}, loss, [0.5, 1.0], 4, model=third)
+    assert fingerprint(third) == before
+    alone = local(model, loss, [0.5, 1.0], 4)
+    assert both.models["a"].rows == alone.rows
+    assert both.models["b"].rows == local(other, loss, [0.5, 1.0], 4).rows
+
+
+def test_buffers_come_with_a_state_dict():
+    first, second, data = network(0), network(1), images()
+    loss = image_losses(data)
+    both = compare({"a": first.state_dict(), "b": second.state_dict()}, loss, [0.5], 2, model=network(2))
+    for name, model in (("a", first), ("b", second)):
+        assert both.models[name].loss == local(model, loss, [0.5], 2).loss
+
+
+def test_a_killed_comparison_goes_on():
+    models, data = {"a": network(0), "b": network(1)}, images()
+    loss = image_losses(data)
+    whole = compare(models, loss, [0.5, 1.0], 6)
+    rows, seen = [], []
+
+    def full(row):
+        if len(rows) == 5:  # in the middle of the second model
+            raise OSError("disk full")
+        rows.append(json.loads(json.dumps(row)))
+
+    with pytest.raises(OSError, match="disk full"):
+        compare(models, loss, [0.5, 1.0], 6, chunk=2, sink=full)
+    kept = list(rows)
+    again = compare(
+        models,
+        loss,
+        [0.5, 1.0],
+        6,
+        sink=kept.append,
+        done=list(rows),
+        progress=lambda n, total: seen.append((n, total)),
+    )
+    assert [flat.rows for flat in again.models.values()] == [flat.rows for flat in whole.models.values()]
+    assert seen[0] == (12 + 1, 24)
+    assert seen[-1] == (24, 24)
+    read = Comparison.from_rows(kept)
+    assert read.differences("a", "b") == whole.differences("a", "b")
+    assert Comparison.from_rows(whole.to_rows()).differences("a", "b") == whole.differences("a", "b")
+
+
+def test_refusals():
+    loss = image_losses(images())
+    with pytest.raises(ValueError, match="at least one model"):
+        compare({}, loss, [1.0])
+    with pytest.raises(ValueError, match="give the model to put it into"):
+        compare({"a": network().state_dict()}, loss, [1.0], 2)
+    with pytest.raises(ValueError, match="compare models of one architecture"):
+        compare({"a": network(), "b": network(batch_norm=False)}, loss, [1.0], 2)
+    both = compare({"a": network(), "b": network(1)}, loss, [0.0], 2)
+    with pytest.raises(ValueError, match="no model 'c'"):
+        both.differences("a", "c")
+    with pytest.raises(ValueError, match="nothing to compare"):
+        both.sentence("a", "b")
+    lacking = network().state_dict()
+    del lacking["0.weight"]
+    with pytest.raises(ValueError, match=r"the weights 'a' lack 0\.weight"):
+        compare({"a": lacking}, loss, [1.0], 2, model=network())

@@ -1,0 +1,146 @@
+"""Eigenvalues, trace and density of the Hessian, against the Hessian itself."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+from landscapes import Point, Quadratic, fingerprint, network, symmetric, trained
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from swad.flatness import curvature, image_losses, local
+from swad.flatness.directions import Directions
+from swad.flatness.weights import Weights
+
+pytest.importorskip("curvlinops")
+
+
+def dense(model: nn.Module, data, domain=None) -> torch.Tensor:
+    """The whole Hessian of the mean loss, in double."""
+    model = model.double().eval()
+    names = [name for name, _ in model.named_parameters()]
+    shapes = [p.shape for p in model.parameters()]
+
+    def loss(flat):
+        pieces = torch.split(flat, [shape.numel() for shape in shapes])
+        weights = {n: piece.view(s) for n, piece, s in zip(names, pieces, shapes, strict=True)}
+        chosen = [domain] if domain else list(data)
+        losses = [
+            functional.cross_entropy(functional_call(model, weights, data[d][0].double()), data[d][1]) for d in chosen
+        ]
+        return sum(losses) / len(losses)
+
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return torch.autograd.functional.hessian(loss, flat)
+
+
+def test_a_quadratic():
+    loss = Quadratic(symmetric())
+    values = torch.linalg.eigvalsh(loss.hessian)
+    model = Point()
+    before = fingerprint(model)
+    torch.manual_seed(3)
+    state = torch.random.get_rng_state()
+    row = curvature(model, loss, 3, trace_vectors=400, tolerance=1e-9).row()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert fingerprint(model) == before
+    assert row.eigenvalues == pytest.approx(values.flip(0)[:3].tolist(), rel=1e-8)
+    assert row.trace == pytest.approx(loss.hessian.trace().item(), abs=4 * row.trace_error)
+    # Rademacher vectors: the variance is twice the sum of squares off the diagonal.
+    off = (loss.hessian - loss.hessian.diag().diag()).square().sum().item()
+    assert row.trace_error == pytest.approx(math.sqrt(2 * off / 400), rel=0.25)
+    assert row.parameters == 10
+
+
+def test_a_network_against_its_dense_hessian():
+    model, data = trained()
+    model = model.double()
+    data = {d: (x.double(), y) for d, (x, y) in data.items()}
+    found = curvature(model, image_losses(data, batch_size=32), 4, trace_vectors=60, tolerance=1e-7)
+    assert [row.domain for row in found.rows] == ["photo", "sketch", None]
+    for row in found.rows:
+        hessian = dense(model, data, row.domain)
+        assert row.eigenvalues == pytest.approx(torch.linalg.eigvalsh(hessian).flip(0)[:4].tolist(), rel=1e-6)
+        assert row.trace == pytest.approx(hessian.trace().item(), abs=4 * row.trace_error)
+        assert row.products > 60
+
+
+def test_flatness_at_a_small_radius_is_the_trace_s():
+    model, data = trained()
+    model[2] = nn.Softplus()  # smooth: the kinks of a ReLU make the loss rise more than its Hessian says
+    model = model.double()
+    data = {d: (x.double(), y) for d, (x, y) in data.items()}
+    hessian = dense(model, data)
+    row = local(model, image_losses(data), [0.02], 40).row(0.02)
+    with Weights(model) as weights:
+        drawn = Directions(weights, 0, antithetic=True, normalise="sphere")
+        along = [torch.cat([tensor.flatten() for tensor in drawn[k]]) for k in range(40)]
+    curved = torch.stack([d @ hessian @ d for d in along])
+    assert row.mean == pytest.approx(0.02**2 / 2 * curved.mean().item(), rel=1e-3)
+    # Of which the expectation is the trace over the dimension.
+    assert curved.mean().item() == pytest.approx(
+        hessian.trace().item() / len(hessian), abs=4 * curved.std().item() / 20**0.5
+    )
+
+
+def test_a_density_is_one_in_all_and_lies_where_the_eigenvalues_do():
+    model, data = trained()
+    model = model.double()
+    data = {d: (x.double(), y) for d, (x, y) in data.items()}
+    loss = image_losses(data)
+    row = curvature(
+        model, loss, 1, trace_vectors=0, density=True, density_steps=40, density_repeats=8, domains=[None]
+    ).row()
+    values = torch.linalg.eigvalsh(dense(model, data))
+    grid, density = (torch.tensor(one) for one in row.density)
+    width = grid[1] - grid[0]
+    assert (density.sum() * width).item() == pytest.approx(1, abs=0.05)
+    assert grid[0] < values[0] < values[-1] < grid[-1]
+    mean = (grid * density).sum() * width
+    assert mean.item() == pytest.approx(values.mean().item(), abs=0.3 * values.std().item())
+    assert math.isnan(row.trace)
+
+
+def test_single_precision_and_parameter_filters():
+    model, data = trained()
+    loss = image_losses(data)
+    head = curvature(model, loss, 2, trace_vectors=20, include="5.*", domains=[None]).row()
+    assert head.parameters == 64 * 3 + 3
+    hessian = dense(model, data)[-195:, -195:]
+    assert head.eigenvalues == pytest.approx(torch.linalg.eigvalsh(hessian).flip(0)[:2].tolist(), rel=1e-2)
+
+
+def test_the_seed_decides():
+    model, data = trained()
+    loss = image_losses(data)
+    one, two, other = (curvature(model, loss, 1, trace_vectors=4, domains=[None], seed=s).row() for s in (0, 0, 1))
+    assert one == two
+    assert one.trace != other.trace
+
+
+def test_weights_the_loss_does_not_touch_have_no_curvature():
+    row = curvature(Point(), lambda model: model.b.square().sum() + 3 * model.a[0, 0], 2, trace_vectors=8).row()
+    assert row.eigenvalues == pytest.approx([2.0, 2.0])
+    assert row.trace == pytest.approx(8.0)
+    assert row.mean_eigenvalue == pytest.approx(0.8)
+
+
+def test_refusals(monkeypatch):
+    with pytest.raises(ValueError, match="no domain 'art'"):
+        curvature(Point(), Quadratic(symmetric()), domains=["art"])
+    with pytest.raises(ValueError, match="more parameters than eigenvalues"):
+        curvature(Point(), Quadratic(symmetric()), 10)
+    with pytest.raises(ValueError, match="trace_vectors 0, or 2 or more"):
+        curvature(Point(), Quadratic(symmetric()), trace_vectors=1)
+    model = network()
+    before = fingerprint(model)
+    with pytest.raises(ValueError, match="without a graph"):
+        curvature(model, lambda m: m[0].weight.detach().sum())
+    assert fingerprint(model) == before
+    monkeypatch.setitem(sys.modules, "curvlinops", None)
+    with pytest.raises(ValueError, match=r'pip install "swad\[flatness\]"'):
+        curvature(Point(), Quadratic(symmetric()))

@@ -1,0 +1,346 @@
+import json
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from swad.flatness.rank_order import ranking
+from swad.flatness.stored import FLATNESS, SURFACE, Stored
+from swad.flatness.theorems import bound
+from swad.records import Record, RecordWriter, RunData, load_run
+from swad.report import figures, page
+from swad.report.flatness import (
+    Difference,
+    FlatCurve,
+    average,
+    by_target,
+    domain_table,
+    flatness_of,
+    flatness_table,
+    over_targets,
+    ranking_of,
+    surfaces_of,
+    verdicts,
+)
+from swad.report.flatness_figures import (
+    bound_figure,
+    colours_of,
+    flatness_figure,
+    line_figure,
+    ranking_figure,
+    surface_figure,
+)
+
+RADII = (0.0, 5.0, 10.0)
+STEEP = {"erm_best": 3.0, "swa": 2.0, "swad": 1.0}
+ACCURACY = {"erm_best": 0.80, "swa": 0.82, "swad": 0.85}
+
+
+def write_run(folder: Path, target: str = "photo", trial: int = 0, factor: float = 1.0, **config: object) -> RunData:
+    """A finished run whose flatness and plane were measured: F = factor x steepness x radius^2."""
+    domains = [name for name in ("art", "cartoon", "photo") if name != target]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(
+        json.dumps({"dataset": "PACS", "target": target, "trial": trial, "algorithm": "erm", "steps": 100, **config})
+    )
+    with RecordWriter(folder, f"{target}-{trial}") as writer:
+        for step in (50, 100):
+            for domain in domains:
+                writer.append(
+                    Record("r", step, domain, "out", "loss", 1.0), Record("r", step, domain, "out", "accuracy", 0.9)
+                )
+        for name, value in ACCURACY.items():
+            writer.append(Record("r", 100, target, "in", "accuracy", value, name))
+    (folder / "done.json").write_text("{}")
+    with Stored(folder, FLATNESS) as file:
+        key = file.settings({"radii": list(RADII), "images": 10})
+        for weights, steep in STEEP.items():
+            for domain in (*domains, target, "seen", "unseen", None):
+                for radius in RADII:
+                    mean = factor * steep * radius**2 * (2 if domain in ("unseen", target) else 1)
+                    row = {"kind": "row", "weights": weights, "domain": domain, "radius": radius, "mean": mean}
+                    file.append({"key": key, **row, "low": mean - 1, "high": mean + 2, "n_directions": 8})
+        for side in ("seen", "unseen"):
+            for radius in RADII:
+                mean = -2.0 * radius**2
+                row = {"kind": "difference", "first": "swad", "second": "erm_best", "domain": side, "radius": radius}
+                file.append({"key": key, **row, "mean": mean, "low": mean - 1, "high": mean / 2, "p": 0.01})
+        file.show(key)
+    with Stored(folder, SURFACE) as file:
+        corners = ["step-000050", "step-000070", "step-000090"]
+        content = {"corners": corners, "points": ["swad"], "seen": domains, "unseen": [target]}
+        key = file.settings({"shape": "plane", **content})
+        xs, ys = [-1.0, 0.0, 1.0, 2.0], [-1.0, 0.0, 1.5]
+        file.append({"key": key, "kind": "surface", "xs": xs, "ys": ys, "parameters": 9})
+        named = {"1": (0.0, 0.0), "2": (1.0, 0.0), "3": (0.5, 1.0), "mean": (0.5, 1 / 3), "swad": (0.4, 0.3)}
+        spots = [(None, x, y) for y in ys for x in xs] + [(name, *where) for name, where in named.items()]
+        for name, x, y in spots:
+            losses = dict.fromkeys(domains, 0.01 + x**2 + y**2) | {target: 2.0 + x}
+            point = {"kind": "surface-point", "name": name, "x": x, "y": y, "distance": 0.5 * (name == "swad")}
+            file.append({"key": key, **point, "losses": losses, "errors": {}})
+        file.show(key)
+    return load_run(folder)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunData]:
+    return [write_run(tmp_path / "a"), write_run(tmp_path / "b", target="art", factor=3.0)]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_curves_are_read_averaged_over_trials_and_over_targets(runs, tmp_path):
+    second = write_run(tmp_path / "c", trial=1, factor=2.0)
+    found = [one for run in (*runs, second) if (one := flatness_of(run)) is not None]
+    groups = by_target(found)
+    assert list(groups) == ["art", "photo"]
+    methods = [curve.method for curve in groups["photo"]["seen"]]
+    assert methods == ["ERM (best)", "SWA", "SWAD"]
+    swad = groups["photo"]["seen"][-1]
+    assert swad.mean == pytest.approx([0, 1.5 * 25, 1.5 * 100])  # of factors 1 and 2
+    # Two independent intervals of -1 and +2 around the mean.
+    assert swad.at(10.0)[1:] == pytest.approx((150 - math.sqrt(2) / 2, 150 + math.sqrt(8) / 2))
+    whole = over_targets(groups)["unseen"][-1]
+    assert whole.mean[-1] == pytest.approx((2 * 150 + 2 * 300) / 2)
+    table = flatness_table("F", groups, 10.0)
+    assert table.columns[-1] == "mean over targets, unseen"
+    assert table.rows[-1].cells[-1].value == pytest.approx(450)
+
+
+def test_the_last_measurement_counts_and_some_weights_can_be_chosen(tmp_path):
+    run = write_run(tmp_path / "a")
+    with Stored(run.path, FLATNESS) as file:
+        key = file.settings({"radii": [7.0], "images": 99})
+        row = {"key": key, "kind": "row", "weights": "swa", "domain": "seen", "radius": 7.0, "mean": "inf"}
+        file.append({**row, "low": "nan", "high": "nan", "n_directions": 2})
+        assert flatness_of(run).settings["images"] == 10  # until it is whole
+        file.show(key)
+    found = flatness_of(run)
+    assert found is not None
+    assert found.settings["images"] == 99
+    assert found.curves["seen"][0].mean == (math.inf,)
+    assert flatness_of(run, ["swad"]) is None
+    assert flatness_of(RunData(tmp_path, {}, (), True)) is None
+
+
+def test_every_domain_has_its_own_numbers(runs):
+    table = domain_table([flatness_of(run) for run in runs])
+    assert table.columns == ("art", "cartoon", "photo")
+    assert table.rows[2].name == "photo, trial 0: SWAD"
+    assert [cell.value for cell in table.rows[2].cells] == [100, 100, 200]
+    assert table.rows[2].cells[0].error == 1.5
+
+
+def test_methods_are_ranked_over_targets(runs):
+    found = [one for run in runs if (one := flatness_of(run)) is not None]
+    order = ranking_of(found, "unseen", 10.0)
+    assert order is not None
+    assert [row.method for row in order.rows] == ["SWAD", "SWA", "ERM (best)"]
+    assert order.same_order
+    assert order.kendall.value == pytest.approx(1)
+    assert order.kendall.p == pytest.approx(2 / 6)
+    assert order.resampled == "units"
+    assert ranking_of(found, "unseen", 11.0) is None
+    assert ranking_of([flatness_of(run, ["swad", "swa"]) for run in runs], "seen", 10.0) is None
+
+
+def test_verdicts_in_words(runs):
+    found = {run.targets[0]: flatness_of(run).differences for run in runs}
+    table = verdicts("Who", found)
+    assert [row.name for row in table.rows] == [
+        "photo: SWAD against ERM (best)", "art: SWAD against ERM (best)", "mean over targets: SWAD against ERM (best)",
+    ]  # fmt: skip
+    assert table.rows[0].cells[0].text == "flatter at every radius (p = 0.01)"
+    assert table.rows[2].cells[1].text == "flatter at every radius"
+    flat = FlatCurve("A", (1.0, 2.0, 3.0, 4.0), (0,) * 4, (-1, -1, -1, -1), (1, 1, 1, 1))
+    assert Difference("a", "b", "seen", flat, "B").verdict == "no difference shown"
+    mixed = FlatCurve("A", (1.0, 2.0, 3.0, 4.0), (0,) * 4, (-2, -2, 1, -2), (-1, -1, 2, -1))
+    assert Difference("a", "b", "seen", mixed, "B").verdict == "flatter at 1–2, 4, sharper at 3"
+
+
+def test_an_average_of_one_is_itself_and_radii_are_those_in_common():
+    one = FlatCurve("A", (1.0, 2.0), (1.0, 2.0), (0.0, 1.0), (2.0, 3.0))
+    other = FlatCurve("A", (2.0, 3.0), (4.0, 5.0), (4.0, 5.0), (4.0, 5.0))
+    assert average([one]) is one
+    assert average([one, other]).radii == (2.0,)
+    assert average([one, other]).mean == (3.0,)
+
+
+def test_a_surface_that_is_not_whole_is_not_shown(tmp_path):
+    run = write_run(tmp_path / "a")
+    path = run.path / SURFACE
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:8], lines[-1]]))
+    assert surfaces_of(run) is None
+    assert surfaces_of(run, "line") is None
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+def test_the_figure_shows_curves_and_bands(runs):
+    groups = by_target(one for run in runs if (one := flatness_of(run)) is not None)
+    figure = flatness_figure({"mean over targets": over_targets(groups), **groups})
+    assert len(figure.axes) == 6
+    panel = figure.axes[2]  # seen, photo
+    drawn = {line.get_label(): line for line in panel.lines}
+    for curve in groups["photo"]["seen"]:
+        assert tuple(drawn[curve.method].get_xdata()) == curve.radii
+        assert tuple(drawn[curve.method].get_ydata()) == curve.mean
+    assert len(panel.collections) == 3
+    band = panel.collections[-1].get_paths()[0].vertices
+    swad = groups["photo"]["seen"][-1]
+    assert band[:, 1].max() == pytest.approx(max(swad.high))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM (best)", "SWA", "SWAD"]
+
+
+def test_the_papers_methods_keep_their_colours():
+    every = colours_of(["ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"])
+    assert every["SWAD"] == colours_of(["SWAD", "ERM (last)"])["SWAD"]
+    assert len(set(every.values())) == 5
+    many = colours_of([f"m{i}" for i in range(20)])
+    assert len(many) == 20
+
+
+def test_contours_with_triangles_and_a_cross(runs):
+    surfaces = [surfaces_of(run) for run in runs]
+    figure = surface_figure(surfaces)
+    panels = [axes for axes in figure.axes if axes.get_aspect() == 1.0]
+    assert len(panels) == 4
+    lines = {line.get_label(): line for line in panels[0].lines}
+    triangles = lines["three weights"]
+    assert triangles.get_marker() == "^"
+    assert list(zip(*triangles.get_data(), strict=True)) == [(0.0, 0.0), (1.0, 0.0), (0.5, 1.0)]
+    assert lines["their mean"].get_marker() == "x"
+    assert lines["their mean"].get_xydata().tolist() == [[0.5, 1 / 3]]
+    assert lines["SWAD"].get_marker() == "*"
+    grid = surfaces[0].grids
+    assert grid["seen"][1][0] == pytest.approx(1.01)  # y = 0, x = -1
+    assert grid["unseen"][0][3] == pytest.approx(4.0)
+
+
+def boxes(figure):
+    figure.draw_without_rendering()
+    found = [
+        text.get_window_extent()
+        for axes in figure.axes
+        for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts)
+        if text.get_text()
+    ]
+    found += [text.get_window_extent() for legend in figure.legends for text in legend.get_texts()]
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            labels = [label for tick in ticks for label in (tick.label1, tick.label2)]
+            found += [one.get_window_extent() for one in labels if one.get_visible() and one.get_text()]
+    return found
+
+
+def test_labels_do_not_overlap(runs):
+    groups = by_target(one for run in runs if (one := flatness_of(run)) is not None)
+    for figure in (
+        flatness_figure({"mean over targets": over_targets(groups), **groups}),
+        surface_figure([surfaces_of(run) for run in runs]),
+        ranking_figure(ranking_of([flatness_of(run) for run in runs], "seen", 10.0)),
+    ):
+        found = boxes(figure)
+        pairs = [(a, b) for place, a in enumerate(found) for b in found[:place]]
+        assert not [pair for pair in pairs if pair[0].overlaps(pair[1])]
+
+
+@pytest.mark.parametrize("kind", figures.FORMATS)
+def test_every_format_is_written_and_the_same_twice(runs, tmp_path, kind):
+    groups = by_target(one for run in runs if (one := flatness_of(run)) is not None)
+    for draw in (lambda: flatness_figure(groups), lambda: surface_figure([surfaces_of(run) for run in runs])):
+        one, two = (figures.save(draw(), tmp_path / f"{n}.{kind}").read_bytes() for n in (1, 2))
+        assert one == two
+        assert len(one) > 5000
+
+
+def test_a_loss_that_is_not_finite_and_a_plane_without_slope_are_drawn(tmp_path):
+    run = write_run(tmp_path / "a")
+    path = run.path / SURFACE
+    level = '"losses": {"art": 1.0, "cartoon": 1.0, "photo": 1.0}'
+    path.write_text(re.sub(r'"losses": \{[^}]*\}', level, path.read_text()))
+    figures.save(surface_figure([surfaces_of(run)]), tmp_path / "flat.svg")
+    path.write_text(path.read_text().replace('"art": 1.0', '"art": "inf"', 3))
+    figures.save(surface_figure([surfaces_of(run)]), tmp_path / "holes.svg")
+
+
+def test_the_line_between_two_weights(tmp_path):
+    run = write_run(tmp_path / "a")
+    with Stored(run.path, SURFACE) as file:
+        content = {"corners": ["erm_best", "swad"], "points": [], "seen": ["art"], "unseen": ["photo"]}
+        key = file.settings({"shape": "line", **content})
+        file.append({"key": key, "kind": "surface", "xs": [0.0, 0.5, 1.0], "ys": [0.0], "parameters": 9})
+        for name, x in ((None, 0.0), (None, 0.5), (None, 1.0), ("1", 0.0), ("2", 1.0), ("mean", 0.5)):
+            point = {"kind": "surface-point", "name": name, "x": x, "y": 0.0, "distance": 0.0}
+            file.append({"key": key, **point, "losses": {"art": x, "photo": 2 + x}, "errors": {}})
+        file.show(key)
+    assert surfaces_of(run).settings["shape"] == "plane"
+    (axes,) = line_figure([surfaces_of(run, "line")]).axes
+    assert axes.lines[0].get_ydata().tolist() == [0.0, 0.5, 1.0]
+    assert axes.lines[1].get_ydata().tolist() == [2.0, 2.5, 3.0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["ERM (best)", "", "SWAD"]
+
+
+def test_the_bounds_figure_says_that_it_diverges():
+    settings = {"diameter": 10.0, "dimension": 100, "m": 1000, "vc_cover": 10}
+    figure = bound_figure([bound(0.1, [0.5], gamma=gamma, **settings) for gamma in (0.01, 0.1, 1.0)])
+    (axes,) = figure.axes
+    title = axes.get_title(loc="left")
+    assert "grows without end as γ → 0" in title
+    assert "above 1" in title
+    lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert lines["confidence, printed"][0] > lines["confidence, printed"][-1]
+    with pytest.raises(ValueError, match="one radius at least"):
+        bound_figure([])
+
+
+def test_rankings_draw_themselves():
+    order = ranking({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": 0.8, "c": 0.7})
+    (axes,) = order.figure().axes
+    assert [line.get_label() for line in axes.lines] == ["a", "b", "c"]
+    assert "Kendall +1.00 (p = 0.33)" in axes.get_title(loc="left")
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_what_was_measured(runs):
+    pytest.importorskip("jinja2")
+    text = page.build(runs)
+    assert "Flatness on PACS" in text
+    assert "mean over 2 targets" in text
+    assert "Loss surfaces on PACS" in text
+    assert "ERM after 50, 70, 90 steps" in text
+    assert "SWAD, 0.5 off the plane" in text
+    assert "Kendall’s tau +1.00 (exact p = 0.33)" in text
+    assert page.build(runs) == text
+    for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
+        ElementTree.fromstring(svg)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_page_without_measurements_has_no_such_section(tmp_path):
+    pytest.importorskip("jinja2")
+    run = write_run(tmp_path / "a")
+    (run.path / FLATNESS).unlink()
+    (run.path / SURFACE).unlink()
+    text = page.build([run])
+    assert "Flatness on" not in text
+    assert "Loss surfaces" not in text
+
+
+def test_names_in_the_page_are_escaped(tmp_path):
+    pytest.importorskip("jinja2")
+    evil = "<img src=x onerror=alert(1)>"
+    text = page.build([write_run(tmp_path / "a", target=evil, dataset=evil)])
+    assert "<img" not in text

@@ -1,0 +1,451 @@
+"""F_gamma against known landscapes and brute force; seeds, chunks, resume, restoration."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from contextlib import nullcontext, suppress
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from landscapes import Point, Quadratic, brute_force, fingerprint, images, network, symmetric
+from torch.nn import functional
+
+import swad
+from swad.flatness import LocalFlatness, image_losses, local
+from swad.flatness.directions import Directions
+from swad.flatness.resampling import Effects, interval, p_value, resample
+from swad.flatness.weights import Weights
+
+RADII = [0.0, 0.5, 2.0, 7.0]
+
+
+def test_it_is_reached_as_the_house_says():
+    assert swad.flatness.local is local
+    assert callable(swad.flatness.plane)
+    assert callable(swad.flatness.worst_case)
+    with pytest.raises(AttributeError, match="no attribute 'locale'"):
+        swad.flatness.locale  # noqa: B018
+
+
+# --- known landscapes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_a_quadratic_is_exact_in_every_direction_at_every_radius(antithetic):
+    model = Point()
+    slope = torch.randn(10, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    loss = Quadratic(symmetric(), slope)
+    flat = local(model, loss, RADII, n_directions=6, antithetic=antithetic)
+    with Weights(model) as weights:
+        drawn = Directions(weights, 0, antithetic, "sphere")
+        for k, (i, radius) in itertools.product(range(6), enumerate(RADII)):
+            d = torch.cat([tensor.flatten() for tensor in drawn[k]])
+            assert d.norm() == pytest.approx(1, abs=1e-12)
+            gradient = loss.hessian @ model.vector() + slope
+            rise = radius * gradient @ d + radius**2 / 2 * d @ loss.hessian @ d
+            assert flat.losses["all"][k, i] - flat.loss["all"] == pytest.approx(rise.item(), rel=1e-9, abs=1e-12)
+    assert flat.row(0.0).mean == flat.row(0.0).low == flat.row(0.0).high == 0
+
+
+def test_its_expectation_is_the_trace_over_twice_the_dimension():
+    loss = Quadratic(symmetric(1))
+    flat = local(Point(), loss, [1.0, 3.0], n_directions=4000)
+    for radius in (1.0, 3.0):
+        wanted = radius**2 * loss.hessian.trace().item() / 20
+        row = flat.row(radius)
+        assert row.mean == pytest.approx(wanted, rel=0.15)
+        assert row.low < wanted < row.high
+
+
+def test_pairs_cancel_the_slope():
+    slope = torch.full((10,), 100.0, dtype=torch.float64)
+    loss = Quadratic(torch.eye(10, dtype=torch.float64), slope)
+    paired = local(Point(), loss, [2.0], n_directions=20).row(2.0)
+    single = local(Point(), loss, [2.0], n_directions=20, antithetic=False).row(2.0)
+    assert paired.mean == pytest.approx(2.0, abs=1e-9)  # gamma^2 / 2, whatever the slope
+    assert paired.high - paired.low < 1e-9
+    assert single.high - single.low > 10
+
+
+# --- networks -------------------------------------------------------------------------------------------------------
+
+
+def means(data):
+    def loss(model):
+        with torch.no_grad():
+            return {d: functional.cross_entropy(model(x), y, reduction="none").double() for d, (x, y) in data.items()}
+
+    return loss
+
+
+@pytest.mark.parametrize("antithetic", [True, False])
+@pytest.mark.parametrize("normalise", ["sphere", "filter", "layer"])
+def test_a_network_against_copies_of_it(antithetic, normalise):
+    model, data = network(), images()
+    flat = local(model, image_losses(data, batch_size=4), [0.3, 1.0], 6, 3, antithetic=antithetic, normalise=normalise)
+    for i, radius in enumerate([0.3, 1.0]):
+        twin = brute_force(model, means(data), radius, 6, 3, antithetic=antithetic, normalise=normalise)
+        for domain in data:
+            wanted = torch.stack([losses[domain].mean() for losses in twin])
+            torch.testing.assert_close(flat.losses[domain][:, i], wanted, rtol=1e-6, atol=1e-7)
+            by_image = torch.stack([losses[domain] for losses in twin]).sum(0)
+            torch.testing.assert_close(flat.image_sums[domain][i], by_image, rtol=1e-6, atol=1e-6)
+    base = {domain: losses.mean() for domain, losses in means(data)(model.eval()).items()}
+    row = flat.row(1.0, "sketch")
+    assert row.loss == pytest.approx(base["sketch"].item(), rel=1e-6)
+    assert row.mean == pytest.approx((flat.losses["sketch"][:, 1].mean() - base["sketch"]).item(), rel=1e-5)
+    assert row.n_images == 5
+    assert flat.row(1.0).n_images == 12
+    assert flat.row(1.0).mean == pytest.approx((flat.row(1.0, "photo").mean + row.mean) / 2)
+
+
+def test_filters_and_layers_against_a_hand_twin():
+    model = network()
+    for normalise in ("filter", "layer"):
+        with Weights(model) as weights:
+            raw = torch.cat([t.flatten() for t in Directions(weights, 4, False, "sphere")[2]])
+            found = Directions(weights, 4, False, normalise)[2]
+            pieces = torch.split(raw, [t.numel() for t in weights.live])
+            for piece, parameter, direction in zip(pieces, weights.live, found, strict=True):
+                wanted = piece.reshape(parameter.shape).clone()
+                if normalise == "layer":
+                    wanted *= parameter.norm() / wanted.norm()
+                else:
+                    for f in range(len(parameter)):
+                        wanted[f] *= parameter[f].norm() / wanted[f].norm()
+                torch.testing.assert_close(direction, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_sphere_is_uniform_over_all_chosen_parameters():
+    model = network()
+    with Weights(model, exclude="1.*") as weights:
+        assert weights.dim == sum(p.numel() for n, p in model.named_parameters() if not n.startswith("1."))
+        drawn = torch.stack([torch.cat([t.flatten() for t in one]) for one in drawn_by(weights, 200)])
+    torch.testing.assert_close(drawn.norm(dim=1), torch.ones(200))
+    assert abs(drawn.mean().item()) < 5 / math.sqrt(drawn.numel() * weights.dim)
+    assert (drawn.square().mean(0) * weights.dim).sub(1).abs().max() < 0.6  # no coordinate has a share of its own
+
+
+def drawn_by(weights, n, seed=0):
+    directions = Directions(weights, seed, False, "sphere")
+    return [directions[k] for k in range(n)]
+
+
+def test_directions_do_not_depend_on_layout_precision_or_order():
+    plain, other = network(), network().to(memory_format=torch.channels_last)
+    wide = network().double()
+    with Weights(plain) as one, Weights(other) as two, Weights(wide) as three:
+        last = drawn_by(one, 3)[2]
+        only = Directions(two, 0, False, "sphere")[2]
+        double = Directions(three, 0, False, "sphere")[2]
+        for a, b, c in zip(last, only, double, strict=True):
+            assert torch.equal(a, b)
+            torch.testing.assert_close(a.double(), c, rtol=1e-6, atol=1e-9)
+        assert only[0].stride() == two.live[0].stride()
+        assert not torch.equal(Directions(one, 1, False, "sphere")[2][0], last[0])
+
+
+# --- seeds, chunks, going on ----------------------------------------------------------------------------------------
+
+
+def same(one: LocalFlatness, other: LocalFlatness) -> bool:
+    return (
+        all(torch.equal(one.losses[d], other.losses[d]) for d in one.domains)
+        and all(torch.equal(one.image_sums[d], other.image_sums[d]) for d in one.image_sums)
+        and one.rows == other.rows
+    )
+
+
+def measure(**options):
+    model, data = network(), images()
+    defaults = {"radii": [0.0, 0.5, 1.0], "n_directions": 8, "seed": 1, "bootstrap": 200}
+    return local(model, image_losses(data, batch_size=4), **(defaults | options))
+
+
+def test_chunks_and_the_seed():
+    whole = measure()
+    assert same(whole, measure(chunk=1))
+    assert same(whole, measure(chunk=3))
+    assert not same(whole, measure(seed=2))
+
+
+def test_radii_and_the_number_of_directions_change_no_direction():
+    whole, some = measure(), measure(radii=[1.0], n_directions=4)
+    for domain in whole.domains:
+        assert torch.equal(whole.losses[domain][:4, 2:], some.losses[domain])
+
+
+@settings(max_examples=12, deadline=None)
+@given(killed=st.integers(0, 16), chunk=st.integers(1, 5), again=st.integers(1, 5))
+def test_a_killed_run_goes_on_to_the_same_bits(killed, chunk, again):
+    rows, calls = [], itertools.count()
+    whole = measure()
+
+    def die(row):
+        rows.append(json.loads(json.dumps(row, allow_nan=False)))
+
+    model = network()
+    inner = image_losses(images(), batch_size=4)
+
+    def mortal(model):
+        if next(calls) == killed:
+            raise KeyboardInterrupt
+        return inner(model)
+
+    before = fingerprint(model)
+    options = {"radii": [0.0, 0.5, 1.0], "n_directions": 8, "seed": 1, "bootstrap": 200}
+    with suppress(KeyboardInterrupt):
+        local(model, mortal, **options, chunk=chunk, sink=die)
+    assert fingerprint(model) == before
+    n = len(rows)
+    resumed = local(model, mortal, **options, chunk=again, sink=die, done=rows[:n])
+    assert same(whole, resumed)
+    assert same(whole, LocalFlatness.from_rows(rows, bootstrap=200))
+    assert rows[-1]["stop"] == 8
+    assert sum(row["kind"] == "flatness" for row in rows) == 1
+
+
+def test_more_directions_go_on_from_fewer():
+    rows = []
+    measure(n_directions=4, sink=rows.append)
+    seen = []
+    more = measure(done=list(rows), sink=rows.append, progress=lambda n, total: seen.append((n, total)))
+    assert same(more, measure())
+    assert seen == [(n, 16) for n in range(9, 17)]
+    with pytest.raises(ValueError, match="already hold 8 directions"):
+        measure(n_directions=4, done=rows)
+
+
+def test_rows_of_something_else_are_refused():
+    rows = []
+    measure(sink=rows.append)
+    for options, words in (
+        ({"radii": [0.5]}, "have radii"),
+        ({"seed": 9}, "have seed 1, not 9"),
+        ({"normalise": "layer"}, "have normalise"),
+        ({"antithetic": False}, "have antithetic"),
+        ({"exclude": "5.*"}, "have exclude"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            measure(done=rows, **options)
+    model = network(seed=1)
+    with pytest.raises(ValueError, match="of other weights"):
+        local(model, image_losses(images()), [0.0, 0.5, 1.0], 8, 1, done=rows)
+    with pytest.raises(ValueError, match="another number of images"):
+        local(network(), image_losses(images({"photo": 7, "sketch": 6})), [0.0, 0.5, 1.0], 8, 1, done=rows)
+    with pytest.raises(ValueError, match="so they are of other images"):
+        local(network(), image_losses(images(seed=1)), [0.0, 0.5, 1.0], 8, 1, done=rows)
+
+
+def test_results_are_saved_and_read_to_the_last_bit():
+    whole = measure()
+    assert same(whole, LocalFlatness.from_rows(json.loads(json.dumps(whole.to_rows(), allow_nan=False)), bootstrap=200))
+    with pytest.raises(ValueError, match="no measured direction"):
+        LocalFlatness.from_rows(whole.to_rows()[:1])
+
+
+# --- the model stays what it was ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, None])
+def test_everything_is_put_back(error):
+    model, data = network(), images()
+    model.train()
+    model[3].eval()
+    model[0].bias.requires_grad_(False)
+    model[5].weight.grad = torch.ones_like(model[5].weight)
+    before = fingerprint(model)
+    calls = itertools.count()
+
+    def rude(model):
+        """Changes all it can reach."""
+        x, y = data["photo"]
+        model.train()
+        with torch.enable_grad():
+            loss = functional.cross_entropy(model(x), y)
+            loss.backward()
+        model[1].running_mean = model[1].running_mean + 1
+        model[0].bias.requires_grad_(True)
+        if next(calls) == 3 and error is not None:
+            raise error
+        return loss.detach()
+
+    with nullcontext() if error is None else pytest.raises(error):
+        local(model, rude, [0.1], 4)
+    assert fingerprint(model) == before
+
+
+def test_evaluation_mode_is_the_mode():
+    model = network()  # with dropout and batch norm
+    loss = image_losses(images())
+    assert model.training
+    one, two = local(model, loss, [0.5], 2), local(model.eval(), loss, [0.5], 2)
+    assert torch.equal(one.losses["photo"], two.losses["photo"])
+
+
+def test_a_caller_s_autocast_does_not_hide_the_moves():
+    model, data = network(batch_norm=False), images()
+    plain = local(model, image_losses(data), [10.0], 2).row(10.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = local(model, image_losses(data), [10.0], 2).row(10.0)
+    assert abs(plain.mean) > 0.5
+    assert cast.mean == pytest.approx(plain.mean, rel=0.2)
+
+
+def test_half_precision_weights_are_moved_in_single():
+    model = network(batch_norm=False).to(torch.bfloat16)
+    before = fingerprint_of_bits(model)
+    data = {d: (x.bfloat16(), y) for d, (x, y) in images().items()}
+    flat = local(model, image_losses(data), [1.0], 2)
+    assert math.isfinite(flat.row(1.0).mean)
+    assert fingerprint_of_bits(model) == before
+
+
+def fingerprint_of_bits(model):
+    return [p.detach().view(torch.int16).tolist() for p in model.parameters()]
+
+
+# --- what is chosen, what is refused --------------------------------------------------------------------------------
+
+
+def test_patterns_and_groups():
+    model, data = network(), images({"photo": 4, "sketch": 3, "art": 5})
+    loss = image_losses(data)
+    seen = []
+
+    def watched(model):
+        seen.append(model[5].weight.detach().clone())
+        return loss(model)
+
+    flat = local(model, watched, [1.0], 2, exclude="5.*", groups={"seen": ["photo", "art"], "unseen": ["sketch"]})
+    assert all(torch.equal(weight, seen[0]) for weight in seen)
+    assert [row.domain for row in flat.rows] == ["photo", "sketch", "art", "seen", "unseen", None]
+    assert flat.row(1.0, "seen").mean == pytest.approx((flat.row(1.0, "photo").mean + flat.row(1.0, "art").mean) / 2)
+    assert flat.row(1.0, "unseen").mean == flat.row(1.0, "sketch").mean
+    assert local(model, loss, [1.0], 2, include="5.*").settings["parameters"] == 64 * 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"radii": []}, "radii must be"),
+        ({"radii": [-1.0]}, "radii must be"),
+        ({"radii": [1.0, 1.0]}, "radii must be"),
+        ({"n_directions": 3}, "an even number"),
+        ({"n_directions": 0, "antithetic": False}, "1 or more"),
+        ({"normalise": "cube"}, "one of sphere, filter, layer"),
+        ({"include": "nothing.*"}, "matches no parameter"),
+        ({"exclude": "*"}, "nothing to move"),
+        ({"groups": {"photo": ["sketch"]}}, "under a name of its own"),
+        ({"groups": {"seen": ["art"]}}, "names some of the domains"),
+        ({"bootstrap": 5}, "100 resamples"),
+        ({"chunk": 0}, "chunk must be"),
+    ],
+)
+def test_refusals(options, words):
+    model = network()
+    before = fingerprint(model)
+    with pytest.raises(ValueError, match=words) as caught:
+        local(model, image_losses(images()), **({"radii": [1.0], "n_directions": 2} | options))
+    assert "\n" not in str(caught.value)
+    assert fingerprint(model) == before
+
+
+def test_losses_that_change_their_images_are_refused():
+    sizes = iter([3, 3, 4, 4])
+    with pytest.raises(ValueError, match="same domains and images every time"):
+        local(network(), lambda model: torch.ones(next(sizes)), [1.0], 2)
+
+
+def test_losses_that_blow_up_are_said_so():
+    flat = local(Point(), lambda model: model.vector().square().sum() * float("inf"), [1.0], 4)
+    assert math.isnan(flat.row(1.0).mean)
+    assert math.isnan(flat.row(1.0).low)
+    rows = json.loads(json.dumps(flat.to_rows(), allow_nan=False))
+    assert math.isnan(LocalFlatness.from_rows(rows).row(1.0).mean)
+
+
+# --- intervals ------------------------------------------------------------------------------------------------------
+
+
+def test_an_interval_covers_the_mean_as_often_as_it_says():
+    # A loss of known mean with direction and image effects: 300 experiments, 95 % of the intervals should cover it.
+    generator = torch.Generator().manual_seed(0)
+    covered = 0
+    for k in range(300):
+        units = torch.randn(30, 1, generator=generator, dtype=torch.float64)
+        images_ = 0.5 * torch.randn(40, 1, generator=generator, dtype=torch.float64).exp()
+        centre = images_ + units.mean() - 0.5 * math.exp(0.5)  # a two-way table's margins share one mean
+        effects = {"a": Effects(units + images_.mean() - 0.5 * math.exp(0.5), centre)}
+        mean = effects["a"].units.mean(0)
+        low, high = interval(mean, resample(effects, 400, k)["a"], 0.95)
+        covered += bool(low < 0 < high)
+    assert 0.89 < covered / 300 < 0.98
+
+
+def test_it_agrees_with_resampling_the_whole_table():
+    """The slow twin: every loss kept, directions and images drawn anew, the mean taken of what they meet in."""
+    generator = torch.Generator().manual_seed(1)
+    rows, columns = 24, 60
+    table = torch.randn(rows, 1, generator=generator) + 0.8 * torch.randn(1, columns, generator=generator).exp()
+    table = (table + 0.3 * torch.randn(rows, columns, generator=generator)).double()
+    replicates = torch.empty(3000, dtype=torch.float64)
+    for k in range(3000):
+        i = torch.randint(rows, (rows,), generator=generator)
+        j = torch.randint(columns, (columns,), generator=generator)
+        replicates[k] = table[i][:, j].mean()
+    effects = {"a": Effects(table.mean(1, keepdim=True), table.mean(0)[:, None])}
+    ours = resample(effects, 3000, 0)["a"][:, 0]
+    assert ours.mean().abs() < 0.02
+    assert ours.std().item() == pytest.approx(replicates.std().item(), rel=0.08)
+    low, high = interval(table.mean()[None], ours[:, None], 0.9)
+    wanted = torch.quantile(replicates, torch.tensor([0.05, 0.95], dtype=torch.float64))
+    width = (wanted[1] - wanted[0]).item()
+    assert [low.item(), high.item()] == pytest.approx(wanted.tolist(), abs=0.08 * width)
+
+
+def test_images_are_drawn_within_their_domain_and_directions_together():
+    constant = torch.zeros(10, 1, dtype=torch.float64)
+    spread = torch.randn(10, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = resample({"a": Effects(constant, spread), "b": Effects(constant, constant)}, 200, 0)
+    assert found["a"].std() > 0.1
+    assert not found["b"].any()
+    both = resample({"a": Effects(spread, None), "b": Effects(-2 * spread, None)}, 200, 0)
+    torch.testing.assert_close(both["b"], -2 * both["a"])
+
+
+def test_p_values():
+    deviations = torch.linspace(-1, 1, 1001, dtype=torch.float64)[:, None].expand(-1, 3)
+    found = p_value(torch.tensor([0.0, 0.95, 5.0], dtype=torch.float64), deviations)
+    assert found.tolist() == pytest.approx([1.0, 0.05, 1 / 1002], abs=0.003)
+
+
+def test_one_direction_gives_no_interval():
+    row = local(Point(), Quadratic(symmetric()), [1.0], 2).row(1.0)
+    assert math.isfinite(row.mean)
+    assert math.isnan(row.low)
+    assert row.n_images is None
+
+
+def test_tied_weights_count_once_and_wrappers_not_at_all():
+    class Tied(Point):
+        def __init__(self):
+            super().__init__()
+            self.again = self.a
+
+    class Twice(Quadratic):
+        def __call__(self, model):
+            return self.at(torch.cat([model.again.flatten(), model.b]))
+
+    plain = local(Point(), Quadratic(symmetric()), [1.0], 4)
+    tied = local(Tied(), Twice(symmetric()), [1.0], 4)
+    assert tied.settings["parameters"] == 10
+    assert torch.equal(plain.losses["all"], tied.losses["all"])
+    model = network(batch_norm=False)
+    loss = image_losses(images())
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(local(compiled, loss, [1.0], 2).losses["photo"], local(model, loss, [1.0], 2).losses["photo"])

@@ -1,0 +1,193 @@
+"""Loss functions of resident images, what they may return, and their replay as a CUDA graph."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from landscapes import fingerprint, images, network
+from torch.nn import functional
+
+from swad.flatness import captured, compare, image_losses, local, worst_case
+from swad.flatness.losses import measured
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), batch_size=st.integers(1, 12))
+def test_batches_do_not_matter(sizes, batch_size):
+    data = images({f"d{i}": size for i, size in enumerate(sizes)})
+    model = network().eval()
+    found = image_losses(data, batch_size=batch_size)(model)
+    parts: dict[str, list[torch.Tensor]] = {}
+    for domain, losses in image_losses(data, batch_size=batch_size).parts(model):
+        assert len(losses) <= batch_size
+        parts.setdefault(domain, []).append(losses)
+    for domain, (x, y) in data.items():
+        wanted = functional.cross_entropy(model(x), y, reduction="none")
+        torch.testing.assert_close(found[domain], wanted)
+        torch.testing.assert_close(torch.cat(parts[domain]), wanted)
+
+
+def test_errors_and_both():
+    data, model = images(), network().eval()
+    errors, both = (image_losses(data, measure=measure)(model) for measure in ("error", "both"))
+    x, y = data["photo"]
+    assert errors["photo"].tolist() == (model(x).argmax(1) != y).float().tolist()
+    found = measured(both)
+    assert torch.equal(found.errors["photo"], errors["photo"])
+    torch.testing.assert_close(found.losses["photo"], image_losses(data)(model)["photo"])
+    assert local(model, image_losses(data, measure="both"), [0.5], 2).n_images == {"photo": 7, "sketch": 5}
+
+
+def test_small_integers_are_scaled_on_the_way():
+    pixels = torch.randint(256, (6, 1, 6, 6), dtype=torch.uint8)
+    labels = torch.randint(3, (6,))
+    model = network().eval()
+    raw = image_losses({"a": (pixels, labels)}, transform=lambda batch: batch.float() / 255)(model)
+    torch.testing.assert_close(raw["a"], image_losses({"a": (pixels.float() / 255, labels)})(model)["a"])
+
+
+def test_lower_precision_is_the_caller_s_choice():
+    data, model = images(), network(batch_norm=False).eval()
+    loss = image_losses(data, autocast=lambda: torch.autocast("cpu", torch.bfloat16), channels_last=True)
+    assert loss(model)["photo"].dtype == torch.float32
+    torch.testing.assert_close(loss(model)["photo"], image_losses(data)(model)["photo"], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ({}, "at least one domain"),
+        (torch.zeros(3, 4), "per-image losses"),
+        (torch.zeros(0), "per-image losses"),
+        ({"a": torch.zeros(3), "b": torch.zeros(())}, "a scalar of every domain"),
+        ({"a": torch.zeros(3, 2), "b": torch.zeros(3)}, "of every domain or of none"),
+    ],
+)
+def test_results_that_cannot_be_read(returned, words):
+    with pytest.raises(ValueError, match=words):
+        measured(returned)
+
+
+def test_results_that_can():
+    assert measured(2.5).losses["all"].tolist() == [2.5]
+    assert not measured(torch.tensor(2.5)).by_image
+    assert measured(torch.ones(4)).sizes == {"all": 4}
+    assert not measured(torch.ones(4)).named
+    assert measured({"a": torch.ones(1)}).by_image
+
+
+def test_image_losses_refuse():
+    x, y = images()["photo"]
+    with pytest.raises(ValueError, match="needs images"):
+        image_losses({})
+    with pytest.raises(ValueError, match="'photo' has 7 images and 6 labels"):
+        image_losses({"photo": (x, y[:6])})
+    with pytest.raises(ValueError, match="measure must be"):
+        image_losses({"photo": (x, y)}, measure="accuracy")
+
+
+def test_without_a_gpu_a_capture_says_so_and_goes_through():
+    data, model = images(), network()
+    loss = image_losses(data)
+    replayed = captured(loss, model)
+    if not torch.cuda.is_available():
+        assert replayed.reason == "the model is not on a GPU"
+    assert local(model, replayed, [0.5], 4).rows == local(model, loss, [0.5], 4).rows
+    assert worst_case(model, replayed, 0.1, 2, 1) == worst_case(model, loss, 0.1, 2, 1)
+
+
+def test_the_lab_is_there_without_importing_torch():
+    code = "import sys, swad; swad.flatness; dir(swad.flatness); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# --- what only a GPU can show ---------------------------------------------------------------------------------------
+
+
+@gpu
+def test_a_replay_gives_the_same_numbers():
+    data = {d: (x.cuda(), y.cuda()) for d, (x, y) in images().items()}
+    model = network().cuda()
+    loss = image_losses(data, batch_size=4)
+    replayed = captured(loss, model)
+    before = fingerprint(model)
+    one, two = local(model, loss, [0.0, 0.5, 2.0], 6), local(model, replayed, [0.0, 0.5, 2.0], 6)
+    assert replayed.reason is None
+    assert replayed._graph is not None
+    assert fingerprint(model) == before
+    for domain in data:
+        torch.testing.assert_close(one.losses[domain], two.losses[domain], rtol=1e-6, atol=1e-7)
+    states = {"a": network(1).state_dict(), "b": network(2).state_dict()}
+    graph = replayed._graph
+    straight = compare(states, loss, [0.5], 4, model=model)
+    found = compare(states, replayed, [0.5], 4, model=model)
+    assert replayed._graph is graph  # one recording serves all weights put into one model
+    for name in states:
+        torch.testing.assert_close(
+            found.models[name].losses["photo"], straight.models[name].losses["photo"], rtol=1e-6, atol=1e-7
+        )
+
+
+@gpu
+def test_a_loss_that_waits_is_not_captured_and_says_why():
+    data = {d: (x.cuda(), y.cuda()) for d, (x, y) in images().items()}
+    model = network().cuda()
+    inner = image_losses(data)
+
+    def waits(model):
+        return {domain: losses + 0 * losses.sum().item() for domain, losses in inner(model).items()}
+
+    replayed = captured(waits, model)
+    found = local(model, replayed, [0.5], 2)
+    assert replayed.reason.startswith("recording failed")
+    torch.testing.assert_close(found.losses["photo"], local(model, inner, [0.5], 2).losses["photo"])
+
+
+@gpu
+def test_a_moved_model_is_recorded_anew():
+    data = {d: (x.cuda(), y.cuda()) for d, (x, y) in images().items()}
+    model = network().cuda()
+    loss = image_losses(data)
+    replayed = captured(loss, model)
+    local(model, replayed, [0.5], 2)
+    model[0].weight.data = model[0].weight.data.clone() * 2
+    found, wanted = local(model, replayed, [0.5], 2), local(model, loss, [0.5], 2)
+    torch.testing.assert_close(found.losses["photo"], wanted.losses["photo"], rtol=1e-6, atol=1e-7)
+
+
+@gpu
+def test_moving_and_measuring_never_waits_for_the_device():
+    data = {d: (x.cuda(), y.cuda()) for d, (x, y) in images().items()}
+    model = network().cuda()
+    replayed = captured(image_losses(data), model)
+    local(model, replayed, [0.5], 2)
+    waits = []
+
+    def loss(model):
+        # From the second evaluation on: settings, the first losses and the rows at the end are read, all else is not.
+        torch.cuda.set_sync_debug_mode("error" if waits else "default")
+        waits.append(1)
+        return replayed(model)
+
+    try:
+        local(
+            model, loss, [0.5, 1.0], 4, sink=lambda row: torch.cuda.set_sync_debug_mode("default"), progress=stop_at(8)
+        )
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def stop_at(n):
+    def progress(done, total):
+        if done == n:  # the rows that follow are read
+            torch.cuda.set_sync_debug_mode("default")
+
+    return progress
