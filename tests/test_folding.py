@@ -13,7 +13,7 @@ from swad.folding import fold, unfold
 
 def network(name: str) -> nn.Module:
     torch.manual_seed(0)
-    model = networks.build(name, 5)
+    model = Biased() if name == "biased" else networks.build(name, 5)
     for norm in networks.batch_norms(model):
         norm.running_mean.normal_(0, 0.2)
         norm.running_var.uniform_(0.5, 1.5)
@@ -22,7 +22,16 @@ def network(name: str) -> nn.Module:
     return model.double().train()
 
 
-@pytest.mark.parametrize(("name", "norms"), [("resnet10t", 14), ("mobilenetv2_050", 52), ("vgg11_bn", 8)])
+class Biased(nn.Sequential):
+    """Convolutions with a bias of their own, as VGG has them."""
+
+    def __init__(self) -> None:
+        one = (nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU())
+        super().__init__(*one, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+        networks.freeze_statistics(self)
+
+
+@pytest.mark.parametrize(("name", "norms"), [("resnet10t", 14), ("mobilenetv2_050", 52), ("biased", 2)])
 def test_outputs_and_gradients_are_those_of_the_plain_network(name, norms):
     plain, images = network(name), torch.randn(2, 3, 64, 64, dtype=torch.float64)
     folded = copy.deepcopy(plain)

@@ -29,7 +29,7 @@ def _full_precision(monkeypatch):
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run as they are")
 def test_everything_below_in_the_interpreter():
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
     result = subprocess.run(command, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout[-3000:]
     assert "passed" in result.stdout
