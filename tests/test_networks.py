@@ -44,6 +44,25 @@ def test_features_and_head_are_the_predictor(name):
     torch.testing.assert_close(dropped, head.bias.expand(2, -1))
 
 
+@pytest.mark.parametrize("name", [TINY, "test_vit", "test_efficientnet", "mobilenetv2_050"])
+def test_a_fresh_head_is_as_any_linear_layer_whatever_the_family(name):
+    head = networks.head(networks.build(name, 5))
+    bound = head.in_features**-0.5
+    assert 0.9 * bound < float(head.weight.detach().abs().max()) <= bound
+    assert 0 < float(head.bias.detach().abs().max()) <= bound
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="needs the MobileNetV2 weights")
+def test_a_fresh_head_on_real_features_knows_nothing():
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = networks.build("mobilenetv2_100", 7, weights=REAL).eval()
+        with torch.no_grad():
+            scores = model(images(4, size=96))
+        loss = torch.nn.functional.cross_entropy(scores, torch.arange(4))
+        assert loss < 2.5, "chance has a loss of log 7 = 1.95"
+
+
 def test_statistics_stay_and_the_affine_part_trains():
     for freeze in (True, False):
         model = networks.build(TINY, 5, freeze_bn=freeze)

@@ -78,6 +78,22 @@ def test_values_and_gradients_are_those_of_the_modules(act, shortcut, groups, ke
         torch.testing.assert_close(one.grad, other.grad, **close)
 
 
+@runs_kernels
+@pytest.mark.parametrize("act", ["none", "relu"])
+def test_a_large_shift_can_still_be_trained_in_bfloat16(act):
+    """Batch norms that come folded have shifts of 16 and more, of which a step changes 0.00005."""
+    from swad.kernels.frozen_norm import conv_norm_act
+
+    conv, norm = layer(1, 3)
+    images = torch.randn(4, 8, 24, 24, device=DEVICE)
+
+    def mean_at(shift: float) -> torch.Tensor:
+        nn.init.constant_(norm.bias, shift)
+        return conv_norm_act(images, conv, norm, act, None, torch.bfloat16)[0].float().mean()
+
+    assert float(mean_at(16.04) - mean_at(16.0)) == pytest.approx(0.04, abs=0.015)
+
+
 def network(name: str) -> nn.Module:
     torch.manual_seed(0)
     if name in ("Bottleneck", "BasicBlock"):  # small enough for the interpreter
