@@ -206,7 +206,7 @@ def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float
             line = [
                 sys.executable, "-m", "swad", "train", "PACS", "-d", str(data), "-t", "photo", "--network", network,
                 "--weights", weights, "--steps", str(steps), "--evaluate-every", "100", "-a", ",".join(AVERAGES),
-                "-o", str(base / name), "--device", "cuda", *more,
+                "-o", str(base / name), "--device", "cuda", "--images", "fast", "--precision", "bf16", *more,
             ]  # fmt: skip
             begin = time.perf_counter()
             result = subprocess.run(line, env=env, capture_output=True, text=True)

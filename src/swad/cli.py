@@ -125,12 +125,9 @@ def train(
         int | None, typer.Option(help="Default: by data set, algorithm, target and trial.", rich_help_panel=DATA)
     ] = None,
     images: Annotated[
-        str | None,
-        typer.Option(
-            help="fast: decoded once and augmented on the device; exact: as published. Default: fast on a GPU.",
-            rich_help_panel=DATA,
-        ),
-    ] = None,
+        str,
+        typer.Option(help="exact: as published; fast: decoded once and augmented on the device.", rich_help_panel=DATA),
+    ] = "exact",
     cache: Annotated[
         Path | None,
         typer.Option(help="Folder of decoded images. Default: $SWAD_CACHE or ~/.cache.", rich_help_panel=DATA),
@@ -138,9 +135,7 @@ def train(
     cache_size: Annotated[
         int | None, typer.Option(help="Rows and columns decoded images are kept at.", rich_help_panel=DATA)
     ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="fp32 or bf16. Default: bf16 on a GPU.", rich_help_panel=TRAINING)
-    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=TRAINING)] = "fp32",
     engine: Annotated[
         str,
         typer.Option(help="auto, eager, graph or compile: how a step is computed.", rich_help_panel=MACHINE),
@@ -329,7 +324,7 @@ def flatness(
         weights=_words(weights),
         measuring=Measuring(
             tuple(_radii(radii)) or None,
-            _count("directions", directions, 2),
+            _pairs(directions),
             _count("images", images, 0) or None,
             normalise,  # type: ignore[arg-type]
             seed,
@@ -371,6 +366,8 @@ def surface(
     """
     from swad.flatness.commands import show_surface
 
+    if line is not None and corners:
+        raise ValueError("--corners is for a plane and --line for a line: give one of them")
     chosen = list(line) if line is not None else _words(corners)
     if line is None and chosen and len(chosen) != 3:
         raise ValueError(f"--corners takes three weights, got {corners!r}: e.g. 2500,3500,4500; for two use --line A B")
@@ -437,7 +434,7 @@ def reproduce(
             methods=tuple(_words(methods)),
             erm=erm,
             radii=tuple(_radii(radii)) or None,
-            directions=_count("directions", directions, 2),
+            directions=_pairs(directions),
             images=_count("images", images, 0) or None,
             grid=_count("grid", grid, 2),
             formats=_formats(figure_formats),
@@ -593,6 +590,13 @@ def _whole_numbers(text: str) -> list[int]:
 
 def _words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _pairs(directions: int) -> int:
+    """Directions, which come in opposite pairs."""
+    if directions < 2 or directions % 2:
+        raise ValueError(f"--directions must be an even number of 2 or more, as they come in pairs; got {directions}")
+    return directions
 
 
 def _radii(text: str) -> list[float]:

@@ -90,16 +90,16 @@ class RunConfig:
     """Stop when every average is complete. With `erm`, snapshots to come, or averages that end with training,
     nothing is ever stopped early."""
 
-    images: Literal["exact", "fast"] | None = None
+    images: Literal["exact", "fast"] = "exact"
     """exact: files decoded and augmented one by one on the CPU, as published. fast: decoded once into a cache and
     augmented on the device: the same distributions, other draws, no rounding between operations, and images of another
-    shape than the cache's resized first. None: fast on a GPU, else exact. Small images are exact in both."""
+    shape than the cache's resized first. Small images are exact in both."""
     cache: Path | None = None
     """Where decoded images are kept. None: $SWAD_CACHE, or ~/.cache/swad/images."""
     cache_size: int | None = None
     """Rows and columns they are kept at. None: as they are where all are alike and at most 256, else 256."""
-    precision: Literal["fp32", "bf16"] | None = None
-    """Of the forward pass; weights, sums and averages are always fp32. None: bf16 on a GPU, else fp32."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the forward pass; weights, sums and averages are always fp32."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How a step is computed: call by call, as one CUDA graph, or that with the network compiled. auto: on a GPU a
     graph, compiled where the run is long enough to gain by it; eager elsewhere."""
@@ -203,7 +203,6 @@ class RunConfig:
             for name in ("lr", "batch_size")
             if getattr(own, name) == getattr(usual, name)  # a method that wants another has its reasons
         } | dict(self.hyperparameters)
-        on_gpu = self.device.startswith("cuda")
         network = self.network or (SMALL if benchmark.pixels.small else DEFAULT)
         complete = dataclasses.replace(
             self,
@@ -213,8 +212,7 @@ class RunConfig:
             network=network,
             weights=self.weights or ("random" if network == SMALL else "pretrained"),
             threads=self.threads or (1 if network == SMALL else None),
-            images="exact" if benchmark.pixels.small else self.images or ("fast" if on_gpu else "exact"),
-            precision=self.precision or ("bf16" if on_gpu else "fp32"),
+            images="exact" if benchmark.pixels.small else self.images,
             steps=self.steps or defaults.steps,
             evaluate_every=self.evaluate_every or min(defaults.evaluate_every, self.steps or defaults.steps),
         )
@@ -246,10 +244,8 @@ class RunConfig:
         choice("schedule", "ours", "published")
         choice("lr_schedule", "constant", "cyclic")
         choice("engine", "auto", "eager", "graph", "compile")
-        if self.precision is not None:
-            choice("precision", "fp32", "bf16")
-        if self.images is not None:
-            choice("images", "exact", "fast")
+        choice("precision", "fp32", "bf16")
+        choice("images", "exact", "fast")
         require(self.clip is None or 0 < self.clip < math.inf, "clip must be a number above 0", self.clip)
         try:
             benchmark = datasets.get(self.dataset)
