@@ -92,8 +92,11 @@ class CachedBatches(TrainBatches):
             return
         for some in mine:
             self.images.announce(some)
-        for i, step in enumerate(steps):
-            yield step, {"images": self.images.take(mine[i]), **{name: values[i] for name, values in table.items()}}
+        try:
+            for i, step in enumerate(steps):
+                yield step, {"images": self.images.take(mine[i]), **{name: values[i] for name, values in table.items()}}
+        finally:
+            self.images.forget()
 
     def _sent(self, values: Any) -> Tensor:
         values = torch.from_numpy(np.ascontiguousarray(values)) if isinstance(values, np.ndarray) else values

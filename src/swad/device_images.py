@@ -147,6 +147,13 @@ class Streamed:
             start += len(piece)
         return out
 
+    def forget(self) -> None:
+        """Take back what was announced: whoever was going to take it has left."""
+        self._announced.clear()
+        self._waiting.clear()
+        while self._filling:
+            self._idle.append((self._filling.popleft().result(), None))
+
     def close(self) -> None:
         """End the thread that reads."""
         self._reader.shutdown(cancel_futures=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -19,8 +19,8 @@ from swad.resident_evaluation import ResidentEvaluation
 from swad.training import Training
 
 KEEP_AT_MOST = 2 * 2**30
-"""Bytes of decoded validation images that a run holds in host memory, so that only the first evaluation decodes them.
-On a GPU it may be a quarter of what is free there."""
+"""Bytes of decoded images that a run holds in host memory for later passes: those of validation, so that only the first
+evaluation decodes them, and from the image cache the target's. On a GPU it may be a quarter of what is free there."""
 
 Scores = dict[str, dict[str, Score]]
 """By domain, then by split."""
@@ -35,15 +35,13 @@ class Measurer:
         self._config, self._team, self._autocast, self._cache = config, team, training.autocast, cache
         self._sources, self._live = sources, training.predictor
         self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
-        pixels = sources.pixels
-        size = sum(map(len, sources.validation)) * pixels.channels * pixels.size**2
-        self._keep = size <= _room(team.device)
+        keep = self._fits(sources.validation)
         self.full = self._batches(sources.validation, augmented=config.augment_validation)
         n = config.validation_subsample
         self.validation = self._batches(sources.validation, n, config.augment_validation) if n else self.full
         self.checks = bool(n) and config.subsample_check
         # In a graph only where steps are: a graph pays where starting kernels takes longer than running them.
-        self._captured = training.engine.kind != EAGER and self._keep and self._group is None
+        self._captured = training.engine.kind != EAGER and keep and self._group is None
         self._resident: ResidentEvaluation | None = None
         self._target: dict[str, dict[str, EvalBatches]] | None = None
 
@@ -78,8 +76,13 @@ class Measurer:
             scores[name]["test"] = score
         return {**scores, **self.target(model, target)}
 
-    def _batches(self, parts: Iterable[Part], n: int | None = None, augmented: bool = False) -> dict[str, EvalBatches]:
-        config, team = self._config, self._team
+    def _fits(self, parts: Iterable[Part]) -> bool:
+        """Whether there is room to hold the images of these parts for later passes."""
+        pixels = self._sources.pixels
+        return sum(map(len, parts)) * pixels.channels * pixels.size**2 <= _room(self._team.device)
+
+    def _batches(self, parts: Sequence[Part], n: int | None = None, augmented: bool = False) -> dict[str, EvalBatches]:
+        config, team, keep = self._config, self._team, self._fits(parts)
         assert config.seed is not None
         # On a CPU large activations cost more in page faults than small batches in calls.
         usual = 16 if team.device.type == "cpu" and not self._sources.pixels.small else 256
@@ -95,7 +98,7 @@ class Measurer:
                 whole=self._group is not None,
                 augment=config.seed if augmented else None,
                 cache=self._cache,
-                keep=(self._keep and part.split == "validation") or self._cache is not None,
+                keep=keep and (part.split == "validation" or self._cache is not None),
                 workers=config.workers,
                 device=team.device,
             )

@@ -209,7 +209,7 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool) -> nn.Modu
     if isinstance(layer := model.get_classifier(), nn.Linear):
         # A fresh head as every linear layer of torch, whatever the family: that of timm's EfficientNets and MobileNets
         # is 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.
-        pass
+        layer.reset_parameters()
     return cast(nn.Module, model)
 
 

@@ -93,7 +93,7 @@ def test_surface_and_line(swad: Call, tiny_run, tmp_path):
         (["flatness", "RUN", "--radii", "a"], "radii are numbers with commas or START:STOP:STEP, e.g. 0:60:5; got 'a'"),
         (["flatness", "RUN", "--radii", "5:1:1"], "radii are numbers"),
         (["flatness", "RUN", "--radii", "-1"], "radii must be different numbers of 0 or more"),
-        (["flatness", "RUN", "--directions", "5"], "an even number"),
+        (["flatness", "RUN", "--directions", "5"], "--directions must be an even number of 2 or more"),
         (["flatness", "RUN", "--normalise", "cube"], "--normalise is one of sphere, filter, layer; got 'cube'"),
         (["flatness", "RUN", "--images", "-1"], "--images must be 0 or more, got -1"),
         (["flatness", "RUN", "--figure-formats", "gif"], "--figure-formats is one or several of svg, pdf, png"),
@@ -102,6 +102,7 @@ def test_surface_and_line(swad: Call, tiny_run, tmp_path):
         (["flatness", "nowhere"], "nowhere is not a folder"),
         (["surface", "OPEN"], "is unfinished"),
         (["surface", "RUN", "--corners", "swad,swa"], "--corners takes three weights, got 'swad,swa'"),
+        (["surface", "RUN", "--corners", "swad,swa,10", "--line", "swad", "swa"], "--corners is for a plane"),
         (["surface", "RUN", "--corners", "swad,swa,11"], "has no weights '11'"),
         (["surface", "RUN", "--line", "swad", "x"], "has no weights 'x'"),
         (["surface", "RUN", "--steps", "1"], "--steps must be 2 or more, got 1"),
@@ -190,6 +191,14 @@ def test_several_runs_and_their_mean(swad: Call, tiny_run, tmp_path):
     summary = json.loads((root / "figures" / "flatness.json").read_text())
     means = {row["method"] for row in summary["curves"] if row["group"] == "mean over targets"}
     assert means == {"ERM (last)", "SWAD"}  # SWA was measured on one target alone
+
+
+def test_curvature_without_its_package_fails_before_anything_is_measured(swad: Call, tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "curvlinops", None)
+    folder = copied(tiny_run, tmp_path / "run")
+    result = swad("flatness", folder, *QUICK, "--curvature", "--device", "cpu", code=1)
+    assert "pip install" in result.stderr
+    assert not (folder / "flatness.jsonl").exists()
 
 
 def test_ctrl_c_says_that_work_goes_on(swad: Call, tiny_run, tmp_path, monkeypatch):

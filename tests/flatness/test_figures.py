@@ -20,7 +20,6 @@ from swad.report.flatness import (
     by_target,
     domain_table,
     flatness_of,
-    flatness_table,
     over_targets,
     ranking_of,
     surfaces_of,
@@ -107,9 +106,6 @@ def test_curves_are_read_averaged_over_trials_and_over_targets(runs, tmp_path):
     assert swad.at(10.0)[1:] == pytest.approx((150 - math.sqrt(2) / 2, 150 + math.sqrt(8) / 2))
     whole = over_targets(groups)["unseen"][-1]
     assert whole.mean[-1] == pytest.approx((2 * 150 + 2 * 300) / 2)
-    table = flatness_table("F", groups, 10.0)
-    assert table.columns[-1] == "mean over targets, unseen"
-    assert table.rows[-1].cells[-1].value == pytest.approx(450)
 
 
 def test_the_last_measurement_counts_and_some_weights_can_be_chosen(tmp_path):
@@ -327,6 +323,19 @@ def test_the_page_shows_what_was_measured(runs):
         ElementTree.fromstring(svg)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
+
+
+def test_runs_measured_in_other_ways_are_not_averaged(runs):
+    pytest.importorskip("jinja2")
+    with Stored(runs[1].path, FLATNESS) as file:
+        key = file.settings({"radii": list(RADII), "images": 10, "normalise": "filter"})
+        rows = [row for row in file.rows if row["kind"] == "row"]
+        file.append(*({**row, "key": key} for row in rows))
+        file.show(key)
+    text = page.build(runs)
+    assert "mean over 2 targets" not in text
+    assert text.count("Flatness on PACS") >= 2
+    assert "directions normalised by filter" in text
 
 
 def test_a_page_without_measurements_has_no_such_section(tmp_path):

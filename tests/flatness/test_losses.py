@@ -191,3 +191,18 @@ def stop_at(n):
             torch.cuda.set_sync_debug_mode("default")
 
     return progress
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recording_under_the_callers_autocast_reads_the_moved_weights():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)).cuda()
+    data = {"photo": (torch.randn(16, 8, device="cuda"), torch.randint(3, (16,), device="cuda"))}
+    loss = image_losses(data)
+    replayed = captured(loss, model)
+    with torch.autocast("cuda", torch.bfloat16):
+        here, there = (local(model, one, [1.0, 5.0], 4).losses["photo"] for one in (replayed, loss))
+    assert replayed.reason is None
+    torch.testing.assert_close(here, there, rtol=1e-2, atol=1e-3)
+    assert here[0, 0] != here[0, 1]
+    full = local(model, replayed, [1.0, 5.0], 4).losses["photo"]  # without autocast: recorded anew
+    torch.testing.assert_close(full, local(model, loss, [1.0, 5.0], 4).losses["photo"], rtol=1e-4, atol=1e-5)

@@ -183,9 +183,14 @@ def test_other_settings_stand_beside_each_other(tiny_run, tmp_path):
 def test_weights_that_changed_are_refused(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     lab.flatness(open_run(folder), ["swad"], COARSE)
-    (folder / "weights" / "swad.safetensors").write_bytes((folder / "weights" / "swa.safetensors").read_bytes())
-    with pytest.raises(RunError, match=r"swad.safetensors changed since .*flatness.jsonl was written: remove"):
+    quick = {"images": 12, "steps": 1, "restarts": 0}
+    lab.worst(open_run(folder), ["swad"], [0.1], **quick)
+    (folder / "weights" / "swad.safetensors").write_bytes((folder / "weights" / "erm_best.safetensors").read_bytes())
+    changed = r"swad.safetensors changed since .*flatness.jsonl was written: remove"
+    with pytest.raises(RunError, match=changed):
         lab.flatness(open_run(folder), ["swad"], COARSE)
+    with pytest.raises(RunError, match=changed):  # also where all that was asked for is there
+        lab.worst(open_run(folder), ["swad"], [0.1], **quick)
     (folder / "weights" / "swa.safetensors").unlink()
     with pytest.raises(RunError, match=r"swa.safetensors is gone"):
         lab.flatness(open_run(folder), ["swa"], COARSE)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from swad.display import _console
 from swad.flatness import lab
+from swad.flatness.hessian import require_curvlinops
 from swad.flatness.lab import BOTH, Measuring
 from swad.flatness.neighbourhood import LocalFlatness
 from swad.flatness.of_runs import Subject, open_runs
@@ -78,6 +79,8 @@ def flatness_of_runs(
     data: Path | None = None,
 ) -> list[Path]:
     """The same for given weights of given run folders."""
+    if curvature:
+        require_curvlinops()  # now, not after the hours that the rest may take
     subjects, _ = open_runs(list(weights), data)
     options: dict[str, Any] = {"device": device, "workers": workers}
     found: dict[Path, Comparison] = {}
@@ -234,10 +237,13 @@ def print_flatness(
             where = f" at γ = {radius:g}, {side}"
             written += save(flatness_figures.ranking_figure(order, where=where), place, name, formats)
     pairs = {}
+    several = len({one.run.dataset for one in found}) > 1
     for title, comparison in together.items():
         first, *others = comparison.models
         rows = [row.as_dict() for other in others for row in comparison.differences(other, first)]
-        pairs[title] = reading.differences(rows, {})
+        mine = [one for one in found if _title(one.run, several) == title]
+        pulls = {(c.method, side): c.pulls for one in mine for side in BOTH for c in one.curves[side]}
+        pairs[title] = reading.differences(rows, {}, pulls)
         summary["comparisons"] += [
             {"run": title, "side": side, "text": comparison.sentence(other, first, side)}
             for other in others
@@ -261,9 +267,7 @@ def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[st
     """Models of one target and trial together, of whichever runs: they saw the same directions and images."""
     groups: dict[str, dict[str, LocalFlatness]] = {}
     for run in runs:
-        title = f"{'+'.join(run.targets)}, trial {run.trial}"
-        if len({one.dataset for one in runs}) > 1:
-            title = f"{run.dataset}, {title}"
+        title = _title(run, len({one.dataset for one in runs}) > 1)
         for name, flat in found[run.path].models.items():
             groups.setdefault(title, {}).setdefault(reading.method(run, name), flat)
     together = {}
@@ -347,7 +351,8 @@ def points_table(found: Sequence[reading.RunSurface]) -> Table:
                     ),
                 )
             )
-    return Table("Loss", ("seen", "unseen", "off the plane"), tuple(rows), corner="Weights")
+    shape = found[0].settings["shape"] if found else "plane"
+    return Table("Loss", ("seen", "unseen", f"off the {shape}"), tuple(rows), corner="Weights")
 
 
 def save(figure: Any, folder: Path, stem: str, formats: Sequence[str]) -> list[Path]:
@@ -412,6 +417,11 @@ def _has(subject: Subject, name: str) -> bool:
 def _counted(subject: Subject, number: int, total: int) -> str:
     """A run's name; of several with the folder above it, which as a rule names the method, and how many there are."""
     return f"{subject.folder.parent.name}/{subject.folder.name} ({number} of {total})" if total > 1 else subject.name
+
+
+def _title(run: RunData, several: bool) -> str:
+    """Target and trial, and the data set where there are several."""
+    return f"{run.dataset}, " * several + f"{'+'.join(run.targets)}, trial {run.trial}"
 
 
 def _spelled(value: Any) -> Any:

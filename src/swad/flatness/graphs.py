@@ -5,6 +5,7 @@ A perturbation writes the weights in place, so the recorded kernels read the new
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -68,8 +69,9 @@ class Captured:
         return self._returned.clone() if isinstance(self._returned, Tensor) else self._returned
 
     def _state(self) -> list[object]:
-        """What the recording depends on: where the tensors lie, and the modes."""
+        """What the recording depends on: where the tensors lie, the modes, and an autocast of the caller's."""
         return [
+            torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
             *(tensor.data_ptr() for tensor in _tensors(self._model)),
             *(module.training for module in self._model.modules()),
         ]
@@ -94,15 +96,21 @@ def _recorded(loss_fn: LossFn, model: nn.Module) -> tuple[torch.cuda.CUDAGraph, 
             loss_fn(model)
         # A wait for the device inside a recording leaves torch's allocator astray, so it is looked for before.
         mode = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            loss_fn(model)
-        finally:
-            torch.cuda.set_sync_debug_mode(mode)
+        with warnings.catch_warnings():  # torch's, that this mode is a prototype
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                loss_fn(model)
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    # Under an autocast of the caller's, casts of the weights outlive the warm-up: recorded with them, the graph would
+    # never read the weights; and casts of the recording are in its own memory, which is no one else's to read.
+    torch.clear_autocast_cache()
     with torch.cuda.graph(graph):
         returned = loss_fn(model)
+    torch.clear_autocast_cache()
     if not isinstance(returned, Tensor | Mapping):
         raise RuntimeError("loss_fn returned a Python number, which a replay cannot renew")
     return graph, returned

@@ -87,7 +87,7 @@ def curvature(
     that part out. `domains` asks for some rows only (None stands for the mean over domains). `tolerance` is the
     eigenvalues' relative accuracy. Needs curvlinops: pip install "swad[flatness]".
     """
-    curvlinops = _curvlinops()
+    curvlinops = require_curvlinops()
     from swad.flatness.products import HessianProducts, top_eigenvalues
 
     if n_eigenvalues < 0 or trace_vectors < 0 or trace_vectors == 1:
@@ -129,7 +129,8 @@ def curvature(
     return Curvature(rows)
 
 
-def _curvlinops() -> Any:
+def require_curvlinops() -> Any:
+    """The package, or a line that says how to get it."""
     try:
         import curvlinops
     except ImportError:

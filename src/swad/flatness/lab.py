@@ -133,10 +133,11 @@ def worst(
     content = {"worst_radii": sorted(map(float, radii)), "images": images, "steps": steps, "restarts": restarts}
     with Stored(subject.folder, FLATNESS) as file:
         key = file.settings({**content, "device": where.type})
+        for name in names:
+            _require_same_weights(file, key, subject, name)
         missing = [name for name in names if not _rows(file, key, "worst_case", name)]
         pictures = subject.images(images, where, workers).side("seen") if missing else {}
         for place, name in enumerate(missing):
-            _require_same_weights(file, key, subject, name)
             model = subject.model(name, where)
             batch = subject.batch_size(where)
             found = []
@@ -177,10 +178,11 @@ def curved(
     content = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors, "images": images, "device": where.type}
     with Stored(subject.folder, FLATNESS) as file:
         key = file.settings(content)
+        for name in names:
+            _require_same_weights(file, key, subject, name)
         missing = [name for name in names if not _rows(file, key, "curvature", name)]
         pictures = subject.images(images, where, workers) if missing else None
         for place, name in enumerate(missing):
-            _require_same_weights(file, key, subject, name)
             assert pictures is not None
             model = subject.model(name, where)
             found = []

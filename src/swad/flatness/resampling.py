@@ -3,7 +3,8 @@
 A loss at (direction, image) is taken apart as in an analysis of variance: what the direction does to all images,
 what the image does under all directions, and the rest. A resample draws directions (antithetic pairs stay
 together) and, within every domain, images; its mean is the mean of the drawn directions' effects plus that of the
-drawn images' effects. What is left out, the rest, is smaller by the square root of the number of images or directions.
+drawn images' effects. The rest, smaller by the square root of the number of images or directions, is in both means and
+so counts twice: intervals are a little wide rather than narrow.
 So only two things are kept of all losses: their mean over images for every direction, and their sum over directions
 for every image; and a thousand resamples are one matrix product each.
 """

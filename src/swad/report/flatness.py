@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from swad.flatness import stored
 from swad.flatness.stored import FLATNESS, SURFACE, Row, latest, number
 from swad.records import RunData
+from swad.report import flatness_spread as spread
+from swad.report.flatness_spread import Pulls
 from swad.report.runs import algorithm_name, method_name
 from swad.report.tables import Cell, Table
 from swad.report.tables import Row as TableRow
@@ -31,6 +33,8 @@ class FlatCurve:
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    pulls: Pulls | None = field(default=None, compare=False, repr=False)
+    """What directions and images each do to it, for means over runs that share them."""
 
     def at(self, radius: float) -> tuple[float, float, float]:
         """Mean and interval at a radius."""
@@ -140,11 +144,14 @@ def flatness_of(run: RunData, kinds: Sequence[str] = ()) -> RunFlatness | None:
     measured = [row for row in latest(measured, "weights", "domain", "radius") if row["domain"] is not None]
     curves: dict[str, list[FlatCurve]] = {}
     names = list(dict.fromkeys(row["weights"] for row in measured))
-    for domain in dict.fromkeys(row["domain"] for row in measured):
+    domains = list(dict.fromkeys(row["domain"] for row in measured))
+    raw = [row for row in rows if row["key"] == settings["key"]]
+    pulls = {(name, side): _pulls(run, raw, name, side, domains) for name in names for side in SIDES}
+    for domain in domains:
         for name in names if not kinds else [name for name in names if name in kinds]:
             some = [row for row in measured if row["domain"] == domain and row["weights"] == name]
             if some:
-                curves.setdefault(domain, []).append(_curve(method(run, name), some))
+                curves.setdefault(domain, []).append(_curve(method(run, name), some, pulls.get((name, domain))))
     if not curves:
         return None
     told = [row for row in rows if row["kind"] == "difference" and row["key"] == settings.get("key")]
@@ -159,25 +166,34 @@ def flatness_of(run: RunData, kinds: Sequence[str] = ()) -> RunFlatness | None:
         int(measured[-1]["n_directions"]),
         tuple(
             one
-            for one in differences(latest(told, "first", "domain", "radius"), {n: method(run, n) for n in names})
+            for one in differences(latest(told, "first", "domain", "radius"), {n: method(run, n) for n in names}, pulls)
             if not kinds or one.first in kinds
         ),
-        tuple(worst[1]) if worst else (),
-        tuple(curved[1]) if curved else (),
+        *(
+            tuple(row for row in (some[1] if some else ()) if not kinds or row["weights"] in kinds)
+            for some in (worst, curved)
+        ),
     )
 
 
-def _curve(name: str, rows: Sequence[Row]) -> FlatCurve:
+def _pulls(run: RunData, rows: Sequence[Row], weights: str, side: str, domains: Sequence[str]) -> Pulls | None:
+    """Training images are those of the trial's split, whatever the target; the target's are all it has."""
+    some = [d for d in domains if d not in SIDES and (d in run.targets) == (side == "unseen")]
+    trial = run.trial if side == "seen" else None
+    return spread.pulls_of(rows, weights, some, dict.fromkeys(some, (side, trial))) if some else None
+
+
+def _curve(name: str, rows: Sequence[Row], pulls: Pulls | None = None) -> FlatCurve:
     rows = sorted(rows, key=lambda row: float(row["radius"]))
-    return FlatCurve(
-        name,
-        tuple(float(row["radius"]) for row in rows),
-        *(tuple(number(row[field]) for row in rows) for field in ("mean", "low", "high")),
-    )
+    mean, low, high = (tuple(number(row[field]) for row in rows) for field in ("mean", "low", "high"))
+    return FlatCurve(name, tuple(float(row["radius"]) for row in rows), mean, low, high, pulls)
 
 
-def differences(rows: Iterable[Row], names: Mapping[str, str]) -> list[Difference]:
-    """Difference rows as curves, on the two sides; `names` are methods by weights."""
+def differences(
+    rows: Iterable[Row], names: Mapping[str, str], pulls: Mapping[tuple[str, str], Pulls | None] | None = None
+) -> list[Difference]:
+    """Difference rows as curves, on the two sides; `names` are methods by weights, `pulls` by weights and side."""
+    known = pulls or {}
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row["domain"] in SIDES:
@@ -187,7 +203,11 @@ def differences(rows: Iterable[Row], names: Mapping[str, str]) -> list[Differenc
             first,
             second,
             side,
-            _curve(names.get(first, first), some),
+            _curve(
+                names.get(first, first),
+                some,
+                spread.difference(known.get((first, side)), known.get((second, side))),
+            ),
             names.get(second, second),
             tuple(number(row["p"]) for row in sorted(some, key=lambda row: float(row["radius"]))),
         )
@@ -251,7 +271,10 @@ def over_targets(groups: Mapping[str, Sides]) -> dict[str, list[FlatCurve]]:
 
 
 def average(curves: Sequence[FlatCurve]) -> FlatCurve:
-    """The mean of curves at the radii they share, with the interval of a mean of independent measurements.
+    """The mean of curves at the radii they share, with its interval.
+
+    Where it is known what directions and images did to each, those that curves share are counted together; curves
+    that come without are taken for independent measurements.
 
     >>> one, two = (FlatCurve("ERM", (1.0,), (m,), (m - 3,), (m + 3,)) for m in (1.0, 3.0))
     >>> average([one, two]).mean, round(average([one, two]).high[0], 3)
@@ -263,6 +286,16 @@ def average(curves: Sequence[FlatCurve]) -> FlatCurve:
     points = [[curve.at(radius) for curve in curves] for radius in radii]
     n = len(curves)
     means = tuple(math.fsum(point[0] for point in some) / n for some in points)
+    known = [
+        {name: one[:, [curve.radii.index(radius) for radius in radii]] for name, one in curve.pulls.items()}
+        for curve in curves
+        if curve.pulls is not None
+    ]
+    if len(known) == n:
+        pulls = spread.mean(known)
+        halves = spread.half_widths(pulls)
+        low, high = ([m + sign * half for m, half in zip(means, halves, strict=True)] for sign in (-1, 1))
+        return FlatCurve(curves[0].method, radii, means, tuple(low), tuple(high), pulls)
 
     def end(place: int) -> tuple[float, ...]:
         widths = [math.sqrt(math.fsum((point[0] - point[place]) ** 2 for point in some)) / n for some in points]
@@ -305,34 +338,6 @@ def spread_cell(mean: float, low: float, high: float) -> Cell:
     """A value of F with half of its interval, with as many digits as it needs."""
     size = abs(mean)
     return Cell(mean, (high - low) / 2, decimals=4 if size < 0.1 else 3 if size < 10 else 1)
-
-
-def flatness_table(title: str, groups: Mapping[str, Sides], radius: float | None = None) -> Table:
-    """F_gamma of every method at one radius (the largest that all have): on seen and unseen domains of every target."""
-    every = dict(groups)
-    if len(groups) > 1:
-        every["mean over targets"] = over_targets(groups)
-    methods = list(dict.fromkeys(c.method for sides in every.values() for some in sides.values() for c in some))
-    shared = [set(c.radii) for sides in groups.values() for some in sides.values() for c in some]
-    radius = max(set.intersection(*shared)) if radius is None else radius
-    rows = []
-    columns = [f"{target}, {side}" for target in every for side in SIDES]
-    for name in methods:
-        cells = []
-        for sides in every.values():
-            for side in SIDES:
-                curve = next((c for c in sides.get(side, ()) if c.method == name), None)
-                if curve is None or radius not in curve.radii:
-                    cells.append(Cell())
-                    continue
-                mean, low, high = curve.at(radius)
-                cells.append(Cell(mean, (high - low) / 2, decimals=3))
-        rows.append(TableRow(name, tuple(cells)))
-    note = (
-        f"F at radius {radius:g}: by how much the loss rises on average at that distance; less is flatter. ± half the "
-        "width of the 95 % interval, by bootstrap over directions and images."
-    )
-    return Table(title, tuple(columns), tuple(rows), (note,))
 
 
 def ranking_of(found: Sequence[RunFlatness], side: str, radius: float) -> Ranking | None:

@@ -216,13 +216,9 @@ def _marks(axes: Axes, surface: RunSurface, marks: Mapping[str, tuple[str, int]]
         if name in surface.further:
             x, y, _ = surface.further[name]
             axes.plot(
-                x, y, marker=mark, markersize=9 if mark == "*" else 6, label=_name(surface, name),
+                x, y, marker=mark, markersize=9 if mark == "*" else 6, label=method(surface.run, name),
                 markerfacecolor=PALETTE[colour], markeredgewidth=0.7, **edge,
             )  # fmt: skip
-
-
-def _name(surface: RunSurface, weights: str) -> str:
-    return method(surface.run, weights)
 
 
 def line_figure(
@@ -239,7 +235,7 @@ def line_figure(
         for axes, one in zip(panels, surfaces, strict=True):
             for colour, side in zip(PALETTE, ("seen", "unseen"), strict=False):
                 axes.plot(one.xs, one.grids[side][0], color=colour, label=TITLES[side])
-            first, last = (_name(one, weights) for weights in one.corners)
+            first, last = (method(one.run, weights) for weights in one.corners)
             axes.set_xticks([0.0, 0.5, 1.0], [first, "", last])
             for x in (0.0, 1.0):
                 axes.axvline(x, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)

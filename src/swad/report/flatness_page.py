@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from swad.flatness.stored import Row
 from swad.records import RunData
 from swad.report import figures, flatness_figures
 from swad.report.flatness import (
@@ -76,13 +77,12 @@ class SurfaceSection:
 
 
 def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
-    """One for each data set with a run that was measured."""
-    found = [one for run in runs if (one := flatness_of(run)) is not None]
-    sections = []
-    for place, dataset in enumerate(dict.fromkeys(one.run.dataset for one in found)):
-        some = [one for one in found if one.run.dataset == dataset]
-        sections.append(_flatness(f"f{place}", dataset, some))
-    return sections
+    """One for each data set with a run that was measured, and for each way of measuring: F of two have no mean."""
+    groups: dict[tuple[str, str], list[RunFlatness]] = {}
+    for run in runs:
+        if (one := flatness_of(run)) is not None:
+            groups.setdefault((run.dataset, one.settings["key"]), []).append(one)
+    return [_flatness(f"f{place}", dataset, some) for place, ((dataset, _), some) in enumerate(groups.items())]
 
 
 def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSection:
@@ -110,12 +110,19 @@ def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSe
     return FlatnessSection(
         id,
         dataset,
-        f"{count} random directions a point",
+        f"{count} random directions a point{_apart(found[0].settings)}",
         tuple((name, colours[name] + 1) for name in methods),
         tuple(drawn),
         verdicts("Who is flatter", told) if told else None,
         _ranking(found),
     )
+
+
+def _apart(settings: Row) -> str:
+    """What else tells ways of measuring apart: images, and directions that are not on a sphere."""
+    images = "all images" if settings.get("images") is None else f"{settings['images']:,} images of each domain"
+    kind = settings.get("normalise", "sphere")
+    return f", {images}" + (f", directions normalised by {kind}" if kind != "sphere" else "")
 
 
 def _ranking(found: Sequence[RunFlatness]) -> str:
