@@ -164,7 +164,9 @@ class Training:
             assert self.algorithm.image_shape is not None
             images = torch.zeros(2, *self.algorithm.image_shape, device=team.device).normal_()
             with self.autocast():
-                (fold if kind == COMPILE else fuse)(self.predictor, images)
+                found = (fold if kind == COMPILE else fuse)(self.predictor, images)
+            if fused and not found:
+                say("the batch norms of this network are computed as they are: none could be joined to a convolution")
         if kind == COMPILE:
             compiled = partial(torch.compile, dynamic=False)
             self.algorithm._features = compiled(self.algorithm._features)
