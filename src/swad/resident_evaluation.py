@@ -39,13 +39,15 @@ class ResidentEvaluation:
         self._places: tuple[Tensor, ...] = ()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = False
+        self.reason = ""
+        """Why there is no graph, where capturing failed: then it is evaluated call by call."""
 
     @torch.no_grad()
     def __call__(self) -> dict[str, Score]:
         """Scores of the model as it is now, by domain."""
         self._sums.zero_()
         with evaluating(self._model):
-            if self._warm and self._graph is None:
+            if self._warm and self._graph is None and not self.reason:
                 self._capture()
             for start in range(0, len(self._images), self.batch_size):
                 rows = slice(start, start + self.batch_size)
@@ -66,8 +68,13 @@ class ResidentEvaluation:
         rows = slice(0, self.batch_size)
         self._places = (self._images[rows].clone(), self._labels[rows].clone(), self._owner[rows].clone())
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._add(*self._places)
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._add(*self._places)
+        except Exception as error:  # whatever a network does that a graph cannot hold
+            self.reason = " ".join(str(error).split())[:200]
+            torch.cuda.synchronize()
+            return
         self._graph = graph
 
 

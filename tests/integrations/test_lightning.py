@@ -334,6 +334,7 @@ def test_without_lightning_the_error_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore::swad.averaging.NeverConvergedWarning")  # how many steps are left is the scaler's
 @pytest.mark.parametrize("fused", [False, True])
 def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_the_host(fused):
     class Overflows(Net):

@@ -1,0 +1,97 @@
+"""Whole runs on cached images: resumed to the last bit, rebuilt when images change, and as good in a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from runs import require_same
+from swad.records import read_records
+from swad.run import Interrupted, RunConfig, train
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    root, draw = tmp_path_factory.mktemp("tree"), np.random.RandomState(0)
+    for domain in "abc":
+        for shade, label in enumerate(("dark", "light")):
+            folder = root / domain / label
+            folder.mkdir(parents=True)
+            for i in range(10):
+                pixels = draw.randint(0, 128, (40 + i, 56, 3)) + 127 * shade
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+def config(tree: Path, output: Path, **changes: Any) -> RunConfig:
+    settings: dict[str, Any] = {
+        "data": tree,
+        "network": "test_resnet",
+        "weights": "random",
+        "images": "fast",
+        "cache": tree.parent / f"{tree.name}-cache",
+        "steps": 8,
+        "evaluate_every": 2,
+        "checkpoint_every": 1,
+        "hyperparameters": {"batch_size": 4, "lr": 1e-3},
+        "averages": ("swad", "ema"),
+        "workers": 1,
+    }
+    return RunConfig("folder", "a", output, **{**settings, **changes})
+
+
+class Watch:
+    """Notes what is said; sends Ctrl-C after a step where one is given."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.notes: list[str] = []
+        self.stop_at = stop_at
+
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def on_step(self, step: int, loss: torch.Tensor) -> None:
+        if step == self.stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
+def test_a_fast_run_goes_on_to_the_last_bit_and_notices_changed_images(tree, tmp_path):
+    result = train(config(tree, tmp_path / "whole"), progress=Watch())
+    assert result.notes[0] == "engine eager, fast images, fp32"
+    assert any("resized to 256 × 256 first" in note for note in result.notes)
+    with pytest.raises(Interrupted):
+        train(config(tree, tmp_path / "cut"), progress=Watch(stop_at=5))
+    train(config(tree, tmp_path / "cut"))
+    require_same(tmp_path / "whole", tmp_path / "cut")
+    Image.new("RGB", (60, 44)).save(tree / "b" / "dark" / "3.png")
+    again = Watch()
+    train(config(tree, tmp_path / "again"), progress=again)
+    assert any("changed" in note for note in again.notes)
+
+
+@gpu
+@pytest.mark.parametrize("network", ["test_resnet", "mobilenetv2_035", "resnet18"])
+def test_a_graph_with_fused_batch_norms_learns_as_the_plain_network_does(network, tree, tmp_path):
+    """The same images and the same first weights: losses within what bf16 makes of them."""
+    base = config(tree, tmp_path / "eager", network=network, steps=24, evaluate_every=4, device="cuda")
+    losses = {}
+    for engine, precision in (("eager", "fp32"), ("eager", "bf16"), ("graph", "bf16")):
+        folder = tmp_path / f"{engine}-{precision}"
+        train(dataclasses.replace(base, output=folder, engine=engine, precision=precision))
+        losses[engine, precision] = np.array([r.value for r in read_records(folder) if r.metric == "train_loss"])
+    exact = losses["eager", "fp32"]
+    usual = np.abs(losses["eager", "bf16"] - exact).max()
+    assert np.abs(losses["graph", "bf16"] - exact).max() <= 3 * usual + 0.05
