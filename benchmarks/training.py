@@ -17,6 +17,7 @@ way are about 6 ms for the network; the averages' sum moves 307 MB at 4.3 TB/s, 
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import json
 import os
@@ -254,7 +255,7 @@ def curves(network: str, device: str, steps: int, engine: str) -> dict[str, list
 def demo(steps: int) -> dict[str, float]:
     """The demo's step on this CPU: ours, and the plain loop that torchvision's users write, with two workers."""
     from torch.nn import functional
-    from torch.utils.data import ConcatDataset, DataLoader, RandomSampler
+    from torch.utils.data import DataLoader, RandomSampler
     from torch.utils.data import Dataset as TorchDataset
     from torchvision.transforms import v2
 
@@ -281,8 +282,6 @@ def demo(steps: int) -> dict[str, float]:
             key = self.part.keys[i]
             return self.transform(self.part.domain.image(key)), int(self.part.domain.labels[key])
 
-    import copy
-
     model = copy.deepcopy(training.predictor)
     mean = torch.optim.swa_utils.AveragedModel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -292,7 +291,6 @@ def demo(steps: int) -> dict[str, float]:
         plain = Plain(part)
         sampler = RandomSampler(plain, replacement=True, num_samples=10**7)
         loaders.append(iter(DataLoader(plain, per_domain, sampler=sampler, num_workers=1, persistent_workers=True)))
-    assert ConcatDataset
 
     def plain_step() -> None:
         batches = [next(loader) for loader in loaders]
