@@ -52,6 +52,16 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def end_failed_capture() -> None:
+    """Make the device usable again after a capture that failed.
+
+    Torch leaves its random numbers in the state of a capture, and the next dropout would fail; a copy is not in it.
+    """
+    torch.cuda.synchronize()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
+
+
 class Engine:
     """Makes steps by calling `body`, or by replaying what a graph recorded of it."""
 
@@ -100,7 +110,7 @@ class Engine:
             reason = " ".join(str(error).split())[:200]
             self._say(f"engine eager instead of {self.kind}: the step cannot be captured ({reason})")
             self.kind = EAGER
-            torch.cuda.synchronize()
+            end_failed_capture()
             return
         held.graph = graph
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from swad.average import STATE_VERSION, Average, _after_step, _AttachHandle, _require_same_parameters
+from swad.averaging import EMA
+from swad.one_pass import OnePass
 from swad.pieces import Piece, Segment
 from swad.rules import OPEN
 from swad.valley import Status
@@ -20,8 +22,8 @@ class SegmentFeed(Mapping[str, Average]):
     """Keep one running sum of the current segment and hand it, whole, to every average at its end.
 
     The cost of a step does not depend on how many averages ride along: all three semantics, other
-    tolerances, SMA and fixed windows share one addition. What does not take every update (an interval, an
-    EMA) cannot live on sums and is updated by itself, at the steps it takes. No update waits for the device, but
+    tolerances, SMA and fixed windows share one addition. What does not take every update (an interval) or weighs them
+    differently (an EMA) cannot live on sums and keeps a mean of its own. No update waits for the device, but
     for one case: steps that a `GradScaler` may skip are counted on the host where a fixed window begins or ends.
 
     >>> import torch, swad
@@ -44,6 +46,7 @@ class SegmentFeed(Mapping[str, Average]):
             raise ValueError("a feed needs at least one average")
         self._averages = dict(averages)
         self._segment = Segment()
+        self._one_pass = self._segment.one_pass = OnePass()
         self._updates = 0
         self._observed = 0
         self._skips: Tensor | None = None
@@ -63,6 +66,8 @@ class SegmentFeed(Mapping[str, Average]):
             average._rides = True
         for average in self._others:
             average._tracked.follow(model)
+            if isinstance(average, EMA) and list(average._tracked.averaged) == first:
+                average._segment.one_pass = self._one_pass
         for average in self._dense:
             average._feed, average._segment = self, self._segment
             average._tracked = self._dense[0]._tracked  # the same tensors: found once per update, not once each
@@ -222,6 +227,7 @@ class SegmentFeed(Mapping[str, Average]):
 
     def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
         self._require_whole()
+        self._one_pass.forget()
         outside = not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
         for average in self._others:
             if outside or not average._sparse:  # a graph cannot choose its steps: `count_replays` takes those
@@ -246,6 +252,8 @@ class SegmentFeed(Mapping[str, Average]):
                 weight = 1 - skip
             if self._segment.keep or not all(average._finished() for average in self._dense):
                 self._segment.add(live, weight, counted=not capturing)
+            else:
+                self._one_pass.run(live, None)
             self._segment.forget_carried()
             self._sync_counts()
             if not capturing:

@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from swad.one_pass import OnePass
 from swad.tensors import TrackedTensors, accumulator, like, localised
 
 _CHUNK = 1 << 24
@@ -122,6 +123,7 @@ class Segment(Piece):
         self.upper_bound = 0  # of the updates in it, as far as the host knows
         self._count: float = 0
         self._on_device: Tensor | None = None  # what a scaler's skips leave of the count
+        self.one_pass: OnePass | None = None  # of a feed, which does the work of all its averages at once
 
     @property
     def weight(self) -> float:  # type: ignore[override]
@@ -141,7 +143,9 @@ class Segment(Piece):
     def add(self, live: list[Tensor], weight: Tensor | None = None, counted: bool = True) -> None:
         """Add the live weights; `weight`, 0 or 1, is on the device and is not read."""
         self._follow_device(live)
-        if weight is None:
+        if weight is None and self.one_pass is not None:
+            self.one_pass.run(live, self.sums)
+        elif weight is None:
             torch._foreach_add_(self.sums, live)
         else:
             for part in _chunks(live):
@@ -175,7 +179,10 @@ class Segment(Piece):
             torch._foreach_copy_(self.sums, live)
             self._count = 1
         elif all(a.dtype == b.dtype for a, b in zip(self.sums, live, strict=True)):
-            torch._foreach_lerp_(self.sums, live, rate)
+            if self.one_pass is not None:
+                self.one_pass.blend(self.sums, rate)
+            else:
+                torch._foreach_lerp_(self.sums, live, rate)
         else:  # lerp refuses to mix dtypes
             torch._foreach_mul_(self.sums, 1 - rate)
             torch._foreach_add_(self.sums, live, alpha=rate)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.batches import EvalBatches, Normalise
+from swad.engine import end_failed_capture
 from swad.evaluate import Autocast, Score, evaluating, per_image, read_scores
 from swad.processes import Team
 
@@ -73,7 +74,7 @@ class ResidentEvaluation:
                 self._add(*self._places)
         except Exception as error:  # whatever a network does that a graph cannot hold
             self.reason = " ".join(str(error).split())[:200]
-            torch.cuda.synchronize()
+            end_failed_capture()
             return
         self._graph = graph
 

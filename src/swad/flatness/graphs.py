@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from swad.engine import end_failed_capture
 from swad.flatness.losses import LossFn, Returned
 from swad.tensors import unwrap
 
@@ -108,8 +109,12 @@ def _recorded(loss_fn: LossFn, model: nn.Module) -> tuple[torch.cuda.CUDAGraph, 
     # Under an autocast of the caller's, casts of the weights outlive the warm-up: recorded with them, the graph would
     # never read the weights; and casts of the recording are in its own memory, which is no one else's to read.
     torch.clear_autocast_cache()
-    with torch.cuda.graph(graph):
-        returned = loss_fn(model)
+    try:
+        with torch.cuda.graph(graph):
+            returned = loss_fn(model)
+    except RuntimeError:
+        end_failed_capture()
+        raise
     torch.clear_autocast_cache()
     if not isinstance(returned, Tensor | Mapping):
         raise RuntimeError("loss_fn returned a Python number, which a replay cannot renew")

@@ -77,14 +77,23 @@ class _ConvNormAct(torch.autograd.Function):
 def _convolve(
     x: Tensor, weight: Tensor, shift: Tensor, shortcut: Tensor | None, act: str, how: tuple[Any, ...]
 ) -> Tensor:
-    stride, padding, dilation, groups = how
-    if x.is_cuda and act == "relu" and groups == 1 and _cudnn_adds(x.device, x.dtype):
-        if shortcut is None:
-            return torch.cudnn_convolution_relu(x, weight, shift, stride, padding, dilation, groups)
-        return torch.cudnn_convolution_add_relu(x, weight, shortcut, 1.0, shift, stride, padding, dilation, groups)
-    y = functional.conv2d(x, weight, None, stride, padding, dilation, groups)
+    case = (x.device, x.dtype, x.shape, weight.shape, how, shortcut is None)
+    if x.is_cuda and act == "relu" and case not in _REFUSED and _cudnn_adds(x.device, x.dtype):
+        try:
+            if shortcut is None:
+                return torch.cudnn_convolution_relu(x, weight, shift, *how)
+            return torch.cudnn_convolution_add_relu(x, weight, shortcut, 1.0, shift, *how)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # for images of three channels, say, with a shift in float32, it has no such kernel
+            _REFUSED.add(case)
+    y = functional.conv2d(x, weight, None, *how)
     y = y.contiguous(memory_format=torch.channels_last)
     return shift_act(y, shift, shortcut, act)
+
+
+_REFUSED: set[tuple[Any, ...]] = set()
+"""Convolutions that cuDNN does not do in one kernel with what follows them."""
 
 
 @cache
