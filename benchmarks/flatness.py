@@ -24,6 +24,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -361,7 +362,7 @@ def main() -> None:
             "cpu_threads": torch.get_num_threads(),
             "cpu_count": os.cpu_count(),
             "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
-            "command": f"python benchmarks/flatness.py --device {device}",
+            "command": " ".join(["python", *sys.argv]),
             "network": arguments.network,
             "images": n,
             "image": shape,

@@ -11,7 +11,7 @@ mean of four in a row. Medians are reported; on a CPU rounds are interleaved, so
 does other things too. On a GPU methods come one after the other: their graphs would not fit all at once.
 
 Peak memory is what steps add to a process that has loaded everything (CPU), and what torch allocated, weights included
-(GPU, eager); each method in a process of its own.
+(GPU, eager).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -120,20 +121,26 @@ def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds
 
 
 def measure_memory(names: Sequence[str], device: str, network: str) -> dict[str, float]:
-    """Peak MiB of a few steps, each method in a process of its own."""
+    """Peak MiB of a few steps. On the CPU each method has its own process, as memory taken is seldom given back."""
+    if device == "cuda":
+        return {name: _peak(name, device, network) for name in names}
     context = multiprocessing.get_context("spawn")
     peaks = {}
     for name in names:
         queue = context.SimpleQueue()
-        process = context.Process(target=_peak, args=(name, device, network, queue))
+        process = context.Process(target=_put_peak, args=(queue, name, device, network))
         process.start()
         peaks[name] = queue.get()
         process.join()
     return peaks
 
 
-def _peak(name: str, device: str, network: str, queue: object) -> None:
+def _put_peak(queue: object, name: str, device: str, network: str) -> None:
     torch.set_num_threads(1)
+    queue.put(_peak(name, device, network))  # type: ignore[attr-defined]
+
+
+def _peak(name: str, device: str, network: str) -> float:
     _few(name, device, network, per_domain=2)  # whatever torch loads lazily
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -145,7 +152,7 @@ def _peak(name: str, device: str, network: str, queue: object) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     _few(name, device, network)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM") - before
-    queue.put(peak / 2**20)  # type: ignore[attr-defined]
+    return peak / 2**20
 
 
 def _few(name: str, device: str, network: str, per_domain: int = PER_DOMAIN) -> None:
@@ -206,7 +213,7 @@ def main() -> None:
         "python": platform.python_version(),
         "cpu_count": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": "python benchmarks/methods.py",
+        "command": " ".join(["python", *sys.argv]),
         "network": {"cpu": networks.SMALL, "cuda": arguments.network},
     }
     for device in devices:
