@@ -201,7 +201,12 @@ def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        env = {**os.environ, "SWAD_CACHE": str(base / "images"), "TORCHINDUCTOR_CACHE_DIR": str(base / "inductor")}
+        env = {
+            **os.environ,
+            "SWAD_CACHE": str(base / "images"),
+            "TORCHINDUCTOR_CACHE_DIR": str(base / "inductor"),
+            "TRITON_CACHE_DIR": str(base / "triton"),
+        }
 
         def command(name: str, steps: int, *more: str) -> float:
             line = [
@@ -219,12 +224,16 @@ def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float
         open_cache(datasets.load("PACS", data), base / "images")
         found["image_cache_s"] = time.perf_counter() - begin
         found["cold_s"] = command("cold", steps)
-        done = json.loads(next((base / "cold").rglob("done.json")).read_text())
-        records = [json.loads(line) for line in next((base / "cold").rglob("records.jsonl")).open()]
-        found |= {row["metric"]: row["value"] for row in records if row["metric"].startswith("seconds_")}
-        found["steps"] = done["steps"]
+        found |= parts_of(base / "cold", "cold")
         found["warm_s"] = command("warm", steps)
+        found |= parts_of(base / "warm", "warm")
     return found
+
+
+def parts_of(folder: Path, name: str) -> dict[str, float]:
+    """Where the seconds of a whole run went, as its records say."""
+    rows = [json.loads(line) for line in next(folder.rglob("records.jsonl")).open()]
+    return {f"{name}_{row['metric']}": row["value"] for row in rows if row["metric"].startswith("seconds_")}
 
 
 def curves(network: str, device: str, steps: int, engine: str) -> dict[str, list[dict[str, float]]]:
@@ -317,6 +326,14 @@ def show(rows: dict[str, dict[str, float]]) -> None:
         print(f"{name:40}" + "".join(f"{row.get(column, float('nan')):14.2f}" for column in columns))
 
 
+def write(report: dict[str, object], path: Path | None) -> None:
+    """Write what is known so far, so that what takes long can be cut short."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=2) + "\n")
+        print(f"wrote {path}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="the folder PACS lies in; left out: synthetic images of its shape")
@@ -354,17 +371,16 @@ def main() -> None:
                     rows[row.name] = measure(row, dataset, cache, network, device, steps)
                     print(f"{row.name}: {rows[row.name]['step_ms']:.2f} ms a step", flush=True)
         show(rows)
+        write(report, arguments.json)
         if arguments.curves:
             report["curves"] = curves(network, device, steps, "graph" if device == "cuda" else EAGER)
+            write(report, arguments.json)
         if arguments.whole:
             if arguments.data is None:
                 raise SystemExit("--whole trains on files: give the folder PACS lies in with --data")
             report["whole"] = found = whole(arguments.data, network, arguments.weights, 5000)
             print(", ".join(f"{name} {value:.2f}" for name, value in found.items()))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-        print(f"wrote {arguments.json}")
+    write(report, arguments.json)
     shutil.rmtree("unused", ignore_errors=True)
 
 

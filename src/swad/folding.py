@@ -6,8 +6,8 @@ weights, and the gradient of ``s`` no longer needs the activations, which saves 
 it. Gradients reach ``W``, ``γ`` and ``β`` through the same expression; names, values and shapes of the parameters are
 untouched. In evaluation mode only what is fused (below) is computed otherwise than before.
 
-`fold` writes it as that expression, for a compiler to make fast. `fuse` does convolution, shift, shortcut and ReLU in
-one kernel where mixed precision is on (`swad.kernels.frozen_norm`): nothing needs to be compiled.
+`fold` writes it as that expression, for a compiler to make fast. `fuse` does shift, shortcut and ReLU in one kernel
+after the convolution where mixed precision is on (`swad.kernels.frozen_norm`): nothing needs to be compiled.
 """
 
 from __future__ import annotations

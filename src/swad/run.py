@@ -209,8 +209,6 @@ class _Run:
     def _report(self, sources: Sources, target: Target) -> RunResult:
         """Measure and save everything that is reported, and mark the run as done."""
         training, config = self.training, self.config
-        if self.safe_step < training.step:
-            self._checkpoint()
         judge = copy.deepcopy(training.predictor)  # the averages still look at the live one
         scores: dict[str, dict[str, dict[str, Score]]] = {}
         ranges = {name: range_of(average.status) for name, average in training.averages.items()}
@@ -371,7 +369,7 @@ class _Run:
             due = training.step - self.safe_step >= every
         else:
             due = time.perf_counter() - self.checkpointed >= CHECKPOINT_SECONDS
-        if due or training.step == self.config.total:
+        if due:
             self._checkpoint()
 
     def _checkpoint(self) -> None:

@@ -1,15 +1,14 @@
 """A convolution, the frozen batch norm after it, a shortcut and a ReLU as one operation with few passes over memory.
 
-Forward: one kernel folds scale and shift into weights and bias (see `swad.folding`), then cuDNN convolves, adds the
-bias and the shortcut and cuts off below zero before anything is written. Backward: one kernel cuts the gradient off
-where the output was, and adds up the gradient of the shift and, where an output was used twice, both its gradients;
-then come cuDNN's two convolutions, and one kernel that turns the gradient of the folded weights into those of weights
-and scale. Nothing but inputs and outputs of convolutions is kept.
+Forward: one kernel folds scale and shift into weights and bias (see `swad.folding`), cuDNN convolves, and one kernel
+adds the bias and the shortcut and cuts off below zero. Backward: one kernel cuts the gradient off where the output was,
+and adds up the gradient of the shift and, where an output was used twice, both its gradients; then come cuDNN's two
+convolutions, and one kernel that turns the gradient of the folded weights into those of weights and scale. Nothing but
+inputs and outputs of convolutions is kept.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -51,7 +50,8 @@ class _ConvNormAct(torch.autograd.Function):
         weight = weight.contiguous(memory_format=torch.channels_last)
         folded, shift = fold(weight, gamma, beta, mean, var, eps, x.dtype)
         with torch.autocast(x.device.type, enabled=False):
-            y = _convolve(x, folded, shift, shortcut, act, how)
+            y = functional.conv2d(x, folded, None, *how)
+        y = shift_act(y.contiguous(memory_format=torch.channels_last), shift, shortcut, act)
         ctx.save_for_backward(x, weight, folded, gamma, mean, var, y if act != "none" else None)
         ctx.eps, ctx.act, ctx.how, ctx.added = eps, act, how, shortcut is not None
         ctx.set_materialize_grads(False)
@@ -74,47 +74,6 @@ class _ConvNormAct(torch.autograd.Function):
         return into, of_weight, of_gamma, of_beta, None, None, None, grad if ctx.added else None, None, None
 
 
-def _convolve(
-    x: Tensor, weight: Tensor, shift: Tensor, shortcut: Tensor | None, act: str, how: tuple[Any, ...]
-) -> Tensor:
-    case = (x.device, x.dtype, x.shape, weight.shape, how, shortcut is None)
-    if x.is_cuda and act == "relu" and case not in _REFUSED and _cudnn_adds(x.device, x.dtype):
-        try:
-            if shortcut is None:
-                return torch.cudnn_convolution_relu(x, weight, shift, *how)
-            return torch.cudnn_convolution_add_relu(x, weight, shortcut, 1.0, shift, *how)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # for images of three channels, say, with a shift in float32, it has no such kernel
-            _REFUSED.add(case)
-    y = functional.conv2d(x, weight, None, *how)
-    y = y.contiguous(memory_format=torch.channels_last)
-    return shift_act(y, shift, shortcut, act)
-
-
-_REFUSED: set[tuple[Any, ...]] = set()
-"""Convolutions that cuDNN does not do in one kernel with what follows them."""
-
-
-@cache
-def _cudnn_adds(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether cuDNN adds a shift in float32 to what it convolves in `dtype`, before it rounds."""
-    if dtype == torch.float32:
-        return True
-    # 16.05 and 0.0625 in float32 round to 16.125 in bfloat16; with the shift rounded first they would give 16.
-    x = torch.full((1, 8, 4, 4), 0.125, device=device, dtype=dtype).to(memory_format=torch.channels_last)
-    weight = torch.full((8, 8, 1, 1), 0.0625, device=device, dtype=dtype).to(memory_format=torch.channels_last)
-    shift = torch.full((8,), 16.05, device=device)
-    how = ((1, 1), (0, 0), (1, 1), 1)
-    try:
-        y = torch.cudnn_convolution_relu(x, weight, shift, *how)
-        z = torch.cudnn_convolution_add_relu(x, weight, y, 0.0, shift, *how)
-    except RuntimeError:
-        return False
-    wanted = torch.full_like(y, 16.05 + 0.0625)
-    return y.equal(wanted) and z.equal(wanted)
-
-
 # --- the kernels ------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +83,9 @@ def fold(
     """Weights times scale in `dtype`, and the shift: s = γ / √(v + ε), s·W and β − m·s.
 
     The shift stays in float32. It can be many times as large as what a step changes of it: in bfloat16 a shift of 16 is
-    the same until it has moved by 0.06, at a rate of 5e-5 for a thousand steps.
+    the same until it has moved by 0.06, at a rate of 5e-5 for a thousand steps. That is why it is not left to cuDNN,
+    which adds one in bfloat16 at no cost, but one in float32 with kernels that it first compiles for every shape: 40 s
+    for ResNet-50, and no faster than a pass of our own.
     """
     folded = torch.empty_like(weight, dtype=dtype)
     shift = torch.empty_like(beta)
