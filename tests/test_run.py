@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import math
@@ -629,6 +630,26 @@ def test_all_faults_of_a_config_are_reported_together(tmp_path):
     assert len(caught.value.problems) == 8
     for word in ("papyrus", "steps", "fp8", "erm", "tolerance_ratio", "without_dense", "nowhere", "toaster"):
         assert word in text, word
+
+
+@pytest.mark.parametrize(
+    ("dataset", "target", "device", "images", "precision"),
+    [
+        ("PACS", "photo", "cpu", "exact", "fp32"),
+        ("PACS", "photo", "cuda", "fast", "bf16"),
+        ("DomainNet", "clipart", "cuda", "exact", "bf16"),  # 115 GB of decoded images are not made unasked
+        ("digits", "paper", "cuda", "exact", "fp32"),
+    ],
+)
+def test_a_gpu_is_used_fast_unless_told_otherwise(dataset, target, device, images, precision, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    config = RunConfig(dataset, target, tmp_path, data=tmp_path, device=device)
+    assert (config.resolved().images, config.resolved().precision) == (images, precision)
+    exact = dataclasses.replace(config, images="exact", precision="fp32").resolved()
+    assert (exact.images, exact.precision) == ("exact", "fp32")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
+    assert config.resolved().precision == "fp32"
 
 
 def test_defaults_come_from_the_data_set(tmp_path):

@@ -125,9 +125,12 @@ def train(
         int | None, typer.Option(help="Default: by data set, algorithm, target and trial.", rich_help_panel=DATA)
     ] = None,
     images: Annotated[
-        str,
-        typer.Option(help="exact: as published; fast: decoded once and augmented on the device.", rich_help_panel=DATA),
-    ] = "exact",
+        str | None,
+        typer.Option(
+            help="exact: as published; fast: decoded once and augmented on the device. Default: fast on a GPU.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     cache: Annotated[
         Path | None,
         typer.Option(help="Folder of decoded images. Default: $SWAD_CACHE or ~/.cache.", rich_help_panel=DATA),
@@ -135,7 +138,9 @@ def train(
     cache_size: Annotated[
         int | None, typer.Option(help="Rows and columns decoded images are kept at.", rich_help_panel=DATA)
     ] = None,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=TRAINING)] = "fp32",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 or bf16. Default: bf16 on a GPU.", rich_help_panel=TRAINING)
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(help="auto, eager, graph or compile: how a step is computed.", rich_help_panel=MACHINE),

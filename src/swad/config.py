@@ -15,12 +15,16 @@ from typing import Any, Literal
 from swad import algorithms, datasets, named_averages
 from swad.algorithms._hyper import Hyperparameters, fill
 from swad.domains import DataError
+from swad.image_cache import LARGEST as LARGEST_KEPT
 from swad.networks import DEFAULT, LARGEST, SMALL, SMALLEST
 
 ELSEWHERE = frozenset({"output"})
 """Fields that are not written: a run is wherever its folder lies."""
 FREE = frozenset({"workers", "device", "engine", "cache", "checkpoint_every", "tensorboard", "data"})
 """Fields that may change when a run goes on: they say how and where it is computed, not what."""
+
+LARGEST_USUAL_CACHE = 32e9
+"""Bytes of decoded images that a run makes unasked."""
 
 
 class ConfigError(ValueError):
@@ -90,16 +94,18 @@ class RunConfig:
     """Stop when every average is complete. With `erm`, snapshots to come, or averages that end with training,
     nothing is ever stopped early."""
 
-    images: Literal["exact", "fast"] = "exact"
+    images: Literal["exact", "fast"] | None = None
     """exact: files decoded and augmented one by one on the CPU, as published. fast: decoded once into a cache and
     augmented on the device: the same distributions, other draws, no rounding between operations, and images of another
-    shape than the cache's resized first. Small images are exact in both."""
+    shape than the cache's resized first. Small images are exact in both. None: fast on a GPU, unless the cache would
+    take more than 32 GB (DomainNet); else exact."""
     cache: Path | None = None
     """Where decoded images are kept. None: $SWAD_CACHE, or ~/.cache/swad/images."""
     cache_size: int | None = None
     """Rows and columns they are kept at. None: as they are where all are alike and at most 256, else 256."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the forward pass; weights, sums and averages are always fp32."""
+    precision: Literal["fp32", "bf16"] | None = None
+    """Of the forward pass; weights, sums and averages are always fp32. None: bf16 on a GPU that has it; else, and for
+    small images, fp32."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How a step is computed: call by call, as one CUDA graph, or that with the network compiled. auto: on a GPU a
     graph, compiled where the run is long enough to gain by it; eager elsewhere."""
@@ -212,7 +218,8 @@ class RunConfig:
             network=network,
             weights=self.weights or ("random" if network == SMALL else "pretrained"),
             threads=self.threads or (1 if network == SMALL else None),
-            images="exact" if benchmark.pixels.small else self.images,
+            images="exact" if benchmark.pixels.small else self.images or self._usual_images(benchmark.total),
+            precision=self.precision or ("fp32" if benchmark.pixels.small else self._usual_precision()),
             steps=self.steps or defaults.steps,
             evaluate_every=self.evaluate_every or min(defaults.evaluate_every, self.steps or defaults.steps),
         )
@@ -244,8 +251,10 @@ class RunConfig:
         choice("schedule", "ours", "published")
         choice("lr_schedule", "constant", "cyclic")
         choice("engine", "auto", "eager", "graph", "compile")
-        choice("precision", "fp32", "bf16")
-        choice("images", "exact", "fast")
+        if self.precision is not None:
+            choice("precision", "fp32", "bf16")
+        if self.images is not None:
+            choice("images", "exact", "fast")
         require(self.clip is None or 0 < self.clip < math.inf, "clip must be a number above 0", self.clip)
         try:
             benchmark = datasets.get(self.dataset)
@@ -317,6 +326,17 @@ class RunConfig:
         if kind == "cuda" and not torch.cuda.is_available():
             return [f"device is {self.device!r}, and torch sees no GPU: use cpu, or a torch built for your GPU"]
         return []
+
+    def _usual_images(self, n: int | None) -> Literal["exact", "fast"]:
+        side = self.cache_size or LARGEST_KEPT
+        small_enough = n is None or n * side * side * 3 <= LARGEST_USUAL_CACHE
+        return "fast" if self.device.startswith("cuda") and small_enough else "exact"
+
+    def _usual_precision(self) -> Literal["fp32", "bf16"]:
+        import torch
+
+        able = self.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16" if able else "fp32"
 
     def _derived_seed(self) -> int:
         text = json.dumps([self.dataset, self.algorithm, self.targets, self.trial])
