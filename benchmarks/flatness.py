@@ -299,7 +299,7 @@ def prepare(arguments: argparse.Namespace, device: str) -> Setting:
     torch.manual_seed(0)
     small = arguments.network == "small"
     size = 28 if small else arguments.size
-    n = arguments.images or (480 if device == "cpu" else 1024)
+    n = arguments.images or (480 if device == "cpu" else 512)
     if small:
         from swad.networks import build
 
@@ -321,10 +321,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--network", help="small, or a timm name; left out: small on a CPU, mobilenetv2_100 on a GPU")
-    parser.add_argument("--images", type=int, help="left out: 480 on a CPU, 1024 on a GPU")
+    parser.add_argument("--images", type=int, help="left out: 480 on a CPU, 512 on a GPU")
     parser.add_argument("--size", type=int, default=224, help="rows and columns of an image")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--directions", type=int, help="left out: 8 on a CPU, 24 on a GPU")
+    parser.add_argument("--directions", type=int, help="left out: 8 on a CPU, 16 on a GPU")
     parser.add_argument("--radii", type=lambda text: tuple(map(float, text.split(","))), default=RADII)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
@@ -334,7 +334,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = arguments.device
     arguments.network = arguments.network or ("small" if device == "cpu" else "mobilenetv2_100")
-    arguments.directions = arguments.directions or (8 if device == "cpu" else 24)
+    arguments.directions = arguments.directions or (8 if device == "cpu" else 16)
     setting = prepare(arguments, device)
     rows = measure(setting, arguments.rounds)
     n = sum(len(labels) for _, labels in setting.images.values())
