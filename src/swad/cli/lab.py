@@ -1,0 +1,164 @@
+"""`swad flatness`, `surface` and `reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli import options as read
+from swad.cli.options import DataNow, Device, FigureFolder, FigureFormats
+
+
+def flatness(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of runs.")],
+    weights: Annotated[
+        str, typer.Option(help="Which weights, e.g. erm_best,swa,swad or the step 2500; the first is compared with.")
+    ] = "",
+    radii: Annotated[
+        str, typer.Option(help="Distances, as 0,5,10 or 0:60:5. Default: 0:60:5 as published; small network 0:24:2.")
+    ] = "",
+    directions: Annotated[int, typer.Option(help="Random directions, in opposite pairs.")] = 100,
+    images: Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")] = 200,
+    normalise: Annotated[str, typer.Option(help="Directions: sphere (as published), filter or layer.")] = "sphere",
+    seed: Annotated[int, typer.Option(help="Of the directions.")] = 0,
+    worst_case: Annotated[
+        str, typer.Option(help="Also the worst loss within these radii, by ascent, e.g. 0.05,0.1.")
+    ] = "",
+    curvature: Annotated[bool, typer.Option("--curvature", help="Also eigenvalues and trace of the Hessian.")] = False,
+    output: FigureFolder = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+) -> None:
+    """How the loss rises around saved weights, on domains seen and unseen (the paper's Figure 3).
+
+    Rows are kept in each run's flatness.jsonl as they are computed: run it again after a stop and it goes on.
+    """
+    from swad.flatness.commands import show_flatness
+    from swad.flatness.lab import Measuring
+
+    if normalise not in ("sphere", "filter", "layer"):
+        raise ValueError(f"--normalise is one of sphere, filter, layer; got {normalise!r}")
+    show_flatness(
+        runs,
+        weights=read.words(weights),
+        measuring=Measuring(
+            tuple(read.radii(radii)) or None,
+            read.pairs(directions),
+            read.count("images", images, 0) or None,
+            normalise,  # type: ignore[arg-type]
+            seed,
+        ),
+        worst_radii=read.radii(worst_case),
+        curvature=curvature,
+        output=output,
+        formats=read.formats(figure_formats),
+        device=read.device(device),
+        workers=workers,
+        data=data,
+    )
+
+
+def surface(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of runs.")],
+    corners: Annotated[
+        str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or erm_best,swa,swad. Default: three snapshots.")
+    ] = "",
+    line: Annotated[
+        tuple[str, str] | None, typer.Option(help="Instead: the straight line between two weights.")
+    ] = None,
+    points: Annotated[
+        str | None, typer.Option(help="Further weights to project onto the plane. Default: averages near it.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Points along each side.")] = 21,
+    margin: Annotated[float, typer.Option(help="Room around the corners, as a share of the longer side.")] = 0.4,
+    images: Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")] = 200,
+    output: FigureFolder = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+) -> None:
+    """The loss on the plane through three saved weights, on domains seen and unseen (the paper's Figure 4).
+
+    Rows are kept in each run's surface.jsonl as they are computed: run it again after a stop and it goes on.
+    """
+    from swad.flatness.commands import show_surface
+
+    if line is not None and corners:
+        raise ValueError("--corners is for a plane and --line for a line: give one of them")
+    chosen = list(line) if line is not None else read.words(corners)
+    if line is None and chosen and len(chosen) != 3:
+        raise ValueError(f"--corners takes three weights, got {corners!r}: e.g. 2500,3500,4500; for two use --line A B")
+    show_surface(
+        runs,
+        corners=chosen,
+        points=None if points is None else read.words(points),
+        steps=read.count("steps", steps, 2),
+        margin=margin,
+        images=read.count("images", images, 0) or None,
+        output=output,
+        formats=read.formats(figure_formats),
+        device=read.device(device),
+        workers=workers,
+        data=data,
+    )
+
+
+def reproduce(
+    what: Annotated[str, typer.Argument(help="figure3, figure4 or figure5.")],
+    dataset: Annotated[str, typer.Option(help="digits (embedded), PACS, or another data set.")] = "digits",
+    data: Annotated[Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Default: every domain in turn.")] = None,
+    methods: Annotated[str, typer.Option(help="Of figure3: some of erm,sam,swa-cyclic,swa,swad.")] = "",
+    erm: Annotated[str, typer.Option(help="Live weights that stand for ERM and SAM: best or last.")] = "best",
+    trials: Annotated[int, typer.Option(help="Train-validation splits.")] = 1,
+    network: Annotated[str | None, typer.Option(help="A timm name, or small. Default: by the data set.")] = None,
+    weights: Annotated[str | None, typer.Option(help="pretrained, random, or a safetensors file.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of each run. Default: by the data set.")] = None,
+    radii: Annotated[str, typer.Option(help="Of figure3, as for `swad flatness`.")] = "",
+    directions: Annotated[int, typer.Option(help="Of figure3: random directions.")] = 100,
+    images: Annotated[int, typer.Option(help="Images of each domain that are measured; 0: all.")] = 200,
+    grid: Annotated[int, typer.Option(help="Of figure4: points along each side.")] = 21,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and figures.")] = Path("paper"),
+    figure_formats: FigureFormats = "svg,pdf,png",
+    device: Device = "auto",
+    jobs: Annotated[int, typer.Option(help="Runs side by side.")] = 1,
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+    any_counts: Annotated[
+        bool, typer.Option("--any-counts", help="Accept other than the published numbers of images.")
+    ] = False,
+) -> None:
+    """A figure of the paper from the start: trains what is missing, measures, draws.
+
+    Runs are shared between figures, finished ones are kept, and stopped work goes on.
+    """
+    from swad import paper
+
+    paper.reproduce(
+        what,
+        paper.Setting(
+            dataset=dataset,
+            output=output,
+            data=data,
+            targets=tuple(target or ()),
+            trials=read.count("trials", trials, 1),
+            network=network,
+            weights=weights,
+            steps=steps,
+            device=read.device(device),
+            workers=workers,
+            strict=not any_counts,
+            methods=tuple(read.words(methods)),
+            erm=erm,
+            radii=tuple(read.radii(radii)) or None,
+            directions=read.pairs(directions),
+            images=read.count("images", images, 0) or None,
+            grid=read.count("grid", grid, 2),
+            formats=read.formats(figure_formats),
+        ),
+        jobs,
+    )

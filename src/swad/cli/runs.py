@@ -1,0 +1,300 @@
+"""`swad demo`, `train` and `report`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swad.cli import options as read
+from swad.cli.options import Device, Output, Select
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Headings of `swad train --help`.
+DATA, TRAINING, MEASURING, FILES, MACHINE = "Data", "Training", "Averages and evaluation", "Files", "Machine"
+
+
+def demo(
+    output: Output = Path("demo"),
+    trials: Annotated[int, typer.Option(help="Train-validation splits, for the standard error.")] = 2,
+    steps: Annotated[int | None, typer.Option(help="Updates of each run.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
+    from swad.demo import configs, look
+    from swad.display import show_report
+    from swad.jobs import train_all
+
+    planned = configs(output, trials, steps, read.device(device))
+    train_all(planned, jobs=_cores())
+    look(planned[0])
+    show_report(output, output / "report.html")
+
+
+def train(
+    dataset: Annotated[str, typer.Argument(help="A data set's name; `swad datasets` lists them.")],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            "-t",
+            help="Domain to hold out; again for more runs; A+B holds two out. Default: all.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.", rich_help_panel=DATA)
+    ] = None,
+    output: Output = Path("runs"),
+    average: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--average",
+            "-a",
+            help="Averages that ride along, e.g. swad,swa,ema or swad:semantics=text.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = None,
+    trial: Annotated[
+        str, typer.Option(help="Train-validation split: 0; or 0,1,2 for three runs of each.", rich_help_panel=DATA)
+    ] = "0",
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            help="What is trained; `swad algorithms` lists them. NAME+sam puts SAM over one.", rich_help_panel=TRAINING
+        ),
+    ] = "erm",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", help="A hyperparameter, e.g. lr=3e-5, batch_size=32, dropout=0.1.", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="A timm name, or small. Default: by the data set.", rich_help_panel=TRAINING)
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="pretrained, random, or a safetensors file.", rich_help_panel=TRAINING)
+    ] = None,
+    freeze_bn: Annotated[
+        bool, typer.Option(help="Keep batch-norm statistics as they came.", rich_help_panel=TRAINING)
+    ] = True,
+    steps: Annotated[
+        int | None, typer.Option(help="Updates. Default: by the data set.", rich_help_panel=TRAINING)
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Updates between evaluations.", rich_help_panel=MEASURING)
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(help="ours, or published: one update late, as the published code.", rich_help_panel=MEASURING)
+    ] = "ours",
+    lr_schedule: Annotated[
+        str, typer.Option(help="constant, or cyclic for SWA.", rich_help_panel=TRAINING)
+    ] = "constant",
+    split: Annotated[str, typer.Option(help="80/20 or 60/20/20.", rich_help_panel=DATA)] = "80/20",
+    seed: Annotated[
+        int | None, typer.Option(help="Default: by data set, algorithm, target and trial.", rich_help_panel=DATA)
+    ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="exact: as published; fast: decoded once and augmented on the device. Default: fast on a GPU.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder of decoded images. Default: $SWAD_CACHE or ~/.cache.", rich_help_panel=DATA),
+    ] = None,
+    cache_size: Annotated[
+        int | None, typer.Option(help="Rows and columns decoded images are kept at.", rich_help_panel=DATA)
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 or bf16. Default: bf16 on a GPU.", rich_help_panel=TRAINING)
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="auto, eager, graph or compile: how a step is computed.", rich_help_panel=MACHINE),
+    ] = "auto",
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images.", rich_help_panel=MACHINE)] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of a run; the last bits depend on it.", rich_help_panel=MACHINE)
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs side by side. Default: on a GPU as many as are found to pay, else 1.", rich_help_panel=MACHINE
+        ),
+    ] = None,
+    clip: Annotated[float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=TRAINING)] = None,
+    erm: Annotated[
+        bool, typer.Option(help="Also report the live weights, best and last.", rich_help_panel=MEASURING)
+    ] = True,
+    early_stop: Annotated[
+        bool, typer.Option(help="Stop when nothing that was asked for needs the rest.", rich_help_panel=MEASURING)
+    ] = True,
+    target_every_evaluation: Annotated[
+        bool, typer.Option(help="Measure the target at every evaluation.", rich_help_panel=MEASURING)
+    ] = False,
+    validation_subsample: Annotated[
+        int | None,
+        typer.Option(help="Validate on so many images of each domain while training.", rich_help_panel=MEASURING),
+    ] = None,
+    subsample_check: Annotated[
+        bool,
+        typer.Option(
+            help="With a subsample, also follow the valley by all images, to show what it changes.",
+            rich_help_panel=MEASURING,
+        ),
+    ] = True,
+    augment_validation: Annotated[
+        bool, typer.Option(help="Augment source validation, as DomainBed does.", rich_help_panel=MEASURING)
+    ] = False,
+    snapshots: Annotated[
+        str, typer.Option(help="Updates whose weights are saved, e.g. 2500,3500,4500.", rich_help_panel=FILES)
+    ] = "",
+    keep_segments: Annotated[
+        bool, typer.Option(help="Keep the mean weights of every segment.", rich_help_panel=FILES)
+    ] = False,
+    any_counts: Annotated[
+        bool,
+        typer.Option("--any-counts", help="Accept other than the published numbers of images.", rich_help_panel=DATA),
+    ] = False,
+    deterministic: Annotated[
+        bool, typer.Option(help="Bit-equal results on a GPU too.", rich_help_panel=TRAINING)
+    ] = False,
+    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events too.", rich_help_panel=FILES)] = False,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Updates between checkpoints.", rich_help_panel=FILES)
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            help="Go on with unfinished runs of the same settings; --no-resume refuses them.", rich_help_panel=FILES
+        ),
+    ] = True,
+) -> None:
+    """Hold one domain out, train on the others, average the weights, and measure on the one held out.
+
+    Run it again after a stop and it goes on where it was: finished runs are kept, unfinished ones resume.
+    """
+    from swad import algorithms, datasets, named_averages
+    from swad.config import RunConfig
+    from swad.display import show_report
+    from swad.jobs import train_all
+
+    benchmark = datasets.get(dataset)
+    method = algorithms.canonical(algorithm)
+    targets = target or list(_domains(benchmark.name, data))
+    name = benchmark.name if benchmark.domains or data is None else data.resolve().name
+    chosen = tuple(one for text in average or ["swad"] for one in named_averages.split(text))
+    where = read.device(device)
+    configs = [
+        RunConfig(
+            dataset=dataset,
+            target=_targets(one, benchmark.name, data),
+            output=output / name / method / f"{one}-{number}",
+            data=data,
+            strict=not any_counts,
+            trial=number,
+            seed=seed,
+            split=split,  # type: ignore[arg-type]
+            algorithm=algorithm,
+            hyperparameters=_settings(settings or []),
+            clip=clip,
+            network=network,
+            weights=weights,
+            freeze_bn=freeze_bn,
+            steps=steps,
+            evaluate_every=evaluate_every,
+            schedule=schedule,  # type: ignore[arg-type]
+            lr_schedule=lr_schedule,  # type: ignore[arg-type]
+            averages=chosen,
+            erm=erm,
+            early_stop=early_stop,
+            images=images,  # type: ignore[arg-type]
+            cache=cache,
+            cache_size=cache_size,
+            precision=precision,  # type: ignore[arg-type]
+            engine=engine,  # type: ignore[arg-type]
+            device=where,
+            deterministic=deterministic,
+            workers=workers,
+            threads=threads,
+            validation_subsample=validation_subsample,
+            subsample_check=subsample_check,
+            augment_validation=augment_validation,
+            target_every_evaluation=target_every_evaluation,
+            snapshots=tuple(read.whole_numbers(snapshots)),
+            keep_segments=keep_segments,
+            checkpoint_every=checkpoint_every,
+            tensorboard=tensorboard,
+        )
+        for number in read.whole_numbers(trial)
+        for one in targets
+    ]
+    if not resume:
+        from swad.run_folder import begun
+
+        if held := [str(config.output) for config in configs if begun(config.output)]:
+            raise ValueError(f"--no-resume wants new folders, and {held[0]} holds a run: choose another --output")
+    train_all(configs, jobs)
+    if _is_first_process():
+        show_report(output, output / "report.html")
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder with runs, searched to the bottom.")] = Path("runs"),
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: FOLDER/report.html.")] = None,
+    select: Select = "iid",
+    form: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
+    split: Annotated[str, typer.Option(help="Part of the target that is reported: in, out, full or test.")] = "in",
+    figures: Annotated[Path | None, typer.Option(help="Also draw the validation curves into this folder.")] = None,
+    figure_formats: Annotated[str, typer.Option(help="svg, pdf, png: one or several.")] = "svg,pdf",
+    paper: Annotated[
+        str, typer.Option(help="The paper's rows below ours: few (ERM, SWAD, methods of the same name), all or none.")
+    ] = "few",
+) -> None:
+    """The table of all runs in a folder, beside the paper's, and a page that opens without a network."""
+    from swad.display import show_report
+
+    show_report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
+
+
+def _domains(dataset: str, data: Path | None) -> Sequence[str]:
+    from swad import datasets
+
+    benchmark = datasets.get(dataset)
+    return benchmark.domains or datasets.load(dataset, data).domain_names
+
+
+def _targets(text: str, dataset: str, data: Path | None) -> tuple[str, ...]:
+    """One domain, or with A+B two; a `+` may also be part of a domain's name."""
+    return (text,) if "+" not in text or text in _domains(dataset, data) else tuple(text.split("+"))
+
+
+def _settings(texts: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ValueError(f"--set takes name=number, got {text!r}: e.g. --set lr=3e-5")
+        found[name] = int(number) if number.is_integer() and "." not in value and "e" not in value else number
+    return found
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
