@@ -20,15 +20,19 @@ import argparse
 import copy
 import datetime
 import json
+import multiprocessing
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +40,7 @@ import torch
 
 from swad import datasets
 from swad.config import RunConfig
-from swad.domains import ArrayDomain, Dataset, Pixels, hold_out
+from swad.domains import ArrayDomain, Dataset, Part, Pixels, hold_out
 from swad.engine import EAGER
 from swad.image_cache import ImageCache, open_cache
 from swad.measuring import Measurer
@@ -260,12 +264,10 @@ def curves(network: str, device: str, steps: int, engine: str) -> dict[str, list
     return found
 
 
-def demo(steps: int) -> dict[str, float]:
-    """The demo's step on this CPU: ours, and the plain loop that torchvision's users write, with two workers."""
+def demo_loops() -> dict[str, Callable[[], object]]:
+    """A step of the demo: ours, and as a loop with torchvision's transforms in workers makes it."""
     from torch.nn import functional
     from torch.utils.data import DataLoader, RandomSampler
-    from torch.utils.data import Dataset as TorchDataset
-    from torchvision.transforms import v2
 
     from swad.demo import configs
 
@@ -274,48 +276,92 @@ def demo(steps: int) -> dict[str, float]:
     sources = hold_out(datasets.load("digits", None), config.targets).sources
     training = Training(config, sources, Team(torch.device("cpu")), Path("unused"), None, lambda text: None)
     stream = training.batches.inputs(1, 10**9)
-
-    class Plain(TorchDataset):
-        def __init__(self, part: object) -> None:
-            self.part = part
-            pixels = sources.pixels
-            self.transform = v2.Compose(
-                [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(pixels.mean, pixels.std)]
-            )
-
-        def __len__(self) -> int:
-            return len(self.part)
-
-        def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-            key = self.part.keys[i]
-            return self.transform(self.part.domain.image(key)), int(self.part.domain.labels[key])
-
     model = copy.deepcopy(training.predictor)
     mean = torch.optim.swa_utils.AveragedModel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     per_domain = training.algorithm.hyperparameters.batch_size
     loaders = []
     for part in sources.train:
-        plain = Plain(part)
+        plain = PlainImages(part, sources.pixels)
         sampler = RandomSampler(plain, replacement=True, num_samples=10**7)
-        loaders.append(iter(DataLoader(plain, per_domain, sampler=sampler, num_workers=1, persistent_workers=True)))
+        loaders.append(DataLoader(plain, per_domain, sampler=sampler, num_workers=1, persistent_workers=True))
+    streams: list[Iterator[list[torch.Tensor]]] = []
 
     def plain_step() -> None:
-        batches = [next(loader) for loader in loaders]
+        streams.extend(iter(loader) for loader in loaders[len(streams) :])  # workers start when they are needed
+        batches = [next(one) for one in streams]
         images, labels = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
         mean.update_parameters(model)
 
-    for _ in range(20):
-        training.update(*next(stream))
-        plain_step()
-    ours, theirs = [], []
+    return {"ours": lambda: training.update(*next(stream)), "plain": plain_step}
+
+
+class PlainImages(torch.utils.data.Dataset):
+    """A part of a domain as torchvision's users read it."""
+
+    def __init__(self, part: Part, pixels: Pixels) -> None:
+        from torchvision.transforms import v2
+
+        self.part = part
+        self.transform = v2.Compose(
+            [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(pixels.mean, pixels.std)]
+        )
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        key = self.part.keys[i]
+        return self.transform(self.part.domain.image(key)), int(self.part.domain.labels[key])
+
+
+def demo(steps: int) -> dict[str, float]:
+    """The demo's step on this CPU beside the plain loop's: one run alone, and one on every core, as the demo runs."""
+    loops = demo_loops()
+    for step in loops.values():
+        timed(step, 20, "cpu")
+    alone: dict[str, list[float]] = {name: [] for name in loops}
     for _ in range(5):  # in turns, so that both meet the same machine
-        ours.append(timed(lambda: training.update(*next(stream)), steps // 5, "cpu"))
-        theirs.append(timed(plain_step, steps // 5, "cpu"))
-    return {"step_ms": min(ours), "plain_loop_ms": min(theirs), "ratio": min(theirs) / min(ours)}
+        for name, step in loops.items():
+            alone[name].append(timed(step, steps // 5, "cpu"))
+    found = {f"alone_{name}_ms": min(values) for name, values in alone.items()}
+    found["alone_ratio"] = found["alone_plain_ms"] / found["alone_ours_ms"]
+    del loops, step  # and with them the workers
+    filled: dict[str, list[float]] = {name: [] for name in alone}
+    for _ in range(2):
+        for name, values in filled.items():
+            values.append(on_every_core(name, steps))
+    found |= {f"filled_{name}_ms": min(values) for name, values in filled.items()}
+    found["filled_ratio"] = found["filled_plain_ms"] / found["filled_ours_ms"]
+    return found
+
+
+def on_every_core(name: str, steps: int) -> float:
+    """Milliseconds of the machine for a step, with a run on every core."""
+    n = len(os.sched_getaffinity(0))
+    context = multiprocessing.get_context("spawn")
+    ready, queue = context.Barrier(n), context.SimpleQueue()
+    runs = [context.Process(target=_one_of_many, args=(name, steps, ready, queue)) for _ in range(n)]
+    for run in runs:
+        run.start()
+    times = [queue.get() for _ in runs]
+    for run in runs:
+        run.join()
+    return statistics.mean(times) / n
+
+
+def _one_of_many(name: str, steps: int, ready: Barrier, queue: SimpleQueue[float]) -> None:
+    step = demo_loops()[name]
+    timed(step, 20, "cpu")
+    ready.wait()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    queue.put((time.perf_counter() - begin) / steps * 1e3)
+    ready.wait()  # all work until all are done
 
 
 def show(rows: dict[str, dict[str, float]]) -> None:

@@ -258,7 +258,7 @@ class Training:
         seed = seed_of(_NOISE, self.config.seed, step)
         drawn = self.algorithm.noise(self._noises.manual_seed(seed), step)
         # What a network draws by itself then also follows from the step, and differs between processes.
-        torch.manual_seed(seed_of(_NOISE, self.config.seed, step, 1 + self.team.rank))
+        _seed_torch(seed_of(_NOISE, self.config.seed, step, 1 + self.team.rank), self.team.device)
         return {name: rows.to(self.team.device, non_blocking=True) for name, rows in drawn.items()}
 
     def _schedulers(self) -> list[LambdaLR]:
@@ -286,6 +286,13 @@ class Training:
             for tensor in module.buffers(recurse=False)
             if tensor.is_floating_point()
         ]
+
+
+def _seed_torch(seed: int, device: torch.device) -> None:
+    """What `torch.manual_seed` does for these devices. For those that are not there it would keep a stack trace."""
+    torch.random.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
 
 
 def _settle(optimizer: torch.optim.Optimizer) -> None:
