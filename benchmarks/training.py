@@ -401,7 +401,7 @@ def main() -> None:
         "python": platform.python_version(),
         "cpu_count": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "network": network,
+        "network": "small" if arguments.demo else network,
     }
     if arguments.demo:
         report["demo"] = found = demo(arguments.steps or 500)
