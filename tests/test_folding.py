@@ -57,7 +57,9 @@ def test_what_cannot_be_folded_is_left_alone():
     images = torch.randn(2, 3, 32, 32)
     assert fold(networks.build("small", 5).train(), torch.randn(2, 3, 28, 28)) == 0
     trained = timm.create_model("resnet10t", num_classes=5).train()
+    statistics = {name: tensor.clone() for name, tensor in trained.named_buffers()}
     assert fold(trained, images) == 0
+    assert all(tensor.equal(statistics[name]) for name, tensor in trained.named_buffers())
 
     class Twice(nn.Module):
         def __init__(self) -> None:

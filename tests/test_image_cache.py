@@ -156,7 +156,7 @@ def test_the_folder_comes_from_the_environment(root, tmp_path, monkeypatch):
 def test_it_is_built_once(root, folder, monkeypatch):
     first = open_cache(read(root), folder)
     monkeypatch.setattr(image_cache, "_build", never)
-    again = open_cache(read(root), folder, say=never, verify=True)
+    again = open_cache(read(root), folder, say=never)
     assert again.path == first.path
     assert (again.images == first.images).all()
 
@@ -226,21 +226,15 @@ def test_what_is_not_right_is_built_again_with_the_reason(root, folder, harm, re
     open_cache(read(root), folder)
     harm(root, folder)
     lines: list[str] = []
-    cache = open_cache(read(root), folder, say=lines.append, verify=True)
+    cache = open_cache(read(root), folder, say=lines.append)
     assert len(lines) == 1
     assert reason in lines[0]
     assert lines[0].startswith(f"image cache {cache.path}: ")
     assert lines[0].endswith("; it is built again")
     assert "\n" not in lines[0]
     assert (cache.images == twin(read(root))).all()
-    assert open_cache(read(root), folder, say=never, verify=True).images.shape == cache.images.shape
+    assert open_cache(read(root), folder, say=never).images.shape == cache.images.shape
     assert only_cache(folder) == cache.path
-
-
-def test_damage_is_looked_for_only_when_asked(root, folder):
-    open_cache(read(root), folder)
-    damaged_data(root, folder)
-    assert (open_cache(read(root), folder, say=never).images != twin(read(root))).sum() == 1
 
 
 def test_without_someone_to_tell_the_reason_is_a_warning(root, folder):
@@ -426,7 +420,7 @@ def test_of_two_builders_at_once_one_builds_and_one_waits(root, folder):
     said = [process.communicate("go on\n", timeout=60)[0].split("\n") for process in (first, second)]
     # The second opened what the first had built.
     assert said == [["opened 10", ""]] * 2
-    assert (open_cache(read(root), folder, say=never, verify=True).images == twin(read(root))).all()
+    assert (open_cache(read(root), folder, say=never).images == twin(read(root))).all()
 
 
 def build_and_tell() -> None:

@@ -8,11 +8,14 @@ import torch
 
 from swad import measuring
 from swad.algorithms.erm import ERM
+from swad.batches import EvalBatches
 from swad.config import RunConfig
 from swad.domains import ArrayDomain, Dataset, Pixels, hold_out
 from swad.engine import EAGER
+from swad.evaluate import evaluate_all
 from swad.image_cache import open_cache
 from swad.processes import Team
+from swad.resident_evaluation import ResidentEvaluation
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,28 @@ def test_images_are_kept_for_later_passes_only_where_they_fit(room, keeps, monke
     assert scores[0]["far"]["in"].n == 80
     kept = [measurer.full["a"], measurer._target["far"]["in"]]
     assert [one._kept is not None for one in kept] == keeps
+
+
+def test_resident_images_give_the_scores_of_batches_domain_by_domain():
+    """Batches straddle domains and the last one has rows to spare: none may be counted for another, or twice."""
+    draw = np.random.default_rng(0)
+    domains = tuple(
+        ArrayDomain(name, draw.integers(0, 3, n), draw.integers(0, 256, (n, 8, 8, 3), np.uint8))
+        for name, n in (("a", 170), ("b", 95), ("c", 260), ("far", 40))
+    )
+    sources = hold_out(Dataset("noise", domains, ("x", "y", "z"), Pixels(size=8)), "far").sources
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3), torch.nn.Dropout(0.5))
+    team = Team(torch.device("cpu"))
+    parts = {
+        part.name: EvalBatches(part, sources.pixels, 16, seed=0, keep=True, workers=0) for part in sources.validation
+    }
+    resident = ResidentEvaluation(model, parts, team, torch.no_grad)
+    resident._warm = False
+    found, wanted = resident(), evaluate_all(model, parts, team)
+    assert found.keys() == wanted.keys() == {"a", "b", "c"}
+    for name, score in wanted.items():
+        assert (found[name].correct, found[name].n) == (score.correct, score.n)
+        assert found[name].loss == pytest.approx(score.loss, rel=1e-6)
+    assert len({score.loss for score in wanted.values()}) == 3
+    assert model.training

@@ -21,6 +21,7 @@ from safetensors import safe_open
 
 from run_worker import train_short
 from runs import require_same, short, values, weights
+from swad import config as config_module
 from swad import measuring, networks, records, run_folder
 from swad.config import ConfigError, RunConfig
 from swad.domains import DataError
@@ -279,6 +280,20 @@ def test_a_crash_before_the_first_checkpoint_begins_again(tmp_path, whole):
     assert values(folder)
     train(short(folder))
     require_same(whole, folder)
+
+
+def test_and_so_it_does_with_segments_already_written(tmp_path):
+    def crash() -> None:
+        raise ZeroDivisionError
+
+    settings = {"checkpoint_every": None, "keep_segments": True}
+    with pytest.raises(ZeroDivisionError):
+        train(short(tmp_path / "run", **settings), progress=Watch({10: crash}))
+    assert load_segments(tmp_path / "run" / "segments")
+    train(short(tmp_path / "run", **settings))
+    train(short(tmp_path / "unbroken", **settings))
+    require_same(tmp_path / "unbroken", tmp_path / "run")
+    assert len(load_segments(tmp_path / "run" / "segments")) == len(load_segments(tmp_path / "unbroken" / "segments"))
 
 
 def test_a_finished_run_answers_at_once(whole):
@@ -650,6 +665,31 @@ def test_a_gpu_is_used_fast_unless_told_otherwise(dataset, target, device, image
     assert (exact.images, exact.precision) == ("exact", "fp32")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
     assert config.resolved().precision == "fp32"
+
+
+def test_a_run_goes_on_as_it_began_where_the_defaults_are_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    begun = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cuda").resolved()
+    (tmp_path / "config.json").write_text(json.dumps(begun.to_json()))
+    here = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu").resolved()
+    assert (here.images, here.precision) == ("fast", "bf16")
+    assert not here.differences(begun.to_json())
+    asked = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu", images="exact").resolved()
+    assert asked.differences(begun.to_json()) == ["images 'fast' there, 'exact' here"]
+    before = {name: value for name, value in begun.to_json().items() if name != "decoder"}
+    assert not here.differences(before), "a setting that came later had its default"
+
+
+def test_ones_own_folder_is_counted_before_it_is_decoded_unasked(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    for i in range(3):
+        (tmp_path / f"{i}.jpg").touch()
+    config = RunConfig("folder", "photo", tmp_path / "run", data=tmp_path, device="cuda")
+    assert config.resolved().images == "fast"
+    monkeypatch.setattr(config_module, "LARGEST_USUAL_CACHE", 2 * 256 * 256 * 3)
+    assert config.resolved().images == "exact"
 
 
 def test_defaults_come_from_the_data_set(tmp_path):

@@ -7,8 +7,10 @@ import hashlib
 import importlib.util
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,6 +103,9 @@ class RunConfig:
     take more than 32 GB (DomainNet); else exact."""
     cache: Path | None = None
     """Where decoded images are kept. None: $SWAD_CACHE, or ~/.cache/swad/images."""
+    decoder: Literal["cpu", "gpu"] = "cpu"
+    """What decodes JPEG files for that cache. The GPU's decoder differs from the protocol's by about one level of 255
+    and by dozens at some edges; the CPU takes seconds for PACS."""
     cache_size: int | None = None
     """Rows and columns they are kept at. None: as they are where all are alike and at most 256, else 256."""
     precision: Literal["fp32", "bf16"] | None = None
@@ -209,6 +214,7 @@ class RunConfig:
             for name in ("lr", "batch_size")
             if getattr(own, name) == getattr(usual, name)  # a method that wants another has its reasons
         } | dict(self.hyperparameters)
+        begun = self._begun()  # a run goes on as it began, also on a machine whose defaults are others
         network = self.network or (SMALL if benchmark.pixels.small else DEFAULT)
         complete = dataclasses.replace(
             self,
@@ -218,8 +224,8 @@ class RunConfig:
             network=network,
             weights=self.weights or ("random" if network == SMALL else "pretrained"),
             threads=self.threads or (1 if network == SMALL else None),
-            images="exact" if benchmark.pixels.small else self.images or self._usual_images(benchmark.total),
-            precision=self.precision or ("fp32" if benchmark.pixels.small else self._usual_precision()),
+            images=self._images(benchmark, begun.get("images")),
+            precision=self.precision or begun.get("precision") or self._usual_precision(benchmark),
             steps=self.steps or defaults.steps,
             evaluate_every=self.evaluate_every or min(defaults.evaluate_every, self.steps or defaults.steps),
         )
@@ -255,6 +261,7 @@ class RunConfig:
             choice("precision", "fp32", "bf16")
         if self.images is not None:
             choice("images", "exact", "fast")
+        choice("decoder", "cpu", "gpu")
         require(self.clip is None or 0 < self.clip < math.inf, "clip must be a number above 0", self.clip)
         try:
             benchmark = datasets.get(self.dataset)
@@ -327,16 +334,31 @@ class RunConfig:
             return [f"device is {self.device!r}, and torch sees no GPU: use cpu, or a torch built for your GPU"]
         return []
 
-    def _usual_images(self, n: int | None) -> Literal["exact", "fast"]:
-        side = self.cache_size or LARGEST_KEPT
-        small_enough = n is None or n * side * side * 3 <= LARGEST_USUAL_CACHE
-        return "fast" if self.device.startswith("cuda") and small_enough else "exact"
+    def _begun(self) -> dict[str, Any]:
+        """The settings of a run in the output folder; none where there is none."""
+        try:
+            there = json.loads((self.output / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return there if isinstance(there, dict) else {}
 
-    def _usual_precision(self) -> Literal["fp32", "bf16"]:
+    def _images(self, benchmark: datasets.Benchmark, begun: str | None) -> Literal["exact", "fast"]:
+        if benchmark.pixels.small:
+            return "exact"
+        if self.images or begun:
+            return self.images or begun  # type: ignore[return-value]
+        if not self.device.startswith("cuda"):
+            return "exact"
+        n = benchmark.total if benchmark.total is not None else _count_files(self.data)
+        side = self.cache_size or LARGEST_KEPT
+        return "fast" if n * side * side * 3 <= LARGEST_USUAL_CACHE else "exact"
+
+    def _usual_precision(self, benchmark: datasets.Benchmark) -> Literal["fp32", "bf16"]:
         import torch
 
-        able = self.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
-        return "bf16" if able else "fp32"
+        if benchmark.pixels.small or not self.device.startswith("cuda"):
+            return "fp32"
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
     def _derived_seed(self) -> int:
         text = json.dumps([self.dataset, self.algorithm, self.targets, self.trial])
@@ -365,7 +387,10 @@ class RunConfig:
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Where `other`, as JSON, would compute something else: "lr 0.001 there, 0.01 here"."""
-        mine, theirs = json.loads(json.dumps(self.to_json())), dict(other)
+        # A setting that came later had its default then.
+        usual = {one.name: one.default for one in dataclasses.fields(self) if one.default is not dataclasses.MISSING}
+        mine = json.loads(json.dumps(self.to_json()))
+        theirs = {name: usual.get(name) for name in mine} | dict(other)
         found = []
         for name in sorted(set(mine) | set(theirs)):
             here, there = mine.get(name), theirs.get(name)
@@ -381,3 +406,8 @@ class RunConfig:
             else:
                 found.append(f"{name} {there!r} there, {here!r} here")
         return found
+
+
+@cache
+def _count_files(folder: Path | None) -> int:
+    return 0 if folder is None else sum(len(files) for _, _, files in os.walk(folder))

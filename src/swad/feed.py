@@ -127,7 +127,8 @@ class SegmentFeed(Mapping[str, Average]):
                 f"count up to the edge first"
             )
         self._updates += n
-        self._segment.count(n)
+        if self._segment.allocated:  # else nothing was left to add to when the graph was made
+            self._segment.count(n)
         self._segment.last = self._updates
         self._sync_counts()
         self._close_at_edge()  # now: the next replay adds before anyone can close
@@ -239,9 +240,10 @@ class SegmentFeed(Mapping[str, Average]):
             live = first._tracked.live(model)
             first._require_live("update_parameters")
             capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
+            adds = self._segment.keep or not all(average._finished() for average in self._dense)
             if capturing:
-                _require_capturable(self._segment, skipped)
-                self._segment.keep = True
+                _require_capturable(self._segment, skipped, adds)
+                self._segment.keep = adds
             else:
                 self._updates += 1
                 self._segment.last = self._updates
@@ -250,7 +252,7 @@ class SegmentFeed(Mapping[str, Average]):
                 skip = (skipped > 0).to(torch.float32).reshape(())
                 self._skips = skip.clone() if self._skips is None else self._skips.add_(skip)
                 weight = 1 - skip
-            if self._segment.keep or not all(average._finished() for average in self._dense):
+            if adds:
                 self._segment.add(live, weight, counted=not capturing)
             else:
                 self._one_pass.run(live, None)
@@ -287,8 +289,8 @@ class SegmentFeed(Mapping[str, Average]):
             average._updates = self._updates
 
 
-def _require_capturable(segment: Segment, skipped: Tensor | None) -> None:
+def _require_capturable(segment: Segment, skipped: Tensor | None, adds: bool) -> None:
     if skipped is not None:
         raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
-    if not segment.allocated:
+    if adds and not segment.allocated:
         raise RuntimeError("a graph needs buffers that exist: make one update before capturing")

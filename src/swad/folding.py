@@ -56,6 +56,8 @@ class _Place:
 
 
 def _patch(model: nn.Module, images: Tensor, fused: bool) -> int:
+    if not any(isinstance(module, _BatchNorm) and is_frozen(module) for module in model.modules()):
+        return 0  # and no pass, which would move the statistics of the others
     places = _find(model, images)
     if not places:
         return 0

@@ -88,7 +88,6 @@ def open_cache(
     workers: int | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
-    verify: bool = False,
 ) -> ImageCache:
     """The image cache of a data set, built first where there is none that can be used.
 
@@ -96,7 +95,7 @@ def open_cache(
     ``size``; by default they stay as they are if all have one size of at most 256, else they become 256 × 256.
     ``decoder="gpu"`` decodes JPEG files on the GPU where torchvision can. ``workers`` processes decode (default: one a
     core). ``say`` is told in one line why a cache is built again, or that another process is being waited for; without
-    it the reason is a warning. ``verify`` reads all data and compares its checksums.
+    it the reason is a warning. Opening reads all bytes once and compares their checksums, on all cores.
     """
     if size is not None and size < 1:
         raise DataError(f"images are kept at 1 × 1 pixels or more, got size {size}")
@@ -114,18 +113,18 @@ def open_cache(
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place, exclusive=False, say=say):
-            found = _open(place, dataset, verify)
+            found = _open(place, dataset)
         if isinstance(found, ImageCache):
             return found
         with _locked(place, exclusive=True, say=say):
             # Again: another process may have built it in the meantime.
-            found = _open(place, dataset, verify)
+            found = _open(place, dataset)
             if isinstance(found, ImageCache):
                 return found
             if found:
                 say_why(f"image cache {place}: {found}; it is built again")
             _build(place, dataset, size, decoder, workers or _cores(), progress)
-            found = _open(place, dataset, verify=True)
+            found = _open(place, dataset)
     except OSError as error:
         raise _explained(error, place) from None
     if isinstance(found, ImageCache):
@@ -180,7 +179,7 @@ def _place(dataset: Dataset, folder: Path | str | None, size: int | None, decode
     return place / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-def _open(place: Path, dataset: Dataset, verify: bool) -> ImageCache | str | None:
+def _open(place: Path, dataset: Dataset) -> ImageCache | str | None:
     """The cache at its place; or why it cannot be used; or None where there is nothing."""
     if not place.exists():
         return "a process was stopped while it built it" if _leftovers(place) else None
@@ -193,7 +192,7 @@ def _open(place: Path, dataset: Dataset, verify: bool) -> ImageCache | str | Non
             return f"{IMAGES} has {bytes_there:,} bytes, expected {int(np.prod(shape)):,}"
         if change := _change(index["domains"], _fingerprint(dataset)):
             return change
-        if verify and (damage := _damage(data, index["sha256"], int(np.prod(shape[1:])))):
+        if damage := _damage(data, index["sha256"], int(np.prod(shape[1:]))):
             return damage
         images = np.memmap(data, np.uint8, "r", shape=shape)
         sizes = np.array(index["sizes"], np.int64).reshape(-1, 2)

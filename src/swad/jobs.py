@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pac
     from swad.run import Interrupted
 
     context = multiprocessing.get_context("spawn")
-    tasks, events = context.SimpleQueue(), context.Queue()
+    tasks, events = context.Queue(), context.Queue()  # a simple queue would be full, and wait, after some eighty runs
     for task in (*configs, *[None] * jobs):
         tasks.put(task)
     threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -74,8 +74,9 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pac
     stops: list[tuple[int, str]] = []
 
     def begin_nothing_new() -> None:
-        while not tasks.empty():
-            tasks.get()
+        with suppress(queue.Empty):  # a worker may be faster
+            while True:
+                tasks.get(timeout=0.1)
         for _ in range(jobs):
             tasks.put(None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -30,8 +30,15 @@ class Measurer:
     """Evaluates weights on the sources' validation images, and at the end on everything held out."""
 
     def __init__(
-        self, config: RunConfig, sources: Sources, team: Team, training: Training, cache: ImageCache | None = None
+        self,
+        config: RunConfig,
+        sources: Sources,
+        team: Team,
+        training: Training,
+        cache: ImageCache | None = None,
+        say: Callable[[str], None] = print,
     ) -> None:
+        self._say = say
         self._config, self._team, self._autocast, self._cache = config, team, training.autocast, cache
         self._sources, self._live = sources, training.predictor
         self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
@@ -49,7 +56,7 @@ class Measurer:
         """Scores of every source's validation images: the stated subsample, or all of them."""
         if model is self._live and self._captured and not full:
             if self._resident is None:
-                self._resident = ResidentEvaluation(model, self.validation, self._team, self._autocast)
+                self._resident = ResidentEvaluation(model, self.validation, self._team, self._autocast, self._say)
             return self._resident()
         return evaluate_all(model, self.full if full else self.validation, self._team, self._autocast)
 

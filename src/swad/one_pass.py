@@ -24,7 +24,7 @@ class OnePass:
         self._means: list[list[Tensor]] = []
         self._rates: list[float] = []
         # Kept for good: a captured graph reads them at every replay.
-        self._tables: dict[tuple[int, ...], tuple[Table, Tensor] | None] = {}
+        self._tables: dict[tuple[float, ...], tuple[Table, Tensor] | None] = {}
 
     def blend(self, means: list[Tensor], rate: float) -> None:
         """Ask that `means` move towards the weights by `rate`."""
@@ -44,7 +44,8 @@ class OnePass:
             if held is not None:
                 from swad.kernels.averages import add_and_blend
 
-                add_and_blend(*held)
+                with torch.cuda.device(live[0].device):
+                    add_and_blend(*held)
                 return
         if sums is not None:
             torch._foreach_add_(sums, live)
@@ -54,7 +55,7 @@ class OnePass:
     def _table(
         self, live: list[Tensor], sums: list[Tensor], means: list[list[Tensor]], rates: list[float]
     ) -> tuple[Table, Tensor] | None:
-        key = tuple(tensor.data_ptr() for tensors in (live, sums, *means) for tensor in tensors)
+        key = (*rates, *(tensor.data_ptr() for tensors in (live, sums, *means) for tensor in tensors))
         if key not in self._tables:
             if torch.cuda.is_current_stream_capturing():  # a table cannot be copied to the device now
                 return None

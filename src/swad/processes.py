@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,10 +110,12 @@ def _times(value: Tensor, factor: int) -> Tensor:
 def team(device: str) -> Iterator[Team]:
     """The processes this one was started with by ``torchrun``, or this one alone."""
     world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
-        yield Team(torch.device(device))
-        return
     place = torch.device(device)
+    if world == 1:
+        # Streams, graphs and kernels are made on the current device, whatever their tensors say.
+        with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
+            yield Team(place)
+        return
     if place.type == "cuda":
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(place)

@@ -21,7 +21,15 @@ from swad.processes import Team
 class ResidentEvaluation:
     """Evaluates one model, over and over, on images that stay where they are."""
 
-    def __init__(self, model: nn.Module, parts: Mapping[str, EvalBatches], team: Team, autocast: Autocast) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Mapping[str, EvalBatches],
+        team: Team,
+        autocast: Autocast,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._say = say
         self._model, self._team, self._autocast, self._names = model, team, autocast, tuple(parts)
         some = next(iter(parts.values()))
         self._normalise: Callable[[Tensor], Tensor] = Normalise(some.pixels, team.device)
@@ -74,6 +82,7 @@ class ResidentEvaluation:
                 self._add(*self._places)
         except Exception as error:  # whatever a network does that a graph cannot hold
             self.reason = " ".join(str(error).split())[:200]
+            self._say(f"evaluation call by call: it cannot be captured ({self.reason})")
             end_failed_capture()
             return
         self._graph = graph

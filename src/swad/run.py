@@ -35,6 +35,7 @@ from swad.processes import Team, team
 from swad.records import Record, RecordError, export_tensorboard, iterate_records
 from swad.results import RunResult, range_of
 from swad.run_folder import SEGMENTS, TENSORBOARD, WEIGHTS, RunError, RunFolder, outcome, read_checkpoint
+from swad.segments import load_segments
 from swad.signals import Stop, stoppable
 from swad.training import Training
 from swad.valley import Status
@@ -129,7 +130,7 @@ class _Run:
             self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
             cache = self._cache(dataset)
             self.training = Training(self.config, sources, self.us, self.config.output / SEGMENTS, cache, self._note)
-            self.measurer = Measurer(self.config, sources, self.us, self.training, cache)
+            self.measurer = Measurer(self.config, sources, self.us, self.training, cache, self._note)
             self._resume()
         if self.progress is not None:
             self.progress.on_start(self.config, self.config.total, self.training.step)
@@ -333,8 +334,9 @@ class _Run:
             return None
         progress = self.progress.on_progress if self.progress is not None else None
         cache = open_cache(
-            dataset, config.cache, config.cache_size, workers=config.workers, progress=progress, say=self._note
-        )
+            dataset, config.cache, config.cache_size, decoder=config.decoder, workers=config.workers,
+            progress=progress, say=self._note,
+        )  # fmt: skip
         self._note(cache.describe())
         return cache
 
@@ -351,6 +353,10 @@ class _Run:
             self._require_same_images(state["images"])
             self.training.load(state)
             self.safe_step = self.training.step
+        elif self.folder is not None:
+            # Segments of an attempt that was killed before its first checkpoint.
+            for path in load_segments(self.config.output / SEGMENTS):
+                path.unlink()
 
     def _require_same_images(self, before: Mapping[str, int]) -> None:
         """Splits follow from the number of images: with another, validation images would have been trained on."""

@@ -290,7 +290,7 @@ class Training:
 
 def _seed_torch(seed: int, device: torch.device) -> None:
     """What `torch.manual_seed` does for these devices. For those that are not there it would keep a stack trace."""
-    torch.random.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed_all(seed)
 

@@ -95,6 +95,25 @@ def test_a_large_shift_can_still_be_trained_in_bfloat16(act):
     assert float(mean_at(16.04) - mean_at(16.0)) == pytest.approx(0.04, abs=0.015)
 
 
+@runs_kernels
+@pytest.mark.parametrize("act", ["none", "relu", "relu6"])
+def test_what_is_not_a_number_stays_so(act):
+    """As torch's activations have it: a network that diverged must not look like one that did not."""
+    from swad.kernels.frozen_norm import conv_norm_act
+
+    conv, norm = layer(1, 3)
+    images = torch.randn(2, 8, 9, 7, device=DEVICE)
+    images[0, 0, 4, 4] = float("nan")
+    images.requires_grad_()
+    wanted = {"none": lambda t: t, "relu": torch.relu, "relu6": nn.functional.relu6}[act](norm(conv(images)))
+    (of_weight,) = torch.autograd.grad(wanted.sum(), conv.weight)
+    y, _ = conv_norm_act(images, conv, norm, act, None, torch.float32)
+    y.sum().backward()
+    assert torch.equal(y.isnan(), wanted.isnan())
+    assert y.isnan().any()
+    assert torch.equal(conv.weight.grad.isnan(), of_weight.isnan())
+
+
 def network(name: str) -> nn.Module:
     torch.manual_seed(0)
     if name in ("Bottleneck", "BasicBlock"):  # small enough for the interpreter

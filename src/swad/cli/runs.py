@@ -110,6 +110,9 @@ def train(
         Path | None,
         typer.Option(help="Folder of decoded images. Default: $SWAD_CACHE or ~/.cache.", rich_help_panel=DATA),
     ] = None,
+    decoder: Annotated[
+        str, typer.Option(help="What decodes images for the cache: cpu, or gpu (JPEG only).", rich_help_panel=DATA)
+    ] = "cpu",
     cache_size: Annotated[
         int | None, typer.Option(help="Rows and columns decoded images are kept at.", rich_help_panel=DATA)
     ] = None,
@@ -219,6 +222,7 @@ def train(
             early_stop=early_stop,
             images=images,  # type: ignore[arg-type]
             cache=cache,
+            decoder=decoder,  # type: ignore[arg-type]
             cache_size=cache_size,
             precision=precision,  # type: ignore[arg-type]
             engine=engine,  # type: ignore[arg-type]

@@ -181,7 +181,7 @@ def _cut_off(
             value += tl.load(second + at, mask=inside, other=0.0).to(tl.float32)
         if CUTS:
             output = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-            value = tl.where((output > 0) & (output < above), value, 0.0)
+            value = tl.where((output <= 0) | (output >= above), 0.0, value)  # NaN is neither, and must go on
         if WRITES:
             tl.store(grad + at, value, mask=inside)
         total += tl.sum(value, 0)
@@ -207,7 +207,7 @@ def _shift_act(y, shift, shortcut, n, channels, above, BLOCK: tl.constexpr, ADDS
     if ADDS:
         value += tl.load(shortcut + at, mask=at < n).to(tl.float32)
     if CUTS:
-        value = tl.minimum(tl.maximum(value, 0.0), above)
+        value = tl.where(value <= 0, 0.0, tl.where(value >= above, above, value))  # leaves NaN as it is
     tl.store(y + at, value, mask=at < n)
 
 
