@@ -1,4 +1,4 @@
-"""What a step of every method costs beside ERM's, in time and memory.
+"""What a step of every method costs beside ERM's, in time, and on a GPU in memory.
 
     python benchmarks/methods.py                                     # the CPU, and a GPU where there is one
     python benchmarks/methods.py --device cuda --network resnet50 --json benchmarks/results/methods-h200.json
@@ -10,18 +10,15 @@ A step is loss, backward and optimiser on 3 domains of 32 images that are alread
 mean of four in a row. Medians are reported; on a CPU rounds are interleaved, so that the ratios hold on a machine that
 does other things too. On a GPU methods come one after the other: their graphs would not fit all at once.
 
-Peak memory is what steps add to a process that has loaded everything (CPU), and what torch allocated, weights included
-(GPU, eager).
+Peak memory is what torch allocated on the GPU, weights included, eager. On a CPU it is not measured: what a process
+takes from the system depends more on its allocator than on the method.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import datetime
-import gc
 import json
-import multiprocessing
 import os
 import platform
 import statistics
@@ -120,78 +117,49 @@ def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds
     return found
 
 
-def measure_memory(names: Sequence[str], device: str, network: str) -> dict[str, float]:
-    """Peak MiB of a few steps. On the CPU each method has its own process, as memory taken is seldom given back."""
-    if device == "cuda":
-        return {name: _peak(name, device, network) for name in names}
-    context = multiprocessing.get_context("spawn")
+def measure_memory(names: Sequence[str], network: str) -> dict[str, float]:
+    """Peak MiB that torch allocates on the GPU in a few steps, by its own count."""
     peaks = {}
     for name in names:
-        queue = context.SimpleQueue()
-        process = context.Process(target=_put_peak, args=(queue, name, device, network))
-        process.start()
-        peaks[name] = queue.get()
-        process.join()
+        _few(name, network, per_domain=2)  # whatever torch loads lazily
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        _few(name, network)
+        peaks[name] = torch.cuda.max_memory_allocated() / 2**20
     return peaks
 
 
-def _put_peak(queue: object, name: str, device: str, network: str) -> None:
-    torch.set_num_threads(1)
-    queue.put(_peak(name, device, network))  # type: ignore[attr-defined]
-
-
-def _peak(name: str, device: str, network: str) -> float:
-    _few(name, device, network, per_domain=2)  # whatever torch loads lazily
-    if device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is free but not given back would not be seen to be used again
-        before = _resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
-    _few(name, device, network)
-    peak = torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM") - before
-    return peak / 2**20
-
-
-def _few(name: str, device: str, network: str, per_domain: int = PER_DOMAIN) -> None:
-    step = make_step(*build(name, device, network, per_domain), EAGER)
+def _few(name: str, network: str, per_domain: int = PER_DOMAIN) -> None:
+    step = make_step(*build(name, "cuda", network, per_domain), EAGER)
     for number in range(1, IN_A_ROW + 1):
         step(number)
-
-
-def _resident(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
 def table(names: Sequence[str], device: str, network: str, rounds: int) -> dict[str, dict[str, object]]:
     """Measure everything on a device, and print it."""
     engines = [EAGER, GRAPH] if device == "cuda" else [EAGER]
     times = {engine: measure_times(names, device, network, engine, rounds) for engine in engines}
-    memory = measure_memory(names, device, network)
+    memory = measure_memory(names, network) if device == "cuda" else {}
     rows: dict[str, dict[str, object]] = {}
     for name in names:
-        row = rows[name] = {"peak_mib": memory[name], "peak_x_erm": memory[name] / memory["erm"]}
+        row = rows[name] = {"peak_mib": memory[name], "peak_x_erm": memory[name] / memory["erm"]} if memory else {}
         for engine in engines:
             seconds, plain = times[engine].get(name, algorithms.get(name).uncapturable), times[engine]["erm"]
             if isinstance(seconds, float) and isinstance(plain, float):
                 row |= {f"{engine}_ms": seconds * 1e3, f"{engine}_x_erm": seconds / plain}
             else:
                 row[engine] = seconds
-    print(
-        f"{'':12}"
-        + "".join(f"{f'{engine} ms':>12}{'x ERM':>8}" for engine in engines)
-        + f"{'peak MiB':>10}{'x ERM':>8}"
-    )
+    times_head = "".join(f"{f'{engine} ms':>12}{'x ERM':>8}" for engine in engines)
+    print(f"{'':12}{times_head}" + (f"{'peak MiB':>10}{'x ERM':>8}" if memory else ""))
     for name, row in rows.items():
         cells = "".join(
             f"{row[f'{engine}_ms']:12.2f}{row[f'{engine}_x_erm']:8.2f}" if f"{engine}_ms" in row else f"{'-':>12}{'':8}"
             for engine in engines
         )
         notes = "".join(f"  {engine}: {row[engine]}" for engine in engines if engine in row)
-        print(f"{name:12}{cells}{row['peak_mib']:10.0f}{row['peak_x_erm']:8.2f}{notes}")
+        if memory:
+            cells += f"{row['peak_mib']:10.0f}{row['peak_x_erm']:8.2f}"
+        print(f"{name:12}{cells}{notes}")
     return rows
 
 

@@ -287,7 +287,7 @@ class RunConfig:
                 f"{benchmark.name}: choose a network of timm",
                 self.network,
             )
-        found += self._algorithm_problems()
+        found += self._algorithm_problems(small=benchmark is not None and benchmark.pixels.small)
         steps = self.steps or (benchmark.defaults.steps if benchmark else None)
         every = self.evaluate_every or (benchmark.defaults.evaluate_every if benchmark else None)
         if isinstance(steps, int) and isinstance(every, int) and not any("steps" in one for one in found):
@@ -310,13 +310,13 @@ class RunConfig:
         found += self._device_problems()
         return found
 
-    def _algorithm_problems(self) -> list[str]:
+    def _algorithm_problems(self, small: bool) -> list[str]:
         try:
             kind = algorithms.get(self.algorithm)
             filled = fill(kind.Hyperparameters, self.hyperparameters)
         except (algorithms.AlgorithmError, ValueError) as error:
             return [str(error)]
-        found = filled.problems()
+        found = filled.problems() or (filled.problems_on_small_images() if small else [])
         if not found and filled.batch_size < kind.min_per_domain:
             found.append(
                 f"{self.algorithm} needs a batch_size of {kind.min_per_domain} or more, got {filled.batch_size}"

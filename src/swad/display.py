@@ -303,8 +303,13 @@ def show_algorithm(name: str) -> None:
         table.add_column(column, no_wrap=column != "meaning")
     for one in fields(kind.Hyperparameters):
         search, small = one.metadata["range"], one.metadata["small"]
+        elsewhere = "".join(f"; {dataset}: {own}" for dataset, own in one.metadata["only"].items())
         table.add_row(
-            one.name, f"{one.default:g}", str(search), "" if small == search else str(small), one.metadata["about"]
+            one.name,
+            f"{one.default:g}",
+            f"{search}{elsewhere}",
+            "" if small == search else str(small),
+            one.metadata["about"],
         )
     console.print(table)
 

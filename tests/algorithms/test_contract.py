@@ -68,8 +68,10 @@ def test_it_says_what_it_is(name):
     for field in dataclasses.fields(hyperparameters):
         assert field.metadata["about"]
     for seed in range(20):
-        assert not draw(hyperparameters, seed).problems()
-        assert not draw(hyperparameters, seed, small=True).problems()
+        for dataset in ("PACS", "digits"):
+            drawn = draw(hyperparameters, seed, dataset)
+            assert not drawn.problems()
+        assert not drawn.problems_on_small_images()
 
 
 # --- a step ----------------------------------------------------------------------------------------------------

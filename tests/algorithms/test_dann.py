@@ -8,9 +8,10 @@ from making import batch_for, make, noise_for, train_points
 from together import require_same_step
 from torch.nn import functional
 
+from swad import algorithms
 from swad.algorithms._adversarial import Discriminator
 from swad.algorithms._base import Stepping
-from swad.algorithms._hyper import draw
+from swad.algorithms._hyper import draw, fill
 
 SETTINGS = [
     {},
@@ -84,16 +85,30 @@ def test_turns(d_steps, turns):
 
 
 def test_optimizers_have_rates_of_their_own():
-    algorithm = make("dann", lr=0.1, weight_decay=0.2, beta1=0.3)
-    for name, decay in (("generator", 0.2), ("discriminator", 0.0)):
+    algorithm = make("dann", lr=0.1, beta1=0.3)
+    for name in ("generator", "discriminator"):
         (group,) = algorithm.optimizers[name].param_groups
-        assert (group["lr"], group["weight_decay"], group["betas"]) == (0.1, decay, (0.3, 0.9))
+        assert (group["lr"], group["weight_decay"], group["betas"]) == (0.1, 0.0, (0.3, 0.9))
     algorithm = make("cdann", lr=0.1, lr_g=0.2, lr_d=0.3, wd_g=0.4, wd_d=0.5)
     for name, lr, decay in (("generator", 0.2, 0.4), ("discriminator", 0.3, 0.5)):
         (group,) = algorithm.optimizers[name].param_groups
         assert (group["lr"], group["weight_decay"]) == (lr, decay)
     held = {id(p) for one in algorithm.optimizers.values() for group in one.param_groups for p in group["params"]}
     assert held == {id(p) for p in algorithm.parameters()}
+
+
+@pytest.mark.parametrize("name", ["dann", "cdann"])
+def test_an_l2_penalty_is_that_of_one_side(name):
+    for given, of_generator, of_discriminator in (({"wd_d": 0.3}, 0, 0.3), ({"wd_g": 0.3}, 0.3, 0)):
+        optimizers = make(name, **given).optimizers
+        found = [optimizers[side].param_groups[0]["weight_decay"] for side in ("generator", "discriminator")]
+        assert found == [of_generator, of_discriminator]
+    problems = fill(algorithms.get(name).Hyperparameters, {"weight_decay": 0.1}).problems()
+    assert problems == ["weight_decay must be 0, got 0.1: set wd_g and wd_d, one for each side"]
+    # A penalty for everyone never reaches an optimiser, so that wd_g = 0 is 0.
+    chosen = fill(algorithms.get(name).Hyperparameters, {"weight_decay": 0.1, "batch_size": 4})
+    unchecked = algorithms.get(name)(make("erm").predictor, chosen, 3)
+    assert [one.param_groups[0]["weight_decay"] for one in unchecked.optimizers.values()] == [0, 0]
 
 
 def test_the_discriminators_shape():
@@ -103,7 +118,7 @@ def test_the_discriminators_shape():
     kind = type(make("dann").hyperparameters)
     assert kind(mlp_depth=1).problems() == ["mlp_depth must be at least 2, got 1"]
     assert kind(beta1=1.0).problems() == ["beta1 must be below 1, got 1.0"]
-    widths = {draw(kind, seed).mlp_width for seed in range(50)}
+    widths = {draw(kind, seed, "PACS").mlp_width for seed in range(50)}
     assert min(widths) >= 64
     assert max(widths) <= 1024
 

@@ -1,9 +1,11 @@
-"""docs/algorithms.md: its table is the methods there are, and its example is a method."""
+"""docs/algorithms.md: its tables are the methods there are and the figures measured, its example is a method."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from runs import short
 from swad import algorithms
 from swad.run import train
 
-TEXT = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "algorithms.md").read_text()
 COMMON = {field.name for field in dataclasses.fields(algorithms.get("erm").Hyperparameters)}
 
 
@@ -57,6 +60,32 @@ def _composes(name):
         return algorithms.get(f"{name}+sam")
     except algorithms.AlgorithmError:
         return None
+
+
+def test_under_every_heading_is_text():
+    parts = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
+    assert [part.splitlines()[0] for part in parts if len(part.strip().splitlines()) == 1] == []
+
+
+def test_the_costs_are_those_measured():
+    measured = json.loads((ROOT / "benchmarks" / "results" / "methods-cpu.json").read_text())["cpu"]
+    assert {frozenset(row) for row in measured.values()} == {frozenset({"eager_ms", "eager_x_erm"})}
+    cost = TEXT.partition("\n## Cost\n")[2].partition("\n## ")[0]
+    assert "\n| | step, ms | × ERM |\n" in cost
+    written = {
+        name: numbers for name, *numbers in re.findall(r"^\| `([\w+]+)` \| (\S+) \| (\S+) \|$", cost, re.MULTILINE)
+    }
+    assert written == {name: [f"{row['eager_ms']:.1f}", f"{row['eager_x_erm']:.2f}"] for name, row in measured.items()}
+
+
+def test_on_a_cpu_time_alone_is_measured(capsys):
+    measure = runpy.run_path(str(ROOT / "benchmarks" / "methods.py"))["table"]
+    rows = measure(["erm", "rsc"], "cpu", "small", rounds=1)
+    assert list(rows) == ["erm", "rsc"]
+    assert all(set(row) == {"eager_ms", "eager_x_erm"} for row in rows.values())
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["eager", "ms", "x", "ERM"]
+    assert [len(line.split()) for line in lines] == [3, 3]
 
 
 @pytest.fixture

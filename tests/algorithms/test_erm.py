@@ -77,9 +77,9 @@ def test_hyperparameters_check_themselves():
 
 def test_draws_lie_in_domainbeds_ranges():
     kind = algorithms.get("erm").Hyperparameters
-    some = [draw(kind, seed) for seed in range(200)]
+    some = [draw(kind, seed, "PACS") for seed in range(200)]
     assert all(1e-5 <= one.lr <= 10**-3.5 for one in some)
     assert all(8 <= one.batch_size <= 45 and isinstance(one.batch_size, int) for one in some)
     assert {one.dropout for one in some} == {0, 0.1, 0.5}
-    assert draw(kind, 3) == draw(kind, 3) != draw(kind, 4)
-    assert all(one.weight_decay == 0 for one in (draw(kind, seed, small=True) for seed in range(5)))
+    assert draw(kind, 3, "PACS") == draw(kind, 3, "PACS") != draw(kind, 4, "PACS")
+    assert all(one.weight_decay == 0 for one in (draw(kind, seed, "RotatedMNIST") for seed in range(5)))

@@ -7,7 +7,9 @@ import pytest
 import torch
 from making import batch_for, make, noise_for, update
 
+from swad import algorithms, datasets
 from swad.algorithms.pi_model import ramp
+from swad.config import RunConfig
 
 
 def probabilities(scores):
@@ -58,6 +60,34 @@ def test_equal_views_leave_the_cross_entropy():
     assert not noise["keep"].equal(noise["second keep"])
     light, full = (dropped.loss(same, {**noise, "weight": torch.tensor(w)}) for w in (0.0, 300.0))
     assert full > light + 0.01
+
+
+@pytest.mark.parametrize("name", ["pi_model", "pi_model+sam"])
+@pytest.mark.parametrize("dataset", ["digits", "RotatedMNIST", "PACS"])
+def test_equal_views_of_small_images_are_refused(name, dataset, tmp_path):
+    def problems(**own):
+        target = datasets.get(dataset).domains[0]
+        return RunConfig(dataset, target, tmp_path, tmp_path, algorithm=name, hyperparameters=own).problems()
+
+    rule = (
+        "the two views of small images, which are not augmented, are equal with dropout 0 and input_noise 0: "
+        "set one of them above 0 (input_noise=0.15)"
+    )
+    assert problems() == problems(weight=3.0) == ([] if dataset == "PACS" else [rule])
+    assert problems(input_noise=0.15) == problems(dropout=0.1) == []
+
+
+def test_of_all_methods_only_this_one_looks_at_two_views(tmp_path):
+    """The others are not refused for it, and one to come that does has to say what makes its views differ."""
+    assert [name for name in algorithms.names() if algorithms.get(name).views > 1] == ["pi_model"]
+    for name in algorithms.names():
+        problems = RunConfig("digits", "paper", tmp_path, algorithm=name).problems()
+        assert bool(problems) is (name == "pi_model"), problems
+
+
+def test_in_the_digits_steps_the_weight_stays_far_below_its_largest():
+    assert datasets.get("digits").defaults.steps == 600
+    assert noise_for(make("pi_model"), 600)["weight"].item() == pytest.approx(0.22, abs=0.005)
 
 
 def test_views_come_to_agree():

@@ -22,13 +22,14 @@ DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 class AdversarialHyperparameters(_hyper.Hyperparameters):
     """The two sides' own rates, the discriminator's shape, and how they play."""
 
+    weight_decay: float = hyper(0.0, Constant(0), "stays 0: the two sides have wd_g and wd_d")
     lr_g: float = hyper(
         0.0, Power(10, -5, -3.5), "the predictor's learning rate; 0: as lr", small=Power(10, -4.5, -2.5)
     )
     lr_d: float = hyper(
         0.0, Power(10, -5, -3.5), "the discriminator's learning rate; 0: as lr", small=Power(10, -4.5, -2.5)
     )
-    wd_g: float = hyper(0.0, Power(10, -6, -2), "the predictor's L2 penalty; 0: as weight_decay", small=Constant(0))
+    wd_g: float = hyper(0.0, Power(10, -6, -2), "the predictor's L2 penalty", small=Constant(0))
     wd_d: float = hyper(0.0, Power(10, -6, -2), "the discriminator's L2 penalty")
     adversary: float = hyper(1.0, Power(10, -2, 2), "weight of the discriminator's loss in the predictor's, λ")
     d_steps: int = hyper(1, Power(2, 0, 3, whole=True), "steps of the discriminator for one of the predictor", low=1)
@@ -39,9 +40,11 @@ class AdversarialHyperparameters(_hyper.Hyperparameters):
     mlp_dropout: float = hyper(0.0, Choice((0, 0.1, 0.5)), "share of the discriminator's hidden units dropped")
 
     def problems(self) -> list[str]:
-        """Shares and betas are below 1."""
+        """Shares and betas are below 1, and a penalty is said to be whose it is."""
         found = super().problems()
         if not found:
+            if self.weight_decay:
+                found.append(f"weight_decay must be 0, got {self.weight_decay}: set wd_g and wd_d, one for each side")
             for name in ("beta1", "mlp_dropout"):
                 if getattr(self, name) >= 1:
                     found.append(f"{name} must be below 1, got {getattr(self, name)}")
@@ -88,9 +91,9 @@ class Adversarial(Algorithm):
         against = [*self.discriminator.parameters()]
         if self.class_embeddings is not None:
             against += self.class_embeddings.parameters()
-        lr_g, lr_d, wd_g = chosen.lr_g or chosen.lr, chosen.lr_d or chosen.lr, chosen.wd_g or chosen.weight_decay
+        lr_g, lr_d = chosen.lr_g or chosen.lr, chosen.lr_d or chosen.lr
         return {
-            GENERATOR: self.adam(self.predictor.parameters(), betas=betas, lr=lr_g, weight_decay=wd_g),
+            GENERATOR: self.adam(self.predictor.parameters(), betas=betas, lr=lr_g, weight_decay=chosen.wd_g),
             DISCRIMINATOR: self.adam(against, betas=betas, lr=lr_d, weight_decay=chosen.wd_d),
         }
 

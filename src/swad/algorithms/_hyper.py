@@ -1,4 +1,4 @@
-"""Hyperparameters as dataclass fields that know their default, the range DomainBed searches, and what they mean."""
+"""Hyperparameters as dataclass fields that know their default, the range to search, and what they mean."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from swad import datasets
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,20 @@ Range = Power | Uniform | Choice | Constant
 
 
 def hyper(
-    default: float, search: Range, about: str, *, low: float = 0, high: float = math.inf, small: Range | None = None
+    default: float,
+    search: Range,
+    about: str,
+    *,
+    low: float = 0,
+    high: float = math.inf,
+    small: Range | None = None,
+    only: Mapping[str, Range] | None = None,
 ) -> Any:
-    """Declare a field: its default, where DomainBed searches (`small`: for small images), the values allowed."""
-    told = {"range": search, "small": small or search, "about": about, "low": low, "high": high}
+    """Declare a field: its default, the values allowed, and where to search.
+
+    `small` is the range for small images, `only` has those of single data sets by name.
+    """
+    told = {"range": search, "small": small or search, "only": only or {}, "about": about, "low": low, "high": high}
     return field(default=default, metadata=told)
 
 
@@ -88,7 +100,12 @@ class Hyperparameters:
 
     lr: float = hyper(5e-5, Power(10, -5, -3.5), "Adam's learning rate", small=Power(10, -4.5, -2.5))
     batch_size: int = hyper(
-        32, Power(2, 3, 5.5, whole=True), "images of every source domain in a step", low=1, small=Power(2, 3, 9, True)
+        32,
+        Power(2, 3, 5.5, whole=True),
+        "images of every source domain in a step",
+        low=1,
+        small=Power(2, 3, 9, whole=True),
+        only={"DomainNet": Power(2, 3, 5, whole=True)},
     )
     weight_decay: float = hyper(0.0, Power(10, -6, -2), "Adam's L2 penalty", small=Constant(0))
     dropout: float = hyper(0.0, Choice((0, 0.1, 0.5)), "share of features dropped before the head", small=Constant(0))
@@ -111,6 +128,10 @@ class Hyperparameters:
             found.append(f"dropout must be below 1, got {self.dropout}")
         return found
 
+    def problems_on_small_images(self) -> list[str]:
+        """What is wrong with the values where images are small, and so not augmented."""
+        return []
+
 
 def fill(kind: type[Hyperparameters], given: Mapping[str, Any]) -> Hyperparameters:
     """Make hyperparameters of a kind from some of their values; unknown names are listed with those there are."""
@@ -121,10 +142,18 @@ def fill(kind: type[Hyperparameters], given: Mapping[str, Any]) -> Hyperparamete
     return kind(**given)
 
 
-def draw(kind: type[Hyperparameters], seed: int, small: bool = False) -> Hyperparameters:
-    """Draw every hyperparameter from its range: a function of the seed alone."""
-    values = {
-        one.name: one.metadata["small" if small else "range"].draw(random.Random(f"{seed}/{one.name}"))
+def draw(kind: type[Hyperparameters], seed: int, dataset: str) -> Hyperparameters:
+    """Draw every hyperparameter from its range on a data set: a function of the seed and the range alone."""
+    values: dict[str, Any] = {
+        one.name: search_range(one, dataset).draw(random.Random(f"{seed}/{one.name}"))
         for one in dataclasses.fields(kind)
     }
     return kind(**values)
+
+
+def search_range(one: dataclasses.Field[Any], dataset: str) -> Range:
+    """Where a field is searched on a data set: the set's own range, or that of its kind of images."""
+    benchmark = datasets.get(dataset)
+    usual = one.metadata["small" if benchmark.pixels.small else "range"]
+    found: Range = one.metadata["only"].get(benchmark.name, usual)
+    return found

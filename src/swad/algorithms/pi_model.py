@@ -8,11 +8,12 @@ independently; with the class probabilities z and z' of the two views:
 
 As in the paper, labels are seen with the first view alone, and gradients flow through both. w_max = 1 as SWAD's paper
 chose it among 1, 10, 100 and 300. T is `ramp_up` = 1,333 updates: 80 of 300 epochs in the paper, and the same share of
-5,000 updates.
+5,000 updates. It does not follow the length of a run.
 
 Two passes over one view would be the same with frozen batch norms and no dropout, and the second term 0: the views
 must differ. Small images (digits, MNIST) are not augmented; there dropout, of which each view has its own, or
-`input_noise`, the paper's Gaussian noise on the pixels, must make the difference, or this is ERM.
+`input_noise`, the paper's Gaussian noise on the pixels (of .15), must make the difference. With neither it would be ERM
+at twice the cost, and is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,18 @@ class PiModelHyperparameters(_hyper.Hyperparameters):
 
     weight: float = hyper(1.0, Choice((1, 10, 100, 300)), "largest weight of the views' difference, w_max")
     ramp_up: int = hyper(1333, Constant(1333), "updates until the weight is at its largest, T")
-    input_noise: float = hyper(0.0, Constant(0.0), "deviation of the noise added to every view, in normalised units")
+    input_noise: float = hyper(
+        0.0, Constant(0), "deviation of the noise added to every view, in normalised units", small=Constant(0.15)
+    )
+
+    def problems_on_small_images(self) -> list[str]:
+        """Something must make the views differ."""
+        if self.dropout or self.input_noise:
+            return []
+        return [
+            "the two views of small images, which are not augmented, are equal with dropout 0 and input_noise 0: "
+            "set one of them above 0 (input_noise=0.15)"
+        ]
 
 
 class PiModel(Algorithm):

@@ -1,0 +1,94 @@
+"""Every default and search range against the published ones, written out here as text."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from swad import algorithms
+from swad.algorithms._hyper import draw, search_range
+
+LR, SMALL_LR = "10^U(-5, -3.5)", "10^U(-4.5, -2.5)"
+DECAY, SHARE = "10^U(-6, -2)", "one of 0, 0.1, 0.5"
+GAMMA, LAMBDA, STEPS = "10^U(-1, 1)", "10^U(-1, 5)", "int 10^U(0, 4)"
+FIXED = "0, not searched"
+
+# The default; the range on PACS; on RotatedMNIST, where it is another.
+COMMON = {
+    "lr": (5e-5, LR, SMALL_LR),
+    "batch_size": (32, "int 2^U(3, 5.5)", "int 2^U(3, 9)"),
+    "weight_decay": (0, DECAY, FIXED),
+    "dropout": (0, SHARE, FIXED),
+}
+ADVERSARIAL = {
+    "weight_decay": (0, FIXED),
+    "lr_g": (0, LR, SMALL_LR),
+    "lr_d": (0, LR, SMALL_LR),
+    "wd_g": (0, DECAY, FIXED),
+    "wd_d": (0, DECAY),
+    "adversary": (1, "10^U(-2, 2)"),
+    "d_steps": (1, "int 2^U(0, 3)"),
+    "grad_penalty": (0, "10^U(-2, 1)"),
+    "beta1": (0.5, "one of 0, 0.5"),
+    "mlp_width": (256, "int 2^U(6, 10)"),
+    "mlp_depth": (3, "one of 3, 4, 5"),
+    "mlp_dropout": (0, SHARE),
+}
+OWN = {
+    "arm": {"batch_size": (8, "8, not searched", "int 2^U(3, 9)"), "context_width": (64, "64, not searched")},
+    "cdann": ADVERSARIAL,
+    "coral": {"gamma": (1, GAMMA)},
+    "cutmix": {"alpha": (1, "1, not searched"), "p": (0.5, "0.5, not searched")},
+    "dann": ADVERSARIAL,
+    "erm": {},
+    "group_dro": {"eta": (0.01, "10^U(-3, -1)")},
+    "i_mixup": {"alpha": (0.2, GAMMA)},
+    "irm": {"penalty": (100, LAMBDA), "anneal": (500, STEPS)},
+    "mixstyle": {"alpha": (0.1, "0.1, not searched"), "p": (0.5, "0.5, not searched")},
+    "mixup": {"alpha": (0.2, GAMMA)},
+    "mldg": {"beta": (1, GAMMA)},
+    "mmd": {"gamma": (1, GAMMA)},
+    "mtl": {"ema": (0.99, "one of 0.5, 0.9, 0.99, 1")},
+    "pi_model": {
+        "weight": (1, "one of 1, 10, 100, 300"),
+        "ramp_up": (1333, "1333, not searched"),
+        "input_noise": (0, FIXED, "0.15, not searched"),
+    },
+    "rsc": {"feature_drop": (1 / 3, "U(0, 0.5)"), "batch_drop": (1 / 3, "U(0, 0.5)")},
+    "sagnet": {"w_adv": (0.1, "10^U(-2, 1)")},
+    "sam": {"rho": (0.05, "one of 0.01, 0.02, 0.05, 0.1")},
+    "vat": {"eps": (1, GAMMA), "alpha": (1, "1, not searched"), "xi": (0.1, "0.1, not searched")},
+    "vrex": {"penalty": (10, LAMBDA), "anneal": (500, STEPS)},
+}
+BATCH_ON_DOMAINNET = "int 2^U(3, 5)"
+
+
+def fields(name):
+    return dataclasses.fields(algorithms.get(name).Hyperparameters)
+
+
+def test_every_method_is_in_the_table():
+    assert tuple(OWN) == algorithms.names()
+
+
+@pytest.mark.parametrize("name", [*OWN, "coral+sam"])
+def test_defaults_and_ranges_are_the_published_ones(name):
+    wanted = COMMON | OWN["coral"] | OWN["sam"] if name == "coral+sam" else COMMON | OWN[name]
+    assert {one.name: one.default for one in fields(name)} == {key: row[0] for key, row in wanted.items()}
+    for dataset, column in (("PACS", 1), ("VLCS", 1), ("DomainNet", 1), ("RotatedMNIST", -1), ("digits", -1)):
+        found = {one.name: str(search_range(one, dataset)) for one in fields(name)}
+        expected = {key: row[column] for key, row in wanted.items()}
+        if dataset == "DomainNet" and name != "arm":
+            expected["batch_size"] = BATCH_ON_DOMAINNET
+        assert found == expected, dataset
+
+
+def test_a_batch_of_domainnet_is_never_larger_than_32():
+    for name, largest in (("erm", 32), ("dann", 32), ("coral+sam", 32), ("arm", 8)):
+        kind = algorithms.get(name).Hyperparameters
+        sizes = {
+            dataset: [draw(kind, seed, dataset).batch_size for seed in range(100)] for dataset in ("PACS", "domainnet")
+        }
+        assert max(sizes["domainnet"]) <= largest
+        assert (max(sizes["PACS"]) > 32) is (name != "arm")
