@@ -230,3 +230,17 @@ def test_rules_are_stated_in_one_line(files):
         with pytest.raises(DataError, match=words) as caught:
             make()
         assert "\n" not in str(caught.value)
+
+
+def test_a_bad_image_is_named_in_one_line_by_workers_too(tmp_path):
+    files = tuple(f"{i}.png" for i in range(12))
+    for file in files:
+        (tmp_path / file).write_bytes(b"not an image")
+    domains = tuple(FileDomain(name, np.zeros(12, np.int64), tmp_path, files) for name in "de")
+    sources = hold_out(Dataset("two", domains, ("x",), Pixels(8)), "e").sources
+    batches = TrainBatches(sources.train, Pixels(8), 4, 0, workers=2)
+    with pytest.raises(DataError) as caught:
+        for _ in batches.inputs(1, 20):
+            pass
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).startswith(f"cannot decode image {tmp_path}")

@@ -53,7 +53,7 @@ class Watch:
         if step in self.at:
             self.at[step]()
 
-    def on_evaluation(self, step, losses, statuses):
+    def on_evaluation(self, step, train_loss, losses, statuses):
         self.calls.append(f"evaluation {step}")
         self.losses, self.statuses = losses, statuses
 
@@ -294,6 +294,36 @@ def test_and_so_it_does_with_segments_already_written(tmp_path):
     train(short(tmp_path / "unbroken", **settings))
     require_same(tmp_path / "unbroken", tmp_path / "run")
     assert len(load_segments(tmp_path / "run" / "segments")) == len(load_segments(tmp_path / "unbroken" / "segments"))
+
+
+def test_what_goes_wrong_in_the_final_report_does_not_lose_the_training(tmp_path, whole, monkeypatch):
+    def unreadable(*_: object) -> None:
+        raise DataError("cannot decode image x.jpg")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring.Measurer, "everything", unreadable)
+        with pytest.raises(DataError):
+            train(short(tmp_path / "run", checkpoint_every=None))
+    watch = Watch({})
+    train(short(tmp_path / "run"), progress=watch)
+    assert watch.calls == ["start 24/24", "end"]
+    require_same(whole, tmp_path / "run")
+
+
+def test_a_run_that_failed_before_it_measured_anything_is_no_column_of_the_table(tmp_path):
+    train(short(tmp_path / "paper-0"))
+    with pytest.raises(ZeroDivisionError):
+        train(short(tmp_path / "board-0", target="board"), progress=Watch({1: lambda: 1 / 0}))
+    found = records.find_runs(tmp_path)
+    assert [run.targets for run in found] == [("paper",)]
+
+
+def test_ones_own_folder_is_the_same_by_any_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = RunConfig("folder", "a", "run", data=Path("images")).resolved()
+    other = RunConfig("folder", "a", "run", data=tmp_path / "x" / ".." / "images").resolved()
+    assert not other.differences(one.to_json())
+    assert not other.differences(one.to_json() | {"data": "images"})
 
 
 def test_a_finished_run_answers_at_once(whole):

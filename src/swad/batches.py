@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -181,7 +182,8 @@ class TrainBatches:
             prefetch_factor=2,
             pin_memory=_on_gpu(self.device),
         )
-        yield from zip(_Steps(start, stop), loader, strict=True)
+        with _in_one_line():
+            yield from zip(_Steps(start, stop), loader, strict=True)
 
     def finish(self, step: int, inputs: Inputs) -> Batch:
         """Images and labels of inputs that are on the device."""
@@ -311,7 +313,8 @@ class EvalBatches:
             prefetch_factor=2,
             pin_memory=_on_gpu(self.device),
         )
-        yield from loader
+        with _in_one_line():
+            yield from loader
 
     def _bytes(self, start: int) -> Tensor:
         keys = self.keys[start : start + self.batch_size]
@@ -403,3 +406,13 @@ def _on_gpu(device: torch.device | str | None) -> bool:
 def _check_ranks(rank: int, world: int) -> None:
     if not 0 <= rank < world:
         raise DataError(f"the rank must be between 0 and {world - 1} for {world} processes, got {rank}")
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """What a worker says of a bad image, without the worker's traceback that torch puts around it."""
+    try:
+        yield
+    except DataError as error:
+        name = f"{DataError.__module__}.{DataError.__name__}: "
+        raise DataError(str(error).strip().splitlines()[-1].removeprefix(name)) from None

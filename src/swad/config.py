@@ -149,7 +149,8 @@ class RunConfig:
         names = (self.target,) if isinstance(self.target, str) else tuple(self.target)
         object.__setattr__(self, "target", names[0] if len(names) == 1 else names)
         object.__setattr__(self, "output", Path(self.output))
-        object.__setattr__(self, "data", None if self.data is None else Path(self.data))
+        # The same folder by whatever name, from wherever a command is given.
+        object.__setattr__(self, "data", None if self.data is None else Path(os.path.abspath(self.data)))
         object.__setattr__(self, "cache", None if self.cache is None else Path(self.cache))
         object.__setattr__(self, "averages", tuple(self.averages))
         object.__setattr__(self, "snapshots", tuple(sorted(self.snapshots)))
@@ -394,6 +395,8 @@ class RunConfig:
         found = []
         for name in sorted(set(mine) | set(theirs)):
             here, there = mine.get(name), theirs.get(name)
+            if name == "data" and there is not None:
+                there = os.path.abspath(there)
             # Under the name "folder" other data lies elsewhere.
             if here == there or (name in FREE and not (name == "data" and self.dataset == "folder")):
                 continue

@@ -62,14 +62,16 @@ class Watcher:
             self._loss = f"loss {float(loss):.3f}"
             self._show.move(self.name, step, f"{self._loss}  {self._text}")
 
-    def on_evaluation(self, step: int, losses: Mapping[str, float], statuses: Mapping[str, Status]) -> None:
+    def on_evaluation(
+        self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
+    ) -> None:
         """Say what the validation loss is and where the valley stands."""
         mean = sum(losses.values()) / len(losses)
         own = [status for name, status in statuses.items() if "@" not in name]
         # The one that says most: a valley, found or at least looked for.
         valley = max(own, key=lambda status: (status.threshold is not None, status.phase == "searching"), default=None)
         self._text = f"val {mean:.3f}" + (f"  {valley.phase}" if valley else "")
-        self._show.evaluated(self.name, step, f"{self._loss}  {self._text}", valley.reason if valley else "")
+        self._show.evaluated(self.name, step, f"loss {train_loss:.3f}  {self._text}", valley.reason if valley else "")
 
     def on_end(self, result: RunResult) -> None:
         """Say what came out."""
@@ -211,14 +213,16 @@ def show_report(
         _require("figure-formats", one, ("svg", "pdf", "png"))
     found = list(find_runs(folder))
     console = _console()
-    for table in tables.results(found, select, split=split, paper=paper):  # type: ignore[arg-type]
-        if form == "text":
+    for number, table in enumerate(tables.results(found, select, split=split, paper=paper)):  # type: ignore[arg-type]
+        if form == "csv":
+            print(table.csv(header=number == 0), end="")
+        elif form == "text":
             console.print(table.rich())
             for note in table.notes:
                 console.print(note, style="dim", highlight=False, markup=False)
             console.print()
         else:
-            print({"markdown": table.markdown, "latex": table.latex, "csv": table.csv}[form]())
+            print({"markdown": table.markdown, "latex": table.latex}[form]() + "\n")
     if form == "text":
         console.print(tables.ranges(found).rich())
         for warning in runs.warnings(found):

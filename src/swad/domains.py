@@ -106,7 +106,7 @@ def read_image(path: Path) -> Image.Image:
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"cannot decode image {path}: {reason}; replace or remove it") from error
+        raise DataError(f"cannot decode image {path}: {reason}; replace it, or remove it before training") from error
 
 
 @dataclass(frozen=True)

@@ -461,7 +461,9 @@ def find_runs(root: str | os.PathLike[str]) -> list[RunData]:
     folders = sorted(path.parent for path in root.rglob(CONFIG) if (path.parent / RECORDS).exists())
     if not folders:
         raise RecordError(f"no run below {root} (a folder with {CONFIG} and {RECORDS}): train one first")
-    return [load_run(folder) for folder in folders]
+    runs = [load_run(folder) for folder in folders]
+    # One that failed before it measured anything, for a mistyped target say, must not take a column of the table.
+    return [run for run in runs if run.records] or runs
 
 
 # ------------------------------------------------------------ TensorBoard

@@ -70,8 +70,10 @@ class Progress(Protocol):
     def on_step(self, step: int, loss: Tensor) -> None:
         """An update was made. Reading the loss waits for the device: do so now and then."""
 
-    def on_evaluation(self, step: int, losses: Mapping[str, float], statuses: Mapping[str, Status]) -> None:
-        """Source validation losses by domain, and where every average stands."""
+    def on_evaluation(
+        self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
+    ) -> None:
+        """The mean loss of the steps since the last one, source validation losses by domain, where averages stand."""
 
     def on_end(self, result: RunResult) -> None:
         """The run is done; also called for a run that was done before."""
@@ -136,7 +138,12 @@ class _Run:
             self.progress.on_start(self.config, self.config.total, self.training.step)
         self._loop(sources, target)
         with self.stop.at_once():
-            return self._report(sources, target)
+            try:
+                return self._report(sources, target)
+            except BaseException:  # an image of the target that cannot be read, say: training must not be lost for it
+                if self.safe_step < self.training.step:
+                    self._checkpoint()
+                raise
 
     def _loop(self, sources: Sources, target: Target) -> None:
         config, training = self.config, self.training
@@ -189,7 +196,8 @@ class _Run:
         self._write(self._changes(statuses))
         training.consider(_mean([score.accuracy for score in scores.values()]))
         if self.progress is not None:
-            self.progress.on_evaluation(step, {name: score.loss for name, score in scores.items()}, statuses)
+            losses = {name: score.loss for name, score in scores.items()}
+            self.progress.on_evaluation(step, train_loss, losses, statuses)
 
     def _changes(self, statuses: Mapping[str, Status]) -> list[Record]:
         """What is new about the valleys since it was last written."""

@@ -317,7 +317,7 @@ class Crash(SimpleNamespace):
         if step == self.at:
             raise ZeroDivisionError
 
-    def on_evaluation(self, step, losses, statuses):
+    def on_evaluation(self, step, train_loss, losses, statuses):
         pass
 
     def on_end(self, result):

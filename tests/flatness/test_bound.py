@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swad.flatness.domain_distance import Divergence, divergence
+from swad.flatness.domain_distance import Divergence, _judged, divergence
 from swad.flatness.theorems import FORMS, bound, confidence, log_cover
 
 # By hand, for m = 1000, v_k = 3, delta = 0.05, N = 4: 3 ln(1000 / 3) = 17.42743, ln 4 = 1.38629, ln 20 = 2.99573.
@@ -36,11 +36,17 @@ def test_every_term_by_hand():
     assert found.theorem2["printed"] == pytest.approx(0.1 - 0.02 + 0.6 + confidence2 + sampling, abs=1e-6)
     assert not found.vacuous
     names = [name for name, *_ in found.rows()]
-    assert names[:5] == [
-        "robust empirical loss", "half the mean divergence", "ln of the cover's size", "confidence", "Theorem 1",
+    assert names[:7] == [
+        "robust empirical loss", "half the mean divergence", "its interval's low end", "its interval's high end",
+        "ln of the cover's size", "confidence", "Theorem 1",
     ]  # fmt: skip
-    assert len(names) == 9
-    assert len(given_bound(vc=None).rows()) == 5
+    assert len(names) == 11
+    assert len(given_bound(vc=None).rows()) == 7
+    # 0.4 came without an interval, 0.8 with 0.7 to 0.9.
+    assert (found.divergence_low, found.divergence_high) == pytest.approx((0.55, 0.65))
+    rows = {name: values for name, *values in found.rows()}
+    assert rows["its interval's low end"] == pytest.approx([0.275] * 3)
+    assert rows["its interval's high end"] == pytest.approx([0.325] * 3)
 
 
 def test_the_largest_ball_counts():
@@ -111,6 +117,33 @@ def test_unequal_sizes_weigh_the_same():
     assert found.error > 0.4
     assert found.value < 0.3
     assert found == divergence(*(rng.normal(0, 1, (n, 3)) for rng in [np.random.default_rng(2)] for n in (900, 100)))
+
+
+def test_unequal_sizes_do_not_move_the_boundary():
+    """Unit normals 2 apart, nine to one: a classifier that counts images would call most of the few the many's."""
+    rng = np.random.default_rng(3)
+    found = divergence(rng.normal(0, 1, (1800, 1)), rng.normal(2, 1, (200, 1)))
+    assert found.value == pytest.approx(2 * math.erf(1 / math.sqrt(2)), abs=0.15)  # 1.37; uncorrected 0.9
+
+
+def test_no_error_is_not_certainty():
+    rng = np.random.default_rng(4)
+    found = divergence(rng.normal(0, 1, (40, 2)), rng.normal(9, 1, (40, 2)))
+    assert found.value == found.high == 2
+    assert 1.8 < found.low < 1.97
+    more = divergence(rng.normal(0, 1, (400, 2)), rng.normal(9, 1, (400, 2)))
+    assert found.low < more.low < 2
+
+
+def test_the_interval_of_a_rare_error_holds_it_as_often_as_it_says():
+    """1 % of 100 images of each domain: one judgement in eight sees no error at all."""
+    rng = np.random.default_rng(5)
+    hits = 0
+    for k in range(600):
+        found = _judged(rng.binomial(100, 0.01, 2).tolist(), [100, 100], 500, 0.95, k)
+        hits += found.low <= 2 * (1 - 2 * 0.01) <= found.high
+        assert found.low <= found.value <= found.high
+    assert 0.91 < hits / 600 < 0.99
 
 
 def test_features_that_do_not_fit_are_refused():

@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from tiny_runs import copied, tiny
 
 from swad import cli, paper
+from swad.flatness import Comparison
+from swad.flatness.commands import merged
+from swad.flatness.neighbourhood import LocalFlatness
+from swad.records import RunData
 from swad.run import train
 
 pytest.importorskip("matplotlib")
@@ -69,6 +74,29 @@ def test_flatness_measures_prints_draws_and_says_where(swad: Call, tiny_run, tmp
     assert "Loss surfaces" not in text
 
 
+def test_some_parameters_alone(swad: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    options = [folder, *QUICK, "--weights", "erm_best,swad", "--figure-formats", "svg", "--device", "cpu"]
+    swad("flatness", *options)
+    whole = json.loads((folder / "figures" / "flatness.json").read_text())
+    filters = ["--include", "head.*, body.*", "--exclude", "*.bias", "--worst-case", "0.05"]
+    result = swad("flatness", *options, *filters)
+    assert "flatness: 100 %" in result.stderr  # what was there is of all parameters
+    some = json.loads((folder / "figures" / "flatness.json").read_text())
+    assert some["settings"]["digits"]["include"] == ["head.*", "body.*"]
+    assert some["settings"]["digits"]["exclude"] == ["*.bias"]
+    assert [row["mean"] for row in some["curves"]] != [row["mean"] for row in whole["curves"]]
+    heads = [json.loads(line) for line in (folder / "flatness.jsonl").read_text().splitlines()]
+    moved = [row["settings"]["exclude"] for row in heads if row["kind"] == "flatness"]
+    assert moved == [[], [], ["*.bias"], ["*.bias"]]
+    climbed = [row for row in heads if row["kind"] == "settings" and "worst_radii" in row]
+    assert [row["include"] for row in climbed] == [["head.*", "body.*"]]
+    again = swad("flatness", *options, *filters)
+    assert "100 %" not in again.stderr
+    swad("report", folder, "--output", tmp_path / "page.html")
+    assert "parameters: include head.*, body.*; exclude *.bias" in (tmp_path / "page.html").read_text()
+
+
 def test_surface_and_line(swad: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     quick = ["--steps", "3", "--images", "12", "--figure-formats", "svg", "--device", "cpu"]
@@ -95,6 +123,7 @@ def test_surface_and_line(swad: Call, tiny_run, tmp_path):
         (["flatness", "RUN", "--radii", "-1"], "radii must be different numbers of 0 or more"),
         (["flatness", "RUN", "--directions", "5"], "--directions must be an even number of 2 or more"),
         (["flatness", "RUN", "--normalise", "cube"], "--normalise is one of sphere, filter, layer; got 'cube'"),
+        (["flatness", "RUN", "--include", "haed.*"], "the pattern 'haed.*' matches no parameter; names look like"),
         (["flatness", "RUN", "--images", "-1"], "--images must be 0 or more, got -1"),
         (["flatness", "RUN", "--figure-formats", "gif"], "--figure-formats is one or several of svg, pdf, png"),
         (["flatness", "RUN", "--device", "tpu9"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu9'"),
@@ -191,6 +220,17 @@ def test_several_runs_and_their_mean(swad: Call, tiny_run, tmp_path):
     summary = json.loads((root / "figures" / "flatness.json").read_text())
     means = {row["method"] for row in summary["curves"] if row["group"] == "mean over targets"}
     assert means == {"ERM (last)", "SWAD"}  # SWA was measured on one target alone
+
+
+def test_runs_measured_otherwise_are_not_paired():
+    def flat(seed: int) -> Comparison:
+        losses = {"all": torch.zeros(4, 1, dtype=torch.float64)}
+        one = LocalFlatness((1.0,), True, {"seed": seed, "norm": 1.0 + seed}, {"all": 0.0}, losses, {}, {}, named=False)
+        return Comparison({"erm_best": one})
+
+    runs = [RunData(Path(name), {"algorithm": name, "target": "a"}, (), True) for name in ("erm", "sam", "mixup")]
+    (together,) = merged(runs, {run.path: flat(seed) for run, seed in zip(runs, (0, 0, 1), strict=True)}).values()
+    assert list(together.models) == ["ERM (best)", "SAM (best)"]
 
 
 def test_curvature_without_its_package_fails_before_anything_is_measured(swad: Call, tiny_run, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from landscapes import Point, Quadratic, fingerprint, images, network, symmetric
 from torch import nn
 
 from swad.flatness import Comparison, compare, image_losses, local
+from swad.flatness.neighbourhood import LocalFlatness
 
 
 def by_scale(scales):
@@ -157,6 +158,45 @@ def test_a_killed_comparison_goes_on():
     read = Comparison.from_rows(kept)
     assert read.differences("a", "b") == whole.differences("a", "b")
     assert Comparison.from_rows(whole.to_rows()).differences("a", "b") == whole.differences("a", "b")
+
+
+def test_at_every_radius_is_as_sure_as_the_least_sure_radius():
+    noise = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = (noise - noise.mean()) / noise.std()
+    rises = {"rough": torch.zeros(40, 2).double(), "smooth": torch.stack([-1 + 0.01 * noise, -0.42 + noise], 1)}
+    settings = {"seed": 0, "norm": 1.0}
+    models = {
+        name: LocalFlatness((1.0, 2.0), False, settings, {"all": 0.0}, {"all": one}, {}, {}, named=False)
+        for name, one in rises.items()
+    }
+    both = Comparison(models)
+    sure, less = (row.p for row in both.differences("smooth", "rough"))
+    assert sure < 0.001
+    assert 0.004 < less < 0.03  # 0.42 / sqrt(1 / 40) = 2.66 standard errors
+    assert f"flatter than rough at every radius (p = {less:.2g}, " in both.sentence("smooth", "rough")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": 1}, r"seed \(0 and 1\)"),
+        ({"normalise": "layer"}, r"normalise \(sphere and layer\)"),
+        ({"include": ["a"]}, r"include \(\[\] and \['a'\]\); parameters \(10 and 6\)"),
+        ({"exclude": "b"}, r"exclude \(\[\] and \['b'\]\); parameters \(10 and 6\)"),
+        ({"antithetic": False}, r"antithetic \(True and False\)"),
+        ({"radii": [0.5]}, r"radii \(\(1.0,\) and \(0.5,\)\)"),
+        ({"n_directions": 6}, r"directions \(4 and 6\)"),
+    ],
+)
+def test_what_was_measured_otherwise_is_no_pair(changes, told):
+    usual = {"radii": [1.0], "n_directions": 4}
+    one = local(scaled(1.0), Quadratic(symmetric()), **usual)
+    same = local(scaled(0.5), Quadratic(symmetric()), **usual)  # of another norm
+    other = local(scaled(0.5), Quadratic(symmetric()), **{**usual, **changes})
+    assert list(Comparison.from_rows([*one.to_rows("one"), *same.to_rows("two")]).models) == ["one", "two"]
+    with pytest.raises(ValueError, match=rf"'one' and 'two' differ in {told}: measure them together") as caught:
+        Comparison.from_rows([*one.to_rows("one"), *other.to_rows("two")])
+    assert "\n" not in str(caught.value)
 
 
 def test_refusals():

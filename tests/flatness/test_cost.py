@@ -7,12 +7,12 @@ from swad.flatness.overhead import cost, measured_cost, overhead
 from swad.records import Record, RecordWriter
 
 
-def write_run(folder: Path, seconds: dict[str, float], *, finished: bool = True) -> None:
+def write_run(folder: Path, seconds: dict[str, float], *, finished: bool = True, **config: str) -> None:
     """1,500 updates with 30 evaluations, and the timings given."""
     with RecordWriter(folder, "photo-0") as writer:
         writer.append(*(Record("photo-0", step, None, None, "valley_loss", 1.0) for step in range(50, 1501, 50)))
         writer.append(*(Record("photo-0", 1500, None, None, f"seconds_{k}", v) for k, v in seconds.items()))
-    (folder / "config.json").write_text(json.dumps({"target": "photo", "trial": 0}))
+    (folder / "config.json").write_text(json.dumps({"target": "photo", "trial": 0, **config}))
     if finished:
         (folder / "done.json").write_text("{}")
 
@@ -64,6 +64,16 @@ def test_measured_costs_come_from_the_records(tmp_path):
     assert (row.run, row.updates, row.evaluations, row.seconds_total) == ("photo-0", 1500, 30, 700.0)
     # 600 s of steps; every 300 updates there would have been 5 of 30 evaluations: 10 s instead of 60.
     assert row.ratio == pytest.approx(660 / 610)
+
+
+def test_the_baseline_is_that_of_the_runs_data_set(tmp_path):
+    seconds = {"total": 700.0, "per_step": 0.4, "evaluation": 60.0}
+    for dataset in ("DomainNet", "PACS"):
+        write_run(tmp_path / dataset, seconds, dataset=dataset)
+    ratios = [measured_cost(tmp_path / dataset)[0].ratio for dataset in ("DomainNet", "PACS")]
+    # 1.5 and 5 of 30 evaluations: 3 s and 10 s instead of 60.
+    assert ratios == pytest.approx([660 / 603, 660 / 610])
+    assert measured_cost(tmp_path / "DomainNet", 300)[0].ratio == pytest.approx(660 / 610)
 
 
 def test_what_cannot_be_computed_is_said(tmp_path):

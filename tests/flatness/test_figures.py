@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from swad.flatness.domain_distance import Divergence
 from swad.flatness.rank_order import ranking
 from swad.flatness.stored import FLATNESS, SURFACE, Stored
 from swad.flatness.theorems import bound
@@ -153,6 +154,9 @@ def test_verdicts_in_words(runs):
     ]  # fmt: skip
     assert table.rows[0].cells[0].text == "flatter at every radius (p = 0.01)"
     assert table.rows[2].cells[1].text == "flatter at every radius"
+    below = FlatCurve("A", (0.0, 1.0, 2.0), (0, -2, -2), (0, -3, -3), (0, -1, -1))
+    weakest = Difference("a", "b", "seen", below, "B", (1.0, 0.03, 0.001))  # radius 0 does not count
+    assert weakest.verdict == "flatter at every radius (p = 0.03)"
     flat = FlatCurve("A", (1.0, 2.0, 3.0, 4.0), (0,) * 4, (-1, -1, -1, -1), (1, 1, 1, 1))
     assert Difference("a", "b", "seen", flat, "B").verdict == "no difference shown"
     mixed = FlatCurve("A", (1.0, 2.0, 3.0, 4.0), (0,) * 4, (-2, -2, 1, -2), (-1, -1, 2, -1))
@@ -295,6 +299,12 @@ def test_the_bounds_figure_says_that_it_diverges():
     assert "above 1" in title
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
     assert lines["confidence, printed"][0] > lines["confidence, printed"][-1]
+    assert not axes.collections  # numbers without an interval have no band
+    apart = Divergence(0.5, 0.4, 0.8, 0.375)
+    (axes,) = bound_figure([bound(0.1, [apart], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
+    (band,) = axes.collections
+    assert band.get_label() == "its interval"
+    assert {0.2, 0.4} == {round(y, 6) for y in band.get_paths()[0].vertices[:, 1].tolist()}
     with pytest.raises(ValueError, match="one radius at least"):
         bound_figure([])
 

@@ -1,6 +1,9 @@
 import json
+import math
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +16,15 @@ from torch.nn import functional
 from swad import datasets, saving
 from swad.batches import EvalBatches
 from swad.domains import hold_out
-from swad.flatness import lab
+from swad.flatness import compare, image_losses, lab
 from swad.flatness.directions import Directions
+from swad.flatness.domain_distance import divergence
 from swad.flatness.of_runs import Images, open_run, open_runs, stratified
 from swad.flatness.stored import FLATNESS, SURFACE, Stored, read
 from swad.flatness.weights import Weights
+from swad.networks import features
 from swad.records import RecordError, load_run
-from swad.report.flatness import flatness_of
+from swad.report.flatness import average, flatness_of
 from swad.run import RunError, train
 
 
@@ -180,6 +185,48 @@ def test_other_settings_stand_beside_each_other(tiny_run, tmp_path):
     assert flatness_of(load_run(folder)).settings["normalise"] == "sphere"
 
 
+def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    lab.flatness(open_run(folder), ["swad"], COARSE)
+    (key,) = (row["key"] for row in rows(folder, FLATNESS) if row["kind"] == "settings")
+    settings = next(row for row in rows(folder, FLATNESS) if row["kind"] == "settings")
+    assert not {"include", "exclude"} & set(settings)  # as before there were filters: what was measured then counts
+    some = replace(COARSE, include=("head.*", "hidden.*"), exclude=("*.bias",))
+    found = lab.flatness(open_run(folder), ["swad"], some).models["swad"]
+    state = open_run(folder).state("swad")
+    assert found.settings["parameters"] == state["head.weight"].numel() + state["hidden.0.weight"].numel()
+    last = [row for row in rows(folder, FLATNESS) if row["kind"] == "settings"][-1]
+    assert last["key"] != key
+    assert (last["include"], last["exclude"]) == (["head.*", "hidden.*"], ["*.bias"])
+    alone = compare({"swad": open_run(folder).model("swad")}, image_losses(open_run(folder).images(20).by_domain),
+                    COARSE.radii, 6, include=["head.weight", "hidden.0.weight"])  # fmt: skip
+    assert [row.mean for row in found.rows if row.domain is None] == pytest.approx(
+        [row.mean for row in alone.models["swad"].rows if row.domain is None], rel=1e-5
+    )
+    quick = {"images": 12, "steps": 1, "restarts": 0}
+    whole, part = (
+        lab.worst(open_run(folder), ["swad"], [0.1], include=names, **quick) for names in ((), ("head.bias",))
+    )
+    assert whole[0]["key"] != part[0]["key"]
+    assert whole[0]["lower_bound"] > part[0]["lower_bound"]
+
+
+def test_trials_share_the_targets_images_and_not_the_training_images(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "first")
+    lab.flatness(open_run(folder), ["swad"], COARSE)
+    again = tmp_path / "second"
+    shutil.copytree(folder, again)
+    config = json.loads((again / "config.json").read_text())
+    (again / "config.json").write_text(json.dumps({**config, "trial": 1}))
+    one, two = (flatness_of(load_run(path)) for path in (folder, again))
+    for side, shared in (("seen", 1), ("unseen", 2)):
+        first, second = one.curves[side][0], two.curves[side][0]
+        assert len(first.pulls.keys() & second.pulls.keys()) == shared  # directions, and the target's images
+        (low, high), (_, alone) = (average(some).at(5.0)[1:] for some in ([first, second], [first, first]))
+        assert (high < alone) == (side == "seen")
+        assert low < high
+
+
 def test_weights_that_changed_are_refused(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     lab.flatness(open_run(folder), ["swad"], COARSE)
@@ -232,6 +279,31 @@ def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
     assert 0 < bounds[0].divergence <= 2
     assert bounds[0].confidence["proved"] > bounds[1].confidence["proved"] > 1  # more balls, and 155,474 dimensions
     assert bounds[0].vacuous
+
+
+def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    (found,) = lab.bounds(run, "swad", [0.2], vc_cover=5, vc=20, images=12)
+    state = run.state("swad")
+    dimension = sum(tensor.numel() for tensor in state.values())
+    norm = math.sqrt(sum(tensor.double().square().sum().item() for tensor in state.values()))
+    m = 3 * 12  # of the 1,080 training images those that were climbed on
+    cover = dimension * math.log(2 * norm / 0.2)
+    confidence = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.05)) / m)
+    confidence2 = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.025)) / m)
+    sampling = math.sqrt((20 * math.log(m / 20) - math.log(0.025)) / m)
+    assert found.confidence["printed"] == pytest.approx(confidence)
+    assert found.theorem1["printed"] == pytest.approx(found.robust + found.divergence / 2 + confidence)
+    assert found.robust > 0
+    # Nothing is taken off for the least error of all weights, which nobody knows.
+    assert found.theorem2["printed"] == pytest.approx(found.robust + found.divergence + confidence2 + sampling)
+    model, images = run.model("swad"), run.images(12)
+    with torch.no_grad():
+        rows = {domain: features(model, pictures).numpy() for domain, (pictures, _) in images.by_domain.items()}
+    apart = [divergence(rows[domain], rows["paper"]) for domain in images.seen]
+    assert found.divergence_low == pytest.approx(sum(one.low for one in apart) / 3)
+    assert found.divergence_high == pytest.approx(sum(one.high for one in apart) / 3)
+    assert found.divergence_low < found.divergence <= found.divergence_high
 
 
 def test_curvature_of_a_run(tiny_run, tmp_path):

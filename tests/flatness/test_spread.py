@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from swad.flatness import local
-from swad.flatness.resampling import interval, resample
+from swad.flatness.resampling import Effects, interval, p_value, resample
 from swad.report.flatness import FlatCurve, average
-from swad.report.flatness_spread import WIDTH, difference, half_widths, mean, pulls_of
+from swad.report.flatness_spread import WIDTH, _pull, difference, half_widths, mean, pulls_of, student
 
 RADII = (2.0, 0.0, 1.0)
 IMAGES = {"a": 0, "b": 0}
@@ -87,4 +87,37 @@ def test_others_images_and_more_directions():
     (alone,) = pulls_of(scalar, "m", ["all"], {"all": 0}).values()
     assert alone.shape == (3, 1)
     values = np.array([one[0] for one in scalar[1]["losses"]["all"]]).reshape(3, 2).mean(1)
-    assert half_widths({0: alone}) == pytest.approx([WIDTH * values.std(ddof=1) / np.sqrt(3)])
+    assert half_widths({0: alone}) == pytest.approx([4.302653 * values.std(ddof=1) / np.sqrt(3)])  # t with 2 degrees
+
+
+def test_the_factor_is_students():
+    stats = pytest.importorskip("scipy.stats")
+    for n in (2, 3, 4, 5, 12, 50, 1000, 20_000):
+        assert student(n) == pytest.approx(stats.t.ppf(0.975, n - 1) / WIDTH, rel=1e-6)
+
+
+def test_means_of_few_directions_are_covered_as_often_as_is_said():
+    """3,000 quadratics in 5 directions each, all at once: 95 of 100 intervals hold the truth; without the factor 89."""
+    values = quadratics(5, 3000)
+    halves = np.array(half_widths({"directions": _pull(values)}))
+    assert 0.935 < (np.abs(values.mean(0)) < halves).mean() < 0.965
+
+
+def quadratics(n: int, columns: int) -> np.ndarray:
+    """Rises of `columns` quadratics in n directions each, less the expected one."""
+    directions = np.random.default_rng(4).normal(size=(n, columns, 20)) ** 2
+    eigenvalues = np.linspace(0.1, 3.0, 20)
+    return directions @ eigenvalues / directions.sum(-1) - eigenvalues.mean()
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_intervals_and_p_values_of_few_directions_are_students(n):
+    """The same by the bootstrap; without the factor 5 directions cover 88 % and 12 % have p < 0.05."""
+    units = torch.tensor(quadratics(n, 3000))
+    deviations = resample({"a": Effects(units, None)}, 2000, seed=0)["a"]
+    for confidence, off in ((0.8, 0.04), (0.95, 0.02)):
+        low, high = interval(units.mean(0), deviations, confidence)
+        assert ((low < 0) & (high > 0)).double().mean().item() == pytest.approx(confidence, abs=off)
+    p = p_value(units.mean(0), deviations)
+    assert (p < 0.05).double().mean().item() == pytest.approx(0.05, abs=0.02)
+    assert (p < 0.01).double().mean().item() == pytest.approx(0.01, abs=0.008)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 try:
     import typer
@@ -26,6 +26,25 @@ app = typer.Typer(
 )
 for _command in (runs.demo, runs.train, runs.report, lab.flatness, lab.surface, lab.reproduce, catalogue.doctor):
     app.command()(_command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from swad.version import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.add_typer(catalogue.datasets_app, name="datasets")
 app.add_typer(catalogue.algorithms_app, name="algorithms")
 

@@ -23,6 +23,10 @@ def flatness(
     images: Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")] = 200,
     normalise: Annotated[str, typer.Option(help="Directions: sphere (as published), filter or layer.")] = "sphere",
     seed: Annotated[int, typer.Option(help="Of the directions.")] = 0,
+    include: Annotated[
+        str, typer.Option(help="Move these parameters alone: name patterns, e.g. 'head.*,*.bias'.")
+    ] = "",
+    exclude: Annotated[str, typer.Option(help="Leave these parameters where they are: name patterns.")] = "",
     worst_case: Annotated[
         str, typer.Option(help="Also the worst loss within these radii, by ascent, e.g. 0.05,0.1.")
     ] = "",
@@ -51,6 +55,8 @@ def flatness(
             read.count("images", images, 0) or None,
             normalise,  # type: ignore[arg-type]
             seed,
+            tuple(read.words(include)),
+            tuple(read.words(exclude)),
         ),
         worst_radii=read.radii(worst_case),
         curvature=curvature,

@@ -80,9 +80,9 @@ def train(
     weights: Annotated[
         str | None, typer.Option(help="pretrained, random, or a safetensors file.", rich_help_panel=TRAINING)
     ] = None,
-    freeze_bn: Annotated[
-        bool, typer.Option(help="Keep batch-norm statistics as they came.", rich_help_panel=TRAINING)
-    ] = True,
+    no_freeze_bn: Annotated[
+        bool, typer.Option("--no-freeze-bn", help="Let batch-norm statistics move.", rich_help_panel=TRAINING)
+    ] = False,
     steps: Annotated[
         int | None, typer.Option(help="Updates. Default: by the data set.", rich_help_panel=TRAINING)
     ] = None,
@@ -135,52 +135,63 @@ def train(
         ),
     ] = None,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=TRAINING)] = None,
-    erm: Annotated[
-        bool, typer.Option(help="Also report the live weights, best and last.", rich_help_panel=MEASURING)
-    ] = True,
-    early_stop: Annotated[
-        bool, typer.Option(help="Stop when nothing that was asked for needs the rest.", rich_help_panel=MEASURING)
-    ] = True,
+    no_erm: Annotated[
+        bool,
+        typer.Option("--no-erm", help="Do not report the live weights, best and last.", rich_help_panel=MEASURING),
+    ] = False,
+    no_early_stop: Annotated[
+        bool,
+        typer.Option(
+            "--no-early-stop", help="Train on when nothing that was asked for needs it.", rich_help_panel=MEASURING
+        ),
+    ] = False,
     target_every_evaluation: Annotated[
-        bool, typer.Option(help="Measure the target at every evaluation.", rich_help_panel=MEASURING)
+        bool,
+        typer.Option(
+            "--target-every-evaluation", help="Measure the target at every evaluation.", rich_help_panel=MEASURING
+        ),
     ] = False,
     validation_subsample: Annotated[
         int | None,
         typer.Option(help="Validate on so many images of each domain while training.", rich_help_panel=MEASURING),
     ] = None,
-    subsample_check: Annotated[
+    no_subsample_check: Annotated[
         bool,
         typer.Option(
-            help="With a subsample, also follow the valley by all images, to show what it changes.",
+            "--no-subsample-check",
+            help="With a subsample, do not also follow the valley by all images.",
             rich_help_panel=MEASURING,
         ),
-    ] = True,
+    ] = False,
     augment_validation: Annotated[
-        bool, typer.Option(help="Augment source validation, as DomainBed does.", rich_help_panel=MEASURING)
+        bool,
+        typer.Option(
+            "--augment-validation", help="Augment source validation, as DomainBed does.", rich_help_panel=MEASURING
+        ),
     ] = False,
     snapshots: Annotated[
         str, typer.Option(help="Updates whose weights are saved, e.g. 2500,3500,4500.", rich_help_panel=FILES)
     ] = "",
     keep_segments: Annotated[
-        bool, typer.Option(help="Keep the mean weights of every segment.", rich_help_panel=FILES)
+        bool, typer.Option("--keep-segments", help="Keep the mean weights of every segment.", rich_help_panel=FILES)
     ] = False,
     any_counts: Annotated[
         bool,
         typer.Option("--any-counts", help="Accept other than the published numbers of images.", rich_help_panel=DATA),
     ] = False,
     deterministic: Annotated[
-        bool, typer.Option(help="Bit-equal results on a GPU too.", rich_help_panel=TRAINING)
+        bool, typer.Option("--deterministic", help="Bit-equal results on a GPU too.", rich_help_panel=TRAINING)
     ] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events too.", rich_help_panel=FILES)] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard events too.", rich_help_panel=FILES)
+    ] = False,
     checkpoint_every: Annotated[
-        int | None, typer.Option(help="Updates between checkpoints.", rich_help_panel=FILES)
+        int | None, typer.Option(help="Least updates between checkpoints, made at evaluations.", rich_help_panel=FILES)
     ] = None,
-    resume: Annotated[
+    no_resume: Annotated[
         bool,
-        typer.Option(
-            help="Go on with unfinished runs of the same settings; --no-resume refuses them.", rich_help_panel=FILES
-        ),
-    ] = True,
+        typer.Option("--no-resume", help="Refuse folders that hold unfinished runs.", rich_help_panel=FILES),
+    ] = False,
 ) -> None:
     """Hold one domain out, train on the others, average the weights, and measure on the one held out.
 
@@ -212,14 +223,14 @@ def train(
             clip=clip,
             network=network,
             weights=weights,
-            freeze_bn=freeze_bn,
+            freeze_bn=not no_freeze_bn,
             steps=steps,
             evaluate_every=evaluate_every,
             schedule=schedule,  # type: ignore[arg-type]
             lr_schedule=lr_schedule,  # type: ignore[arg-type]
             averages=chosen,
-            erm=erm,
-            early_stop=early_stop,
+            erm=not no_erm,
+            early_stop=not no_early_stop,
             images=images,  # type: ignore[arg-type]
             cache=cache,
             decoder=decoder,  # type: ignore[arg-type]
@@ -231,7 +242,7 @@ def train(
             workers=workers,
             threads=threads,
             validation_subsample=validation_subsample,
-            subsample_check=subsample_check,
+            subsample_check=not no_subsample_check,
             augment_validation=augment_validation,
             target_every_evaluation=target_every_evaluation,
             snapshots=tuple(read.whole_numbers(snapshots)),
@@ -242,7 +253,7 @@ def train(
         for number in read.whole_numbers(trial)
         for one in targets
     ]
-    if not resume:
+    if no_resume:
         from swad.run_folder import begun
 
         if held := [str(config.output) for config in configs if begun(config.output)]:

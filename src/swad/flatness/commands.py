@@ -19,7 +19,7 @@ from swad.flatness.hessian import require_curvlinops
 from swad.flatness.lab import BOTH, Measuring
 from swad.flatness.neighbourhood import LocalFlatness
 from swad.flatness.of_runs import Subject, open_runs
-from swad.flatness.pairing import Comparison
+from swad.flatness.pairing import Comparison, unlike
 from swad.flatness.rows import Progress
 from swad.records import RunData, load_run
 from swad.report import figures, flatness_figures
@@ -83,6 +83,9 @@ def flatness_of_runs(
         require_curvlinops()  # now, not after the hours that the rest may take
     subjects, _ = open_runs(list(weights), data)
     options: dict[str, Any] = {"device": device, "workers": workers}
+    same: dict[str, Any] = {
+        "images": measuring.images, "include": measuring.include, "exclude": measuring.exclude, **options
+    }  # fmt: skip
     found: dict[Path, Comparison] = {}
     kinds = {subject.folder: [subject.known(name) for name in weights[subject.folder]] for subject in subjects}
     for number, subject in enumerate(subjects, start=1):
@@ -92,10 +95,10 @@ def flatness_of_runs(
             found[subject.folder] = lab.flatness(subject, names, measuring, progress=progress, **options)
         if worst_radii:
             with following(f"{shown}: worst case") as progress:
-                lab.worst(subject, names, worst_radii, images=measuring.images, progress=progress, **options)
+                lab.worst(subject, names, worst_radii, progress=progress, **same)
         if curvature:
             with following(f"{shown}: curvature") as progress:
-                lab.curved(subject, names, images=measuring.images, progress=progress, **options)
+                lab.curved(subject, names, progress=progress, **same)
     runs = [load_run(subject.folder) for subject in subjects]
     read = [one for run in runs if (one := reading.flatness_of(run, kinds[run.path])) is not None]
     console = _console()
@@ -274,10 +277,7 @@ def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[st
     for title, models in groups.items():
         order = [curve.method for curve in reading.in_order(FlatCurve(name, (), (), (), ()) for name in models)]
         first = models[order[0]]
-        # Fewer directions or other images: no pairs.
-        alike = [
-            n for n in order if (models[n].n_directions, models[n].n_images) == (first.n_directions, first.n_images)
-        ]
+        alike = [name for name in order if not unlike(first, models[name])]  # of others there are no pairs
         together[title] = Comparison({name: models[name] for name in alike})
     return together
 

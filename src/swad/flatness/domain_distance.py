@@ -15,6 +15,7 @@ classifier, or better features, can only find more.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +42,9 @@ def divergence(
 ) -> Divergence:
     """Estimate the divergence from features, a row for each image, by logistic regression with cross-validation.
 
-    The interval resamples the images on which the classifier is judged, not those it is fitted on: it tells how well
-    the error is known, not how far the supremum is above it.
+    The interval is of the images on which the classifier is judged, not of those it is fitted on: it tells how well the
+    error is known, not how far the supremum is above it. Each domain's error is drawn from what k errors among n images
+    leave open, Beta(k + 1/2, n - k + 1/2) (Jeffreys): no error among 40 images is not an error of 0.
     """
     import numpy as np
 
@@ -74,13 +76,22 @@ def divergence(
     with warnings.catch_warnings():  # a classifier that could still be better is still a classifier
         warnings.simplefilter("ignore", ConvergenceWarning)
         wrong = cross_val_predict(classifier, np.concatenate(sides), labels, cv=cut) != labels
-    misses = [wrong[labels == side] for side in (0, 1)]
+    misses = [int(wrong[labels == side].sum()) for side in (0, 1)]
+    return _judged(misses, [len(side) for side in sides], n_resamples, level, seed)
+
+
+def _judged(misses: Sequence[int], images: Sequence[int], n_resamples: int, level: float, seed: int) -> Divergence:
+    """From the classifier's errors on each domain and the images it was judged on."""
+    import numpy as np
+
     rng = np.random.default_rng(seed)
-    drawn = [rng.binomial(len(one), one.mean(), n_resamples) / len(one) for one in misses]
+    drawn = [rng.beta(k + 0.5, n - k + 0.5, n_resamples) for k, n in zip(misses, images, strict=True)]
     tail = (1 - level) / 2
     low, high = np.quantile(_distance((drawn[0] + drawn[1]) / 2), [tail, 1 - tail])
-    error = float(misses[0].mean() + misses[1].mean()) / 2
-    return Divergence(float(_distance(error)), float(low), float(high), error)
+    error = (misses[0] / images[0] + misses[1] / images[1]) / 2
+    value = float(_distance(error))
+    # Draws never reach the ends, 0 and 2; an estimate may, and belongs to its interval.
+    return Divergence(value, min(value, float(low)), max(value, float(high)), error)
 
 
 def _distance(error: Any) -> Any:

@@ -48,6 +48,10 @@ class Measuring:
     """Of every domain; None: all."""
     normalise: Normalise = "sphere"
     seed: int = 0
+    include: tuple[str, ...] = ()
+    """Patterns of the parameters that are moved; none: all."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of those that are not."""
 
     def of(self, subject: Subject, device: torch.device) -> dict[str, Any]:
         """As it is written down. The number of directions may grow, and a GPU draws others than a CPU."""
@@ -58,6 +62,7 @@ class Measuring:
             "normalise": self.normalise,
             "seed": self.seed,
             "device": device.type,
+            **_filters(self.include, self.exclude),
         }
 
 
@@ -101,6 +106,8 @@ def flatness(
                 measuring.seed,
                 model=model,
                 normalise=measuring.normalise,
+                include=measuring.include,
+                exclude=measuring.exclude,
                 groups=groups,
                 sink=lambda row: file.append({"key": key, **row}),
                 done=raw,
@@ -120,6 +127,8 @@ def worst(
     images: int | None = 200,
     steps: int = 20,
     restarts: int = 3,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
@@ -132,7 +141,7 @@ def worst(
     names = list(dict.fromkeys(subject.known(name) for name in names))
     content = {"worst_radii": sorted(map(float, radii)), "images": images, "steps": steps, "restarts": restarts}
     with Stored(subject.folder, FLATNESS) as file:
-        key = file.settings({**content, "device": where.type})
+        key = file.settings({**content, "device": where.type, **_filters(include, exclude)})
         for name in names:
             _require_same_weights(file, key, subject, name)
         missing = [name for name in names if not _rows(file, key, "worst_case", name)]
@@ -150,6 +159,8 @@ def worst(
                     steps,
                     restarts,
                     measure_fn=judge,
+                    include=include,
+                    exclude=exclude,
                     progress=_share(progress, 2 * place + turn, 2 * len(missing)),
                 )
                 found += [
@@ -168,6 +179,8 @@ def curved(
     images: int | None = 200,
     n_eigenvalues: int = 3,
     trace_vectors: int = 32,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
@@ -177,7 +190,7 @@ def curved(
     names = list(dict.fromkeys(subject.known(name) for name in names))
     content = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors, "images": images, "device": where.type}
     with Stored(subject.folder, FLATNESS) as file:
-        key = file.settings(content)
+        key = file.settings({**content, **_filters(include, exclude)})
         for name in names:
             _require_same_weights(file, key, subject, name)
         missing = [name for name in names if not _rows(file, key, "curvature", name)]
@@ -193,6 +206,8 @@ def curved(
                     loss_fn,
                     n_eigenvalues,
                     trace_vectors=trace_vectors,
+                    include=include,
+                    exclude=exclude,
                     progress=_share(progress, 2 * place + turn, 2 * len(missing)),
                 ).rows
                 found += [
@@ -290,6 +305,10 @@ def bounds(
     The robust loss is the worst 0-1 error that ascent found, the divergences those of a classifier on the network's
     features: both estimates from below. `diameter` is that of the parameters allowed, by default twice the norm of the
     weights: a ball around zero with them on its edge.
+
+    m counts the images of the sources that the robust loss was measured on, `images` of each, as the theorems speak of
+    one sample: more images make the confidence term smaller. The least empirical error that any weights have is not
+    known, so Theorem 2 takes 0 for it: the error found at some weights would only make its bound too small.
     """
     where = device_of(device)
     climbed = worst(subject, [name], radii, images=images, device=device, workers=workers, progress=progress)
@@ -301,7 +320,6 @@ def bounds(
     apart = [divergence(rows[domain].numpy(), target) for domain in pictures.seen]
     weights = [tensor.detach().double() for tensor in model.parameters()]
     norm = torch.stack([tensor.square().sum() for tensor in weights]).sum().sqrt().item()
-    at_the_weights = next(float(row["loss"]) for row in climbed if row["measure"] == "error")
     return [
         bound(
             float(row["lower_bound"]),
@@ -309,11 +327,10 @@ def bounds(
             gamma=float(row["radius"]),
             diameter=diameter or 2 * norm,
             dimension=sum(tensor.numel() for tensor in weights),
-            m=sum(len(part) for part in subject.held_out.sources.train),
+            m=sum(len(labels) for _, labels in pictures.side("seen").values()),
             vc_cover=vc_cover,
             vc=vc,
             delta=delta,
-            smallest=min(at_the_weights, float(row["lower_bound"])),
         )
         for row in climbed
         if row["measure"] == "error" and float(row["radius"]) > 0
@@ -363,6 +380,12 @@ def _features(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
 def _sources(subject: Subject) -> list[str]:
     """The source domains, in the order of the data set."""
     return list(subject.held_out.sources.names)
+
+
+def _filters(include: Sequence[str], exclude: Sequence[str]) -> dict[str, list[str]]:
+    """As they are written down: only where there are any, so that rows without are found under the key they had."""
+    given = {"include": list(include), "exclude": list(exclude)}
+    return {name: patterns for name, patterns in given.items() if patterns}
 
 
 def _rows(file: Stored, key: str, kind: str, name: str) -> list[Row]:

@@ -25,7 +25,8 @@ from typing import Literal
 from swad.records import RunData, find_runs
 
 BASELINE_EVERY = {"domainnet": 1000}
-"""Updates between two evaluations in DomainBed, which the paper compares with; elsewhere 300."""
+"""Updates between two evaluations in DomainBed, which the paper compares with, where they are not `USUAL_EVERY`."""
+USUAL_EVERY = 300
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def cost(
         if not benchmark.counts:
             raise ValueError(f"data set {benchmark.name} has no fixed counts: give the images of every domain")
         every = every or benchmark.defaults.evaluate_every
-        baseline = baseline or BASELINE_EVERY.get(benchmark.name.lower(), 300)
+        baseline = baseline or _baseline_every(benchmark.name)
         counts = benchmark.counts
     if every is None or baseline is None:
         raise ValueError("with counts of your own, give evaluate_every and baseline_every")
@@ -125,9 +126,14 @@ def cost(
     return [row(None, "all", total, None), Cost(None, "sources", **mean), *rows]
 
 
-def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int = 300) -> list[MeasuredCost]:
+def _baseline_every(dataset: str) -> int:
+    return BASELINE_EVERY.get(dataset.lower(), USUAL_EVERY)
+
+
+def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int | None = None) -> list[MeasuredCost]:
     """What finished runs took, from their records, beside what they would have taken with fewer evaluations.
 
+    `baseline_every` is by default that of each run's data set, as in `cost`.
     The time of the final measurements is part of the records' evaluation time, so the ratio is an upper bound.
     """
     found = find_runs(runs) if isinstance(runs, str | Path) else runs
@@ -140,7 +146,7 @@ def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int = 30
             continue
         training = timings["seconds_per_step"] * updates
         evaluation = timings["seconds_evaluation"]
-        fewer = min(1.0, (updates / baseline_every) / evaluations)
+        fewer = min(1.0, updates / (baseline_every or _baseline_every(run.dataset)) / evaluations)
         rows.append(
             MeasuredCost(
                 f"{'+'.join(run.targets)}-{run.trial}",

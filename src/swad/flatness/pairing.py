@@ -234,14 +234,29 @@ def _require_alike(
 def _paired(models: dict[str, LocalFlatness]) -> Comparison:
     first, *others = models
     for other in others:
-        one, two = models[first], models[other]
-        same = (one.radii, one.n_directions, one.antithetic, one.n_images, one.domains)
-        if same != (two.radii, two.n_directions, two.antithetic, two.n_images, two.domains):
+        if differs := unlike(models[first], models[other]):
             raise ValueError(
-                f"models are compared on the same radii, directions and images; {first!r} and {other!r} differ: "
-                "measure them together"
+                f"models are compared on the same radii, directions and images; {first!r} and {other!r} differ in "
+                f"{'; '.join(differs)}: measure them together"
             )
     return Comparison(models)
+
+
+def unlike(one: LocalFlatness, two: LocalFlatness) -> list[str]:
+    """What keeps two measurements from being paired, as "seed (0 and 1)". Weights may differ, and so may their norm."""
+    facts = [
+        {
+            "radii": flat.radii,
+            "directions": flat.n_directions,
+            "antithetic": flat.antithetic,
+            "images": flat.n_images,
+            "domains": flat.domains,
+            **{name: value for name, value in flat.settings.items() if name != "norm"},
+        }
+        for flat in (one, two)
+    ]
+    a, b = facts
+    return [f"{name} ({a.get(name)} and {b.get(name)})" for name in {**a, **b} if a.get(name) != b.get(name)]
 
 
 def _radii(rows: Sequence[DifferenceRow]) -> str:

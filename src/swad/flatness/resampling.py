@@ -7,6 +7,11 @@ drawn images' effects. The rest, smaller by the square root of the number of ima
 so counts twice: intervals are a little wide rather than narrow.
 So only two things are kept of all losses: their mean over images for every direction, and their sum over directions
 for every image; and a thousand resamples are one matrix product each.
+
+A resample spreads as its n values do, and few values know their own spread badly: taken as it is, intervals from 5
+pairs of directions hold the truth 88 times in 100 instead of 95. Every resample is therefore divided by a random
+number of its own, the one that makes Student's t of a normal variable: intervals and p-values of any level are then
+those of t with n - 1 degrees of freedom, for 5 pairs wider by 2.78 / 1.96 at 95 %.
 """
 
 from __future__ import annotations
@@ -34,8 +39,8 @@ def resample(effects: Mapping[str, Effects], replicates: int, seed: int) -> dict
     """Means of every domain's resamples, minus the mean itself: {domain: replicates x columns}.
 
     All domains share the directions drawn; images are drawn within each domain. Deviations are widened by
-    sqrt(n / (n - 1)), as a resample of n values spreads like n - 1. The same seed draws the same resamples, so those
-    of two models on the same directions and images are paired.
+    sqrt(n / (n - 1)), as a resample of n values spreads like n - 1, and to the width of Student's t. The same seed
+    draws the same resamples, so those of two models on the same directions and images are paired.
     """
     generator = torch.Generator().manual_seed(seed)
     n_units = {len(one.units) for one in effects.values()}
@@ -66,7 +71,9 @@ def _drawn(values: Tensor, replicates: int, seed: int) -> Tensor:
         counts = torch.zeros(size, n, dtype=torch.float64).scatter_add_(
             1, drawn, torch.ones((), dtype=torch.float64).expand(size, n)
         )
-        rows.append(counts @ centred / n)
+        # Student's t is a normal variable over the square root of a mean of n - 1 squares.
+        squares = torch.randn(size, n - 1, generator=generator, dtype=torch.float64).square_().mean(1, keepdim=True)
+        rows.append(counts @ centred / n / squares.sqrt())
     return torch.cat(rows).mul_(math.sqrt(n / (n - 1)))
 
 

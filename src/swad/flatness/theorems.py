@@ -44,6 +44,9 @@ class Bound:
     """The worst loss within gamma of the weights, on the training images of all sources."""
     divergence: float
     """The mean of Div(D_i, T) over the sources: Theorem 1 takes half of it, Theorem 2 all."""
+    divergence_low: float
+    divergence_high: float
+    """The ends of its interval, where the divergences came with one: as if all erred the same way, as they share T."""
     cover: Mapping[Form, float]
     """ln N."""
     confidence: Mapping[Form, float]
@@ -73,6 +76,8 @@ class Bound:
         found = [
             row("robust empirical loss", same(self.robust)),
             row("half the mean divergence", same(self.divergence / 2)),
+            row("its interval's low end", same(self.divergence_low / 2)),
+            row("its interval's high end", same(self.divergence_high / 2)),
             row("ln of the cover's size", self.cover),
             row("confidence", self.confidence),
             row("Theorem 1", self.theorem1),
@@ -104,7 +109,9 @@ def bound(
 
     `robust` is the worst loss within gamma, `divergences` has one value for each source, `dimension` counts the
     parameters, `m` the training images of all sources, `vc_cover` is the VC dimension of one ball of the cover, or
-    those of several, and `vc` that of all parameters (for Theorem 2). `smallest` is the least empirical loss there is.
+    those of several, and `vc` that of all parameters (for Theorem 2). `robust` must be measured on those m images.
+    `smallest` is the least empirical loss that any parameters have; a value above it makes Theorem 2's bound too small,
+    0 never does.
     """
     values = [one.value if isinstance(one, Divergence) else float(one) for one in divergences]
     if not 0 <= robust <= 1 or not 0 <= smallest <= 1:
@@ -116,7 +123,9 @@ def bound(
     several = [float(vc_cover)] if isinstance(vc_cover, int | float) else [float(one) for one in vc_cover]
     if not several:
         raise ValueError("vc_cover needs the VC dimension of one ball at least, got none")
-    mean = math.fsum(values) / len(values)
+    lows = [one.low if isinstance(one, Divergence) else float(one) for one in divergences]
+    highs = [one.high if isinstance(one, Divergence) else float(one) for one in divergences]
+    mean, low, high = (math.fsum(some) / len(some) for some in (values, lows, highs))
     sizes: dict[Form, float] = {
         "printed": log_cover(diameter, gamma, dimension),
         "proved": log_cover(diameter, gamma, dimension),
@@ -132,7 +141,7 @@ def bound(
     if vc is not None:
         sampling = {form: confidence(vc, 0.0, m, delta / 2, form) for form in FORMS}
         theorem2 = {form: robust - smallest + mean + second[form] + sampling[form] for form in FORMS}
-    return Bound(gamma, robust, mean, sizes, first, second, sampling, theorem1, theorem2)
+    return Bound(gamma, robust, mean, low, high, sizes, first, second, sampling, theorem1, theorem2)
 
 
 def log_cover(diameter: float, gamma: float, dimension: int, *, guaranteed: bool = False) -> float:

@@ -292,6 +292,7 @@ def bound_figure(bounds: Sequence[Bound], *, size: tuple[float, float] = (5.0, 3
         raise ValueError("a figure needs the bound at one radius at least, got none")
     some = sorted(bounds, key=lambda one: one.gamma)
     radii = [one.gamma for one in some]
+    lows, highs = [one.divergence_low / 2 for one in some], [one.divergence_high / 2 for one in some]
     with _style():
         figure = Figure(figsize=(size[0], size[1] + 0.5), layout="constrained")
         axes = figure.subplots()
@@ -299,6 +300,8 @@ def bound_figure(bounds: Sequence[Bound], *, size: tuple[float, float] = (5.0, 3
         axes.plot(radii, [one.theorem1["guaranteed"] for one in some], color=FAINT, linewidth=5, label="their sum")
         axes.plot(radii, [one.robust for one in some], color=PALETTE[0], label="robust loss (lower bound)")
         axes.plot(radii, [one.divergence / 2 for one in some], color=PALETTE[2], label="½ divergence (estimate)")
+        if lows != highs:
+            axes.fill_between(radii, lows, highs, color=PALETTE[2], alpha=0.25, linewidth=0, label="its interval")
         for form, style in (("printed", (0, (1, 1.5))), ("proved", (0, (4, 2))), ("guaranteed", "-")):
             values = [one.confidence[form] for one in some]  # type: ignore[index]
             axes.plot(radii, values, color=PALETTE[1], linestyle=style, label=f"confidence, {form}")

@@ -119,10 +119,12 @@ def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSe
 
 
 def _apart(settings: Row) -> str:
-    """What else tells ways of measuring apart: images, and directions that are not on a sphere."""
+    """What else tells ways of measuring apart: images, directions that are not on a sphere, parameters left alone."""
     images = "all images" if settings.get("images") is None else f"{settings['images']:,} images of each domain"
     kind = settings.get("normalise", "sphere")
-    return f", {images}" + (f", directions normalised by {kind}" if kind != "sphere" else "")
+    some = [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]
+    moved = f", parameters: {'; '.join(some)}" if some else ""
+    return f", {images}" + (f", directions normalised by {kind}" if kind != "sphere" else "") + moved
 
 
 def _ranking(found: Sequence[RunFlatness]) -> str:

@@ -123,7 +123,24 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
         )
         if broken:
             found.append(f"{name} recorded {broken} losses that are not finite.")
-    found += _repeats(runs) + _gaps(runs)
+    found += _mixtures(runs) + _repeats(runs) + _gaps(runs)
+    return found
+
+
+ALIKE = ("network", "weights", "freeze_bn", "steps", "schedule", "split", "images", "precision")
+"""Settings in which the rows of one table should not differ."""
+
+
+def _mixtures(runs: Sequence[RunData]) -> list[str]:
+    """Say where one table compares runs that were not made alike."""
+    found = []
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        members = [run for run in runs if run.dataset == dataset]
+        for name in ALIKE:
+            values = Counter(str(run.config.get(name)) for run in members)
+            if len(values) > 1:
+                listed = ", ".join(f"{value} ({n} run{'s' * (n > 1)})" for value, n in values.most_common())
+                found.append(f"The runs on {dataset} differ in {name}: {listed}. Report folders of like runs apart.")
     return found
 
 

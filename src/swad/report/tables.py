@@ -3,6 +3,8 @@
 >>> table = Table("Accuracy", ("photo", "Avg."), mark_best([Row("ERM", (Cell(85.5, 0.2), Cell(85.5))),
 ...                                                        Row("SWAD", (Cell(88.1, 0.1), Cell(88.1)))]))
 >>> print(table.markdown())
+### Accuracy
+<BLANKLINE>
 | Method | photo | Avg. |
 |:--|--:|--:|
 | ERM | 85.5 ± 0.2 | 85.5 |
@@ -125,6 +127,8 @@ class Table:
     def markdown(self) -> str:
         """Return the table as GitHub-flavoured Markdown."""
         lines = [
+            f"### {_markdown(self.title)}",
+            "",
             _markdown_row([self.corner, *self.columns]),
             "|:--|" + "--:|" * len(self.columns),
         ]
@@ -148,20 +152,19 @@ class Table:
         lines += [r"\bottomrule", r"\end{tabular}"]
         return "\n".join([*lines, *(f"% {note}".replace("\n", " ") for note in self.notes)])
 
-    def csv(self) -> str:
-        """Return comma-separated values in full precision, each number followed by its error."""
+    def csv(self, header: bool = True) -> str:
+        """Return comma-separated values in full precision, a line for each number, so that tables can be joined."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        header = [self.corner.lower(), "group"]
-        for column in self.columns:
-            header += [column, f"{column} error"]
-        writer.writerow(header)
+        if header:
+            writer.writerow(["table", self.corner.lower(), "group", "column", "value", "error"])
         for row in self.rows:
-            fields: list[str | float] = [row.name, row.group]
-            for cell in row.cells:
+            for column, cell in zip(self.columns, row.cells, strict=True):
                 value = cell.text if cell.text is not None else cell.value
-                fields += ["" if value is None else value, "" if cell.error is None else cell.error]
-            writer.writerow(fields)
+                if value is not None:
+                    writer.writerow(
+                        [self.title, row.name, row.group, column, value, "" if cell.error is None else cell.error]
+                    )
         return out.getvalue()
 
 
@@ -313,6 +316,8 @@ def _dataset_table(
             if outcomes:
                 rows.append(Row(method_name(algorithm, average), _cells(outcomes, targets, average)))
     notes = [f"Not shown: {', '.join(rows_lost)}: {error}." for error, rows_lost in faults.items()]
+    if not targets:
+        notes.append("No run holds out one domain alone; runs that hold out two serve the selection lodo.")
     if method == "oracle_best_step" and not any(None in averages([run], method) for run in runs):
         notes.append("No step to choose: the target was measured at the end only (--target-every-evaluation).")
     marked = mark_best(rows)
@@ -338,10 +343,10 @@ SELECTIONS = {
 
 
 def _trials(runs: Iterable[RunData]) -> str:
-    by_target: dict[tuple[str, ...], set[int]] = {}
+    found: dict[tuple[str, tuple[str, ...]], set[int]] = {}
     for run in runs:
-        by_target.setdefault(run.targets, set()).add(run.trial)
-    counts = {len(trials) for trials in by_target.values()}
+        found.setdefault((run.algorithm, run.targets), set()).add(run.trial)
+    counts = {len(trials) for trials in found.values()}
     if counts == {1}:
         return "one trial"
     upto = "" if len(counts) == 1 else "up to "
