@@ -161,7 +161,7 @@ class SWAD(Average):
     def _warn_if_searching(self) -> None:
         if self.valley.converged:
             return
-        spans = ", ".join(map(str, self.valley.spans(self.step))) or "nothing"
+        spans = ", ".join(map(str, self.valley.spans(self.step))) or "there are (none yet)"
         rule = "last" if self.valley.semantics == "reference" else self.valley.never_converged
         warnings.warn(
             f"the validation loss has not converged ({self.valley.status.reason}); "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from swad.report.figures import FAINT, PALETTE, _style
@@ -188,10 +189,25 @@ def _contours(axes: Axes, surface: RunSurface, side: str) -> None:
     # Inside the panel's own frame: a bar beside it would keep its height when the panel is made flat.
     bar = axes.figure.colorbar(filled, cax=axes.inset_axes((1.04, 0, 0.05, 1)))
     shown = [float(levels[place]) for place in (0, LEVELS // 3, 2 * LEVELS // 3, LEVELS - 1)]
-    bar.set_ticks(shown, labels=[f"{level:.2g}" for level in shown])
+    bar.set_ticks(shown, labels=told_apart(shown))
     bar.ax.minorticks_off()
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, length=0)
+
+
+def told_apart(values: Sequence[float]) -> list[str]:
+    """Numbers with as few digits as tell neighbours apart, two at least.
+
+    >>> told_apart([0.02, 0.5, 12.0]), told_apart([1.021, 1.027, 1.034])
+    (['0.02', '0.5', '12'], ['1.021', '1.027', '1.034'])
+    """
+    for digits in range(2, 8):
+        texts = [f"{value:.{digits}g}" for value in values]
+        gaps = [abs(b - a) for a, b in pairwise(values)]
+        errors = [abs(float(text) - value) for text, value in zip(texts, values, strict=True)]
+        if max(errors) <= min(gaps, default=0) / 5:
+            break
+    return texts
 
 
 def marks_of(names: Collection[str]) -> dict[str, tuple[str, int]]:
