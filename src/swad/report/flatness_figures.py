@@ -201,11 +201,11 @@ def told_apart(values: Sequence[float]) -> list[str]:
     >>> told_apart([0.02, 0.5, 12.0]), told_apart([1.021, 1.027, 1.034])
     (['0.02', '0.5', '12'], ['1.021', '1.027', '1.034'])
     """
+    gaps = [abs(b - a) for a, b in pairwise(values)]
+    nearest = [min(sides) for sides in zip([*gaps[:1], *gaps], [*gaps, *gaps[-1:]], strict=True)]
     for digits in range(2, 8):
         texts = [f"{value:.{digits}g}" for value in values]
-        gaps = [abs(b - a) for a, b in pairwise(values)]
-        errors = [abs(float(text) - value) for text, value in zip(texts, values, strict=True)]
-        if max(errors) <= min(gaps, default=0) / 5:
+        if all(abs(float(t) - v) <= gap / 5 for t, v, gap in zip(texts, values, nearest, strict=True)):
             break
     return texts
 

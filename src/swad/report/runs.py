@@ -107,6 +107,7 @@ def last_step(run: RunData) -> int:
 def warnings(runs: Sequence[RunData]) -> list[str]:
     """List what a reader of the results should know: one sentence for each fault."""
     found = []
+    adrift: dict[str, list[str]] = defaultdict(list)  # by average, the runs whose loss never converged
     for run in runs:
         name = describe(run)
         steps = run.config.get("steps")
@@ -115,7 +116,7 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
         for average in valley_averages(run):
             state = valley(run, average)
             if run.finished and state is not None and state.threshold is None and not average.endswith(FULL):
-                found.append(f"{name}: the validation loss never converged for {average}, so its range is a fallback.")
+                adrift[average].append(name)
             if average.endswith(FULL):
                 found += _subsample_effect(run, average)
         broken = sum(
@@ -123,6 +124,9 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
         )
         if broken:
             found.append(f"{name} recorded {broken} losses that are not finite.")
+    for average, names in adrift.items():
+        some = "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if names[3:] else "")
+        found.append(f"{some}: the validation loss never converged for {average}, so the range is a fallback.")
     found += _mixtures(runs) + _repeats(runs) + _gaps(runs)
     return found
 
