@@ -187,3 +187,21 @@ def test_a_vits_stages_are_quarters_of_its_blocks():
 def test_networks_without_stages_say_so():
     with pytest.raises(NetworkError, match="Linear names no stages of its own"):
         networks.stages(torch.nn.Linear(2, 2))
+
+
+def test_the_small_network_pools_as_torch_does_and_under_vmap():
+    network = networks.build("small", 5)
+    images = torch.randn(6, 3, 30, 30)
+    images[:, :, :12] = 0.5  # ties
+    maps = network.body(network.stem(images)).detach().requires_grad_()
+    twin = maps.detach().clone().requires_grad_()
+    network.stem, network.body = torch.nn.Identity(), torch.nn.Identity()
+    pooled = network.forward_features(maps)
+    wanted = torch.nn.functional.max_pool2d(twin, twin.shape[-1] - 12, 2)
+    assert torch.equal(pooled, wanted)
+    weight = torch.randn_like(wanted)
+    (pooled * weight).sum().backward()
+    (wanted * weight).sum().backward()
+    assert torch.equal(maps.grad, twin.grad)
+    several = torch.stack([maps.detach(), 2 * maps.detach()])
+    assert torch.equal(torch.vmap(network.forward_features)(several)[0], wanted)
