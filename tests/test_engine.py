@@ -1,6 +1,7 @@
 """A captured step against the same step call by call."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,16 +56,53 @@ def test_a_graph_gives_what_calls_give(algorithm, tmp_path):
         deterministic=True, hyperparameters={"batch_size": 8, "lr": 1e-3, **own},
     )  # fmt: skip
     train(base)
-    result = train(dataclasses.replace(base, output=tmp_path / "graph", engine="graph"))
-    assert result.notes[0].startswith("engine graph")
-    for name, tensors in weights(tmp_path / "eager").items():
-        for key, tensor in weights(tmp_path / "graph")[name].items():
+    graph = dataclasses.replace(base, output=tmp_path / "graph", engine="graph")
+    assert train(graph).notes[0].startswith("engine graph")
+    cut = dataclasses.replace(graph, output=tmp_path / "cut")
+    with pytest.raises(ZeroDivisionError):
+        train(cut, progress=Crash(at=14))
+    train(cut)
+    for kind in ("graph", "cut"):
+        require_alike(tmp_path / "eager", tmp_path / kind)
+
+
+@gpu
+def test_a_compiled_run_gives_what_calls_give(tmp_path):
+    base = dataclasses.replace(
+        short(tmp_path / "eager"), device="cuda", precision="fp32", engine="eager",
+        hyperparameters={"batch_size": 8, "lr": 1e-3},
+    )  # fmt: skip
+    train(base)
+    result = train(dataclasses.replace(base, output=tmp_path / "compile", engine="compile"))
+    assert result.notes[0].startswith("engine compile")
+    require_alike(tmp_path / "eager", tmp_path / "compile")
+
+
+class Crash:
+    """Falls over after a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_step(self, step: int, loss: Tensor) -> None:
+        if step == self.at:
+            raise ZeroDivisionError
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *arguments: None
+
+
+def require_alike(one: Path, other: Path) -> None:
+    """Weights and what was measured, up to rounding."""
+    for name, tensors in weights(one).items():
+        for key, tensor in weights(other)[name].items():
             torch.testing.assert_close(tensor, tensors[key], rtol=1e-3, atol=1e-4, msg=lambda t, n=name: f"{n}: {t}")
-    one, other = (
-        [(r.step, r.metric, r.average) for r in read_records(tmp_path / kind) if not r.metric.startswith("seconds")]
-        for kind in ("eager", "graph")
-    )
-    assert one == other
+    first, second = ([r for r in read_records(folder) if not r.metric.startswith("seconds")] for folder in (one, other))
+    assert [(r.step, r.domain, r.metric, r.average) for r in first] == [
+        (r.step, r.domain, r.metric, r.average) for r in second
+    ]
+    losses = [[r.value for r in some if r.metric in ("loss", "valley_loss")] for some in (first, second)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
 
 
 @gpu
