@@ -297,8 +297,13 @@ def test_and_so_it_does_with_segments_already_written(tmp_path):
 
 
 def test_what_goes_wrong_in_the_final_report_does_not_lose_the_training(tmp_path, whole, monkeypatch):
-    def unreadable(*_: object) -> None:
-        raise DataError("cannot decode image x.jpg")
+    measure, calls = measuring.Measurer.everything, []
+
+    def unreadable(*arguments):
+        calls.append(1)
+        if len(calls) == 3:  # two models are measured and recorded by then
+            raise DataError("cannot decode image x.jpg")
+        return measure(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(measuring.Measurer, "everything", unreadable)

@@ -19,6 +19,7 @@ from swad.algorithms._hyper import Hyperparameters, fill
 from swad.domains import DataError
 from swad.image_cache import LARGEST as LARGEST_KEPT
 from swad.networks import DEFAULT, LARGEST, SMALL, SMALLEST
+from swad.records import CONFIG
 
 ELSEWHERE = frozenset({"output"})
 """Fields that are not written: a run is wherever its folder lies."""
@@ -338,7 +339,7 @@ class RunConfig:
     def _begun(self) -> dict[str, Any]:
         """The settings of a run in the output folder; none where there is none."""
         try:
-            there = json.loads((self.output / "config.json").read_text(encoding="utf-8"))
+            there = json.loads((self.output / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return there if isinstance(there, dict) else {}

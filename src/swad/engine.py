@@ -8,12 +8,13 @@ places before. An algorithm that changes its behaviour on the way has one graph 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from swad.kernels import has_triton
 
 EAGER, GRAPH, COMPILE = "eager", "graph", "compile"
 COMPILE_PAYS = 1500
@@ -45,11 +46,6 @@ def choose(wanted: str, device: torch.device, steps: int, fused: bool, obstacle:
     if best != EAGER and obstacle:
         best, reason = EAGER, obstacle
     return best, f"engine {best} instead of {wanted}: {reason}" if reason else ""
-
-
-def has_triton() -> bool:
-    """Whether kernels can be made here."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def end_failed_capture() -> None:

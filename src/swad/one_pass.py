@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from swad.engine import has_triton
+from swad.kernels import has_triton
 
 if TYPE_CHECKING:
     from swad.kernels.averages import Table
@@ -61,6 +61,8 @@ class OnePass:
                 return None
             from swad.kernels.averages import Table, fits, sent
 
-            made = (Table(live, sums, means), sent(torch.tensor(rates), live[0].device))
-            self._tables[key] = made if fits(live, sums, means) else None
+            made = None
+            if fits(live, sums, means):
+                made = (Table(live, sums, means), sent(torch.tensor(rates), live[0].device))
+            self._tables[key] = made
         return self._tables[key]

@@ -137,11 +137,13 @@ class _Run:
         if self.progress is not None:
             self.progress.on_start(self.config, self.config.total, self.training.step)
         self._loop(sources, target)
+        written = None if self.folder is None else self.folder.records.offset()
         with self.stop.at_once():
             try:
                 return self._report(sources, target)
             except BaseException:  # an image of the target that cannot be read, say: training must not be lost for it
-                if self.safe_step < self.training.step:
+                if self.folder is not None and written is not None and self.safe_step < self.training.step:
+                    self.folder.records.cut_back(written)  # the report begins again as a whole
                     self._checkpoint()
                 raise
 

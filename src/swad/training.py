@@ -23,10 +23,11 @@ from swad.batches import Inputs, TrainBatches
 from swad.cached_batches import CachedBatches
 from swad.config import RunConfig
 from swad.domains import Sources
-from swad.engine import COMPILE, GRAPH, Engine, choose, has_triton
+from swad.engine import COMPILE, GRAPH, Engine, choose
 from swad.feed import SegmentFeed
 from swad.folding import fold, fuse
 from swad.image_cache import ImageCache
+from swad.kernels import has_triton
 from swad.processes import Team
 from swad.records import FULL
 from swad.run_folder import RunError

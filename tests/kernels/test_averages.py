@@ -1,30 +1,18 @@
 """The pass over all averages against one foreach call for each. Without a GPU, Triton's interpreter runs the kernel."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
 from torch import nn
 
 from swad import EMA, SWAD, SegmentFeed
 
 pytest.importorskip("triton", reason="needs triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-runs_kernels = pytest.mark.skipif(
-    not (INTERPRETED or torch.cuda.is_available()), reason="needs a GPU or Triton's interpreter"
-)
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run as they are")
+@only_outside
 def test_everything_below_in_the_interpreter():
-    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    result = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert "passed" in result.stdout
+    run_in_the_interpreter(__file__)
 
 
 def some_tensors() -> list[torch.Tensor]:

@@ -2,12 +2,10 @@
 
 import copy
 import gc
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
 from timm.models import resnet
 from torch import nn
 
@@ -15,11 +13,6 @@ from swad import networks
 from swad.folding import fuse, unfold
 
 pytest.importorskip("triton", reason="needs triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-runs_kernels = pytest.mark.skipif(
-    not (INTERPRETED or torch.cuda.is_available()), reason="needs a GPU or Triton's interpreter"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +20,9 @@ def _full_precision(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run as they are")
+@only_outside
 def test_everything_below_in_the_interpreter():
-    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    result = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert "passed" in result.stdout
+    run_in_the_interpreter(__file__)
 
 
 def layer(groups: int, kernel: int, channels: int = 12) -> tuple[nn.Conv2d, nn.BatchNorm2d]:

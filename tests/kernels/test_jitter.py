@@ -1,6 +1,5 @@
 """The kernels around the resampling against the plain code. Without a GPU, Triton's interpreter runs them."""
 
-import os
 import subprocess
 import sys
 from itertools import permutations
@@ -11,16 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
 
 from swad import augment
 from swad.domains import IMAGENET_MEAN, IMAGENET_STD
 
 pytest.importorskip("triton", reason="needs triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-runs_kernels = pytest.mark.skipif(
-    not (INTERPRETED or torch.cuda.is_available()), reason="needs a GPU or Triton's interpreter"
-)
 cuda = pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a GPU")
 ORDERS = list(permutations(range(4)))
 SIZE = 33  # 1,089 pixels: a whole chunk of an image and the beginning of another
@@ -28,13 +23,9 @@ SIZE = 33  # 1,089 pixels: a whole chunk of an image and the beginning of anothe
 CLOSE = {"rtol": 0, "atol": 1e-4}
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="the tests below run as they are")
+@only_outside
 def test_everything_below_in_the_interpreter():
-    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    result = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert "passed" in result.stdout
+    run_in_the_interpreter(__file__)
 
 
 def normalisation() -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import options as read
-from swad.cli.options import DataNow, Device, FigureFolder, FigureFormats
+from swad.cli.options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
 
 
 def flatness(
@@ -20,7 +20,7 @@ def flatness(
         str, typer.Option(help="Distances, as 0,5,10 or 0:60:5. Default: 0:60:5 as published; small network 0:24:2.")
     ] = "",
     directions: Annotated[int, typer.Option(help="Random directions, in opposite pairs.")] = 100,
-    images: Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")] = 200,
+    images: Images = 200,
     normalise: Annotated[str, typer.Option(help="Directions: sphere (as published), filter or layer.")] = "sphere",
     seed: Annotated[int, typer.Option(help="Of the directions.")] = 0,
     include: Annotated[
@@ -35,7 +35,7 @@ def flatness(
     figure_formats: FigureFormats = "svg,pdf,png",
     data: DataNow = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+    workers: Workers = None,
 ) -> None:
     """How the loss rises around saved weights, on domains seen and unseen (the paper's Figure 3).
 
@@ -81,12 +81,12 @@ def surface(
     ] = None,
     steps: Annotated[int, typer.Option(help="Points along each side.")] = 21,
     margin: Annotated[float, typer.Option(help="Room around the corners, as a share of the longer side.")] = 0.4,
-    images: Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")] = 200,
+    images: Images = 200,
     output: FigureFolder = None,
     figure_formats: FigureFormats = "svg,pdf,png",
     data: DataNow = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+    workers: Workers = None,
 ) -> None:
     """The loss on the plane through three saved weights, on domains seen and unseen (the paper's Figure 4).
 
@@ -127,13 +127,13 @@ def reproduce(
     steps: Annotated[int | None, typer.Option(help="Updates of each run. Default: by the data set.")] = None,
     radii: Annotated[str, typer.Option(help="Of figure3, as for `swad flatness`.")] = "",
     directions: Annotated[int, typer.Option(help="Of figure3: random directions.")] = 100,
-    images: Annotated[int, typer.Option(help="Images of each domain that are measured; 0: all.")] = 200,
+    images: Images = 200,
     grid: Annotated[int, typer.Option(help="Of figure4: points along each side.")] = 21,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and figures.")] = Path("paper"),
     figure_formats: FigureFormats = "svg,pdf,png",
     device: Device = "auto",
     jobs: Annotated[int, typer.Option(help="Runs side by side.")] = 1,
-    workers: Annotated[int | None, typer.Option(help="Processes that read images.")] = None,
+    workers: Workers = None,
     any_counts: Annotated[
         bool, typer.Option("--any-counts", help="Accept other than the published numbers of images.")
     ] = False,

@@ -12,6 +12,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 FigureFolder = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for figures. Default: RUN/figures.")]
 FigureFormats = Annotated[str, typer.Option("--figure-formats", help="svg, pdf, png: one or several.")]
 DataNow = Annotated[Path | None, typer.Option("--data", "-d", help="Where the data lies now, if not where it was.")]
+Images = Annotated[int, typer.Option(help="Images of each domain, classes in proportion; 0: all.")]
+Workers = Annotated[int | None, typer.Option(help="Processes that read images.")]
 Select = Annotated[str, typer.Option("--select", help="iid, last, oracle, oracle_best_step or lodo.")]
 
 
