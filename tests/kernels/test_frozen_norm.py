@@ -101,6 +101,8 @@ def test_what_is_not_a_number_stays_so(act):
     assert torch.equal(y.isnan(), wanted.isnan())
     assert y.isnan().any()
     assert torch.equal(conv.weight.grad.isnan(), of_weight.isnan())
+    passes = y.isnan() | (act == "none") | ((y > 0) & (y < (6 if act == "relu6" else torch.inf)))
+    assert torch.equal(norm.bias.grad, passes.sum((0, 2, 3)).float()), "a gradient must not vanish there either"
 
 
 def network(name: str) -> nn.Module:
