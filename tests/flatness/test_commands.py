@@ -50,7 +50,7 @@ def test_flatness_measures_prints_draws_and_says_where(swad: Call, tiny_run, tmp
     for text in ("ERM (best)", "SWAD", "γ = 6", "F on seen domains", "SWAD against ERM (best)"):
         assert text in result.stdout
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert names >= {"flatness.svg", "flatness.pdf", "flatness.png", "flatness.json"}
+    assert names >= {"flatness.svg", "flatness.pdf", "flatness.png", "flatness-paired.png", "flatness.json"}
     last = result.stdout.splitlines()[-1]
     assert last.startswith("wrote ")
     assert all((Path(name)).exists() for name in last.removeprefix("wrote ").split(", "))

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import re
@@ -22,6 +23,7 @@ from swad.report.flatness import (
     domain_table,
     flatness_of,
     over_targets,
+    paired_curves,
     ranking_of,
     surfaces_of,
     verdicts,
@@ -163,6 +165,18 @@ def test_verdicts_in_words(runs):
     assert Difference("a", "b", "seen", mixed, "B").verdict == "flatter at 1–2, 4, sharper at 3"
 
 
+def test_differences_as_curves_are_averaged_over_trials_then_over_targets(runs):
+    photo, art = (list(flatness_of(run).differences) for run in runs)
+    steeper = [dataclasses.replace(one, curve=dataclasses.replace(one.curve, mean=(0, -70, -400))) for one in photo]
+    found = paired_curves({"photo": [*photo, *steeper], "art": art})
+    assert list(found) == ["mean over targets", "photo", "art"]
+    (swad,) = found["photo"]["seen"]
+    assert swad.method == "SWAD"
+    assert swad.mean == pytest.approx([0, (-50 - 70) / 2, (-200 - 400) / 2])
+    assert found["mean over targets"]["unseen"][0].mean == pytest.approx([0, (-60 - 50) / 2, (-300 - 200) / 2])
+    assert list(paired_curves({"art": art})) == ["art"]
+
+
 def test_an_average_of_one_is_itself_and_radii_are_those_in_common():
     one = FlatCurve("A", (1.0, 2.0), (1.0, 2.0), (0.0, 1.0), (2.0, 3.0))
     other = FlatCurve("A", (2.0, 3.0), (4.0, 5.0), (4.0, 5.0), (4.0, 5.0))
@@ -197,6 +211,18 @@ def test_the_figure_shows_curves_and_bands(runs):
     swad = groups["photo"]["seen"][-1]
     assert band[:, 1].max() == pytest.approx(max(swad.high))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM (best)", "SWA", "SWAD"]
+
+
+def test_the_paired_figure_shows_zero_and_whole_bands(runs):
+    groups = paired_curves({run.targets[0]: flatness_of(run).differences for run in runs})
+    figure = flatness_figure(groups, versus="ERM (best)")
+    panel = figure.axes[1]  # seen, photo
+    assert "minus that of ERM (best)" in figure.axes[0].get_ylabel()
+    (curve,) = groups["photo"]["seen"]
+    low, high = panel.get_ylim()
+    assert low <= min(curve.low)
+    assert high >= max(*curve.high, 0)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["SWAD"]
 
 
 def test_the_papers_methods_keep_their_colours():
@@ -323,7 +349,8 @@ def test_the_page_shows_what_was_measured(runs):
     pytest.importorskip("jinja2")
     text = page.build(runs)
     assert "Flatness on PACS" in text
-    assert "mean over 2 targets" in text
+    assert "mean over targets" in text
+    assert text.count("minus ERM (best): below 0 is flatter") == 6  # the mean and two targets
     assert "Loss surfaces on PACS" in text
     assert "ERM after 50, 70, 90 steps" in text
     assert "SWAD, 0.5 off the plane" in text

@@ -41,16 +41,20 @@ def test_the_papers_rows_stand_below_with_their_own_best(runs: list[RunData]) ->
     (table,) = results(runs, paper="all")
     paper = [row for row in table.rows if row.group == tables.PAPER]
     few = [row for row in results(runs)[0].rows if row.group == tables.PAPER]
-    assert [row.name for row in few] == ["ERM‡", "ERM†", "SWAD"]
-    assert len(paper) == 24
-    assert paper[-1].name == "SWAD"
-    assert [cell.best for cell in paper[-1].cells] == [True, True, False, False, True, False]
+    assert [row.name for row in few] == ["ERM‡", "ERM†", "SWAD", "SWA w/ const"]
+    assert len(paper) == 24 + 5
+    swad = next(row for row in paper if row.name == "SWAD")
+    assert [cell.best for cell in swad.cells] == [True, True, False, False, False, False]
+    combined = next(row for row in paper if row.name == "CORAL + SWAD")  # of which the paper prints the mean alone
+    assert [cell.printed for cell in combined.cells] == ["–", "–", "–", "–", "88.3 ± 0.1", "–"]
+    assert combined.cells[4].best
     assert results(runs, paper="none")[0].rows == table.rows[:5]
 
 
 def test_fewer_targets_take_the_papers_average_away(runs: list[RunData]) -> None:
     (table,) = results([run for run in runs if run.targets[0] in ("photo", "sketch")])
     assert table.columns == ("photo", "sketch", "Avg.", "In-domain")
+    assert table.rows[-1].name == "SWAD"
     assert table.rows[-1].cells[2].value is None
 
 
@@ -65,8 +69,8 @@ def test_a_mean_over_some_targets_is_not_given(faulty: list[RunData]) -> None:
 
 def test_algorithms_and_data_sets_are_kept_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("two")
-    write_run(root / "a", algorithm="erm")
-    write_run(root / "b", algorithm="coral")
+    write_run(root / "a", algorithm="coral")
+    write_run(root / "b", algorithm="erm")  # stands first all the same
     write_run(root / "c", dataset="digits", domains=("ink", "outline"), target="ink")
     pacs, digits = results(find_runs(root))
     assert [row.name for row in pacs.rows if row.group == tables.OURS][-2:] == ["CORAL + SWA", "CORAL + SWAD"]

@@ -24,7 +24,7 @@ from swad.flatness.rows import Progress
 from swad.records import RunData, load_run
 from swad.report import figures, flatness_figures
 from swad.report import flatness as reading
-from swad.report.flatness import FlatCurve, RunFlatness
+from swad.report.flatness import Difference, FlatCurve, RunFlatness
 from swad.report.tables import Cell, Row, Table
 from swad.run_folder import RunError
 
@@ -103,7 +103,7 @@ def flatness_of_runs(
     read = [one for run in runs if (one := reading.flatness_of(run, kinds[run.path])) is not None]
     console = _console()
     written = draw_flatness(read, place, stem, formats)
-    written += print_flatness(console, read, merged(runs, found), place, formats)
+    written += print_flatness(console, read, merged(runs, found), place, stem, formats)
     if worst_radii:
         console.print(worst_table(read).rich())
         console.print("A lower bound: the true maximum within the radius is this or more.", style="dim")
@@ -164,13 +164,8 @@ def draw_flatness(found: Sequence[RunFlatness], place: Path, stem: str, formats:
     for dataset in datasets:
         groups = reading.by_target(one for one in found if one.run.dataset == dataset)
         name = stem if len(datasets) == 1 else f"{stem}-{dataset}"
-        written += save(flatness_figures.flatness_figure(with_mean(groups)), place, name, formats)
+        written += save(flatness_figures.flatness_figure(reading.with_mean(groups)), place, name, formats)
     return written
-
-
-def with_mean(groups: Mapping[str, reading.Sides]) -> dict[str, reading.Sides]:
-    """The targets, and where there are several their mean before them."""
-    return {"mean over targets": reading.over_targets(groups), **groups} if len(groups) > 1 else dict(groups)
 
 
 def print_flatness(
@@ -178,9 +173,10 @@ def print_flatness(
     found: Sequence[RunFlatness],
     together: Mapping[str, Comparison],
     place: Path,
+    stem: str,
     formats: Sequence[str],
 ) -> list[Path]:
-    """Tables, paired comparisons and the ranking; the ranking's figure and a summary as JSON are written."""
+    """Tables, paired comparisons and the ranking; figures of the last two and a summary as JSON are written."""
     summary: dict[str, Any] = {
         "settings": {},
         "curves": [],
@@ -194,7 +190,7 @@ def print_flatness(
         some = [one for one in found if one.run.dataset == dataset]
         groups = reading.by_target(some)
         summary["settings"][dataset] = {**some[0].settings, "directions": some[0].directions}
-        for title, sides in with_mean(groups).items():
+        for title, sides in reading.with_mean(groups).items():
             for side in BOTH:
                 # The mean stands for all where there are several; each target is in the figure and the file.
                 if len(groups) == 1 or title not in groups:
@@ -239,7 +235,8 @@ def print_flatness(
             name = f"ranking-{side}" if len(summary["settings"]) == 1 else f"ranking-{dataset}-{side}"
             where = f" at γ = {radius:g}, {side}"
             written += save(flatness_figures.ranking_figure(order, where=where), place, name, formats)
-    pairs = {}
+    pairs: dict[str, list[Difference]] = {}
+    by_dataset: dict[str, dict[str, list[Difference]]] = {}
     several = len({one.run.dataset for one in found}) > 1
     for title, comparison in together.items():
         first, *others = comparison.models
@@ -247,6 +244,8 @@ def print_flatness(
         mine = [one for one in found if _title(one.run, several) == title]
         pulls = {(c.method, side): c.pulls for one in mine for side in BOTH for c in one.curves[side]}
         pairs[title] = reading.differences(rows, {}, pulls)
+        if pairs[title]:
+            by_dataset.setdefault(mine[0].run.dataset, {}).setdefault(mine[0].target, []).extend(pairs[title])
         summary["comparisons"] += [
             {"run": title, "side": side, "text": comparison.sentence(other, first, side)}
             for other in others
@@ -260,6 +259,11 @@ def print_flatness(
             style="dim",
             highlight=False,
         )
+    for dataset, targets in by_dataset.items():
+        name = f"{stem}-paired-{dataset}" if several else f"{stem}-paired"
+        versus = next(one.versus for some in targets.values() for one in some)
+        figure = flatness_figures.flatness_figure(reading.paired_curves(targets), versus=versus)
+        written += save(figure, place, name, formats)
     path = place / "flatness.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_spelled(summary), indent=1, allow_nan=False) + "\n", encoding="utf-8")

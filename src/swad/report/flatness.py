@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from swad.flatness import stored
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SIDES = {"seen": "Seen: training images of the sources", "unseen": "Unseen: the target"}
 CORNERS = ("1", "2", "3")
 MEAN = "mean"
+OVER_TARGETS = "mean over targets"
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def verdicts(title: str, groups: Mapping[str, Sequence[Difference]]) -> Table:
     """Who is flatter, in words: a row for each target and method, and for the mean over targets where several are."""
     every = {name: list(some) for name, some in groups.items()}
     if len(groups) > 1:
-        every["mean over targets"] = mean_differences(groups)
+        every[OVER_TARGETS] = mean_differences(groups)
     rows = []
     for target, some in every.items():
         for name in sorted({(one.curve.method, one.versus) for one in some}, key=lambda pair: _place(pair[0])):
@@ -240,6 +241,24 @@ def mean_differences(groups: Mapping[str, Sequence[Difference]]) -> list[Differe
         for (_, versus, side), some in found.items()
         if len(some) == len(groups)
     ]
+
+
+def paired_curves(groups: Mapping[str, Sequence[Difference]]) -> dict[str, Sides]:
+    """What `verdicts` says in words, as curves by group and side, the mean over several groups first.
+
+    A group is a target; where it holds several trials, they are averaged over.
+    """
+    single: dict[str, list[Difference]] = {}
+    for target, some in groups.items():
+        pairs: dict[tuple[str, str, str], list[Difference]] = {}
+        for one in some:
+            pairs.setdefault((one.curve.method, one.versus, one.side), []).append(one)
+        single[target] = [replace(mine[0], curve=average([one.curve for one in mine])) for mine in pairs.values()]
+    every = {OVER_TARGETS: mean_differences(single), **single} if len(single) > 1 else single
+    return {
+        title: {side: in_order(one.curve for one in some if one.side == side) for side in SIDES}
+        for title, some in every.items()
+    }
 
 
 # ------------------------------------------------------------ several runs
@@ -268,6 +287,11 @@ def over_targets(groups: Mapping[str, Sides]) -> dict[str, list[FlatCurve]]:
                 methods.setdefault(curve.method, []).append(curve)
         means[side] = in_order(average(some) for some in methods.values() if len(some) == len(groups))
     return means
+
+
+def with_mean(groups: Mapping[str, Sides]) -> dict[str, Sides]:
+    """The targets, and where there are several their mean before them."""
+    return {OVER_TARGETS: over_targets(groups), **groups} if len(groups) > 1 else dict(groups)
 
 
 def average(curves: Sequence[FlatCurve]) -> FlatCurve:

@@ -53,11 +53,13 @@ def flatness_figure(
     size: tuple[float, float] = (2.6, 2.2),
     bare: bool = False,
     colours: Mapping[str, int] | None = None,
+    versus: str = "",
 ) -> Figure:
     """F_gamma against gamma, a line with its interval for every method: a column for each group, a row for each side.
 
     `groups` are titles with curves, as a rule a target each, and their mean first. `size` is that of a panel.
-    `colours` are places in the palette by method, for figures to be shown together.
+    `colours` are places in the palette by method, for figures to be shown together. With `versus` the curves are
+    paired differences to that method: below zero is flatter.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -84,13 +86,14 @@ def flatness_figure(
                 axes.xaxis.set_major_locator(MaxNLocator(5))
                 axes.yaxis.set_major_locator(MaxNLocator(5))
                 axes.tick_params(length=3)
-                _fit(axes, by_side[side])
+                _fit(axes, by_side[side], room=1.5 if versus else 0.4)  # of a difference the band is the message
                 if row == 0 and not bare:
                     axes.set_title(title, loc="left")
                 if row == len(sides) - 1:
                     axes.set_xlabel("radius γ")
                 if column == 0 and not bare:
-                    axes.set_ylabel(f"{TITLES.get(side, side)}\n$F_γ$: rise of the loss")
+                    what = f"$F_γ$ minus that of {versus}" if versus else "$F_γ$: rise of the loss"
+                    axes.set_ylabel(f"{TITLES.get(side, side)}\n{what}")
         if not bare:
             _legend(figure, [axes for some in panels for axes in some], size[0] * shape[1])
         return figure
@@ -110,14 +113,14 @@ def _band(axes: Axes, curve: FlatCurve, colour: str) -> None:
     )
 
 
-def _fit(axes: Axes, curves: Sequence[FlatCurve]) -> None:
+def _fit(axes: Axes, curves: Sequence[FlatCurve], room: float) -> None:
     """Show the lines whole, and of the bands what does not press them flat."""
     means = [value for curve in curves for value in curve.mean if math.isfinite(value)]
     ends = [value for curve in curves for value in (*curve.low, *curve.high) if math.isfinite(value)]
     if not means or max(means) <= min(means):
         return
     span = max(means) - min(means)
-    low, high = max(min(ends), min(means) - 0.4 * span), min(max(ends), max(means) + 0.4 * span)
+    low, high = max(min(ends), min(means) - room * span), min(max(ends), max(means) + room * span)
     axes.set_ylim(low - 0.04 * span, high + 0.04 * span)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swad.flatness.stored import Row
@@ -17,10 +17,11 @@ from swad.report.flatness import (
     by_target,
     flatness_of,
     method,
-    over_targets,
+    paired_curves,
     ranking_of,
     surfaces_of,
     verdicts,
+    with_mean,
 )
 from swad.report.runs import algorithm_name
 from swad.report.tables import Table
@@ -86,25 +87,24 @@ def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
 
 
 def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSection:
-    targets = by_target(found)
-    groups: dict[str, Sides] = dict(targets)
-    if len(targets) > 1:
-        groups = {f"mean over {len(targets)} targets": over_targets(targets), **targets}
+    groups = with_mean(by_target(found))
     methods = list(dict.fromkeys(c.method for sides in groups.values() for some in sides.values() for c in some))
     colours = flatness_figures.colours_of(methods)
+    told: dict[str, Sequence[Difference]] = {
+        f"{one.target}, trial {one.run.trial}": one.differences for one in found if one.differences
+    }
+    versus, paired = _paired(found)
     drawn = []
     for number, (title, sides) in enumerate(groups.items()):
         plots = []
         for side, words in SIDES.items():
-            figure = flatness_figures.flatness_figure(
-                {title: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colours=colours
-            )
             label = f"Rise of the loss against the radius, {side} domains, {title}"
-            plots.append(Plot(words, figures.theme_svg(figure, f"{id}-{number}-{side}", label)))
+            plots.append(_panel(words, sides, side, colours, f"{id}-{number}-{side}", label, ""))
+        for side in SIDES if title in paired else ():
+            words = f"{side.capitalize()}, minus {versus}: below 0 is flatter"
+            label = f"Difference to {versus} against the radius, {side} domains, {title}"
+            plots.append(_panel(words, paired[title], side, colours, f"{id}-{number}-{side}-paired", label, versus))
         drawn.append(Group(title, tuple(plots)))
-    told: dict[str, Sequence[Difference]] = {
-        f"{one.target}, trial {one.run.trial}": one.differences for one in found if one.differences
-    }
     directions = sorted({one.directions for one in found})
     count = f"{directions[0]:,}" if len(directions) == 1 else f"{directions[0]:,} to {directions[-1]:,}"
     return FlatnessSection(
@@ -116,6 +116,25 @@ def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSe
         verdicts("Who is flatter", told) if told else None,
         _ranking(found),
     )
+
+
+def _panel(words: str, sides: Sides, side: str, colours: Mapping[str, int], id: str, label: str, versus: str) -> Plot:
+    figure = flatness_figures.flatness_figure(
+        {label: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colours=colours, versus=versus
+    )
+    return Plot(words, figures.theme_svg(figure, id, label))
+
+
+def _paired(found: Sequence[RunFlatness]) -> tuple[str, dict[str, Sides]]:
+    """The method that was compared with, and the differences to it; of several such, those to the first."""
+    every = [difference for one in found for difference in one.differences]
+    if not every:
+        return "", {}
+    versus = every[0].versus
+    targets: dict[str, list[Difference]] = {}
+    for one in found:
+        targets.setdefault(one.target, []).extend(d for d in one.differences if d.versus == versus)
+    return versus, paired_curves({target: some for target, some in targets.items() if some})
 
 
 def _apart(settings: Row) -> str:

@@ -234,7 +234,7 @@ def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
         id,
         run.trial,
         runs.valley(run, names[0]) if names else None,
-        steps if isinstance(steps, int) else runs.last_step(run),
+        max(steps if isinstance(steps, int) else 0, runs.last_step(run)),  # the published schedule makes one more
         run.finished,
         panels,
     )

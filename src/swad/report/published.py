@@ -169,6 +169,24 @@ def targets(dataset: str) -> list[TargetRow]:
     return []
 
 
+def averages(dataset: str) -> list[TargetRow]:
+    """Return the methods of which the paper prints the mean over a data set's targets alone (Tables 4 and 8).
+
+    >>> [(row.method, row.average.value) for row in averages("pacs")][:3]
+    [('SWA w/ const', 86.9), ('CORAL + SWAD', 88.3), ('SAM', 85.8)]
+    """
+    known = {row.method for row in targets(dataset)}
+    rows: dict[str, TargetRow] = {}
+    for entry in (_data()["tables"][number - 1] for number in (4, 8)):
+        for row in entry["rows"]:
+            method = row.get("method", row["name"])
+            for column, cell in zip(entry["columns"], row["cells"], strict=True):
+                number = _printed(cell)
+                if _plain(column.get("dataset", "")) == _plain(dataset) and isinstance(number, Number):
+                    rows.setdefault(method, TargetRow(method, row.get("mark", ""), {}, number, entry["number"]))
+    return [row for row in rows.values() if row.method not in known]
+
+
 def datasets() -> list[str]:
     """Name the data sets with published rows per target."""
     return [entry["dataset"] for entry in _data()["tables"] if "dataset" in entry]

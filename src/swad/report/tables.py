@@ -297,7 +297,8 @@ def _dataset_table(
     targets = sorted({run.targets[0] for run in runs if len(run.targets) == 1})
     rows: list[Row] = []
     faults: dict[str, list[str]] = {}
-    for algorithm in dict.fromkeys(run.algorithm for run in runs):
+    # What others are compared with stands first.
+    for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: name != "erm"):
         members = [run for run in runs if run.algorithm == algorithm]
         for average in averages(members, method):
             outcomes: list[Outcome] = []
@@ -323,6 +324,8 @@ def _dataset_table(
     marked = mark_best(rows)
     if paper != "none":
         like = {"ERM", "SWAD", *(row.name for row in rows), *(algorithm_name(run.algorithm) for run in runs)}
+        if "SWA" in like:
+            like |= {"SWA w/ cyclic" if run.config.get("lr_schedule") == "cyclic" else "SWA w/ const" for run in runs}
         theirs = _published(dataset, targets)
         marked += mark_best(row for row in theirs if paper == "all" or row.name.rstrip("†‡") in like)
     if any("†" in row.name or "‡" in row.name for row in marked):
@@ -392,6 +395,11 @@ def _published(dataset: str, targets: Sequence[str]) -> list[Row]:
         numbers.append(row.average if set(row.cells) == set(targets) else None)
         cells = [Cell() if number is None else Cell(number.value, number.error) for number in numbers]
         rows.append(Row(row.name, (*cells, Cell()), PAPER))
+    if any(set(row.cells) == set(targets) for row in published.targets(dataset)):
+        for row in published.averages(dataset):
+            assert row.average is not None
+            mean = Cell(row.average.value, row.average.error)
+            rows.append(Row(row.name, (*(Cell() for _ in targets), mean, Cell()), PAPER))
     return rows
 
 
