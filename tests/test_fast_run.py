@@ -85,13 +85,18 @@ def test_a_fast_run_goes_on_to_the_last_bit_and_notices_changed_images(tree, tmp
 @gpu
 @pytest.mark.parametrize("network", ["test_resnet", "mobilenetv2_035", "resnet18"])
 def test_a_graph_with_fused_batch_norms_learns_as_the_plain_network_does(network, tree, tmp_path):
-    """The same images and the same first weights: losses within what bf16 makes of them."""
+    """The same images and the same first weights: losses as far from those in fp32 as bf16 brings them.
+
+    How far that is differs much from one training to another (MobileNetV2: 0.02, 0.07, 0.69), so two are taken.
+    """
     base = config(tree, tmp_path / "eager", network=network, steps=24, evaluate_every=4, device="cuda")
-    losses = {}
-    for engine, precision in (("eager", "fp32"), ("eager", "bf16"), ("graph", "bf16")):
-        folder = tmp_path / f"{engine}-{precision}"
-        train(dataclasses.replace(base, output=folder, engine=engine, precision=precision))
-        losses[engine, precision] = np.array([r.value for r in read_records(folder) if r.metric == "train_loss"])
-    exact = losses["eager", "fp32"]
-    usual = np.abs(losses["eager", "bf16"] - exact).max()
-    assert np.abs(losses["graph", "bf16"] - exact).max() <= 3 * usual + 0.05
+    away = {}
+    for engine in ("eager", "graph"):
+        for seed in (7, 8):
+            losses = []
+            for kind, precision in (("eager", "fp32"), (engine, "bf16")):
+                folder = tmp_path / f"{engine}-{precision}-{seed}"
+                train(dataclasses.replace(base, output=folder, engine=kind, precision=precision, seed=seed))
+                losses.append(np.array([r.value for r in read_records(folder) if r.metric == "train_loss"]))
+            away[engine, seed] = np.abs(losses[1] - losses[0]).max()
+    assert max(away["graph", 7], away["graph", 8]) <= 3 * max(away["eager", 7], away["eager", 8]) + 0.05
