@@ -89,6 +89,7 @@ def measure_times(names: Sequence[str], device: str, network: str, engine: str, 
     together = [able] if device == "cpu" else [[name] for name in able]
     found: dict[str, object] = {}
     for some in together:
+        print(f"{device}, {engine}: {', '.join(some)}", file=sys.stderr, flush=True)
         found |= _rounds(some, device, network, engine, rounds)
         if device == "cuda":
             torch.cuda.empty_cache()
@@ -121,6 +122,7 @@ def measure_memory(names: Sequence[str], network: str) -> dict[str, float]:
     """Peak MiB that torch allocates on the GPU in a few steps, by its own count."""
     peaks = {}
     for name in names:
+        print(f"memory: {name}", file=sys.stderr, flush=True)
         _few(name, network, per_domain=2)  # whatever torch loads lazily
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

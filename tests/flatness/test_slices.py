@@ -31,7 +31,10 @@ def vector(state) -> torch.Tensor:
 def test_the_axes_are_gram_schmidt_s():
     a, b, c = (vector(model) for model in three())
     surface = plane(*three())
-    u, v = (torch.cat([tensor.double().flatten() for tensor in axis]) for axis in (surface.u, surface.v))
+    u, v = surface.u, surface.v
+    assert [tensor.shape for tensor in surface.split(u)] == [
+        tensor.shape for tensor in three()[0].state_dict().values()
+    ]
     assert u.norm() == pytest.approx(1, abs=1e-6)
     assert v.norm() == pytest.approx(1, abs=1e-6)
     assert abs(u @ v) < 1e-7
@@ -73,7 +76,7 @@ def test_distances_on_the_plane_are_those_in_weight_space():
 def test_a_grid_has_every_corner_and_further_weights_inside():
     surface = plane(*three())
     far = surface.weights(9.0, -4.0)
-    xs, ys = surface.grid((5, 4), 0.0, around=[far])
+    xs, ys = surface.grid((5, 4), 0.0, around=[surface.coordinates(far)[:2]])
     assert (len(xs), len(ys)) == (5, 4)
     assert (min(xs), max(xs)) == pytest.approx((min(0.0, surface.x3), 9.0), abs=1e-5)
     assert (min(ys), max(ys)) == pytest.approx((-4.0, surface.y3), abs=1e-5)

@@ -144,8 +144,14 @@ class _Slice:
                 )
         return [found[name].detach() for name in self.names]
 
-    def _offset(self, weights: Source, what: str = "the weights") -> list[Tensor]:
-        return _minus(self._chosen(weights, what), self.origin)
+    def _offset(self, weights: Source, what: str = "the weights") -> Tensor:
+        start = _flat(self.origin)
+        return _flat(self._chosen(weights, what)).to(start.device) - start
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """A vector in weight space as tensors of the parameters' shapes."""
+        pieces = torch.split(vector, [tensor.numel() for tensor in self.origin])
+        return [piece.view(tensor.shape) for piece, tensor in zip(pieces, self.origin, strict=True)]
 
 
 class Plane(_Slice):
@@ -157,14 +163,14 @@ class Plane(_Slice):
         self.x2 = _length(self.u)
         if not self.x2:
             raise ValueError("a plane needs three different weights: the first two are the same; choose others")
-        _divide(self.u, self.x2)
+        self.u /= self.x2
         self.v = self._offset(self.corners["3"], "weights 3")
         far = _length(self.v)
         self.x3 = _dot(self.v, self.u)
-        _subtract(self.v, self.u, self.x3)
+        self.v -= self.x3 * self.u
         # Twice is enough: the first pass leaves rounding of the size of what it took away.
         rest = _dot(self.v, self.u)
-        _subtract(self.v, self.u, rest)
+        self.v -= rest * self.u
         self.x3 += rest
         self.y3 = _length(self.v)
         if self.y3 <= COLLINEAR * max(far, self.x2):
@@ -172,7 +178,7 @@ class Plane(_Slice):
                 f"a plane needs three weights that are not on one line: the third is {self.y3:.3g} off the line "
                 f"through the first two, which are {self.x2:.3g} apart; choose another, or use line(w1, w2)"
             )
-        _divide(self.v, self.y3)
+        self.v /= self.y3
 
     @property
     def corner_coordinates(self) -> dict[str, tuple[float, float]]:
@@ -188,25 +194,28 @@ class Plane(_Slice):
         """Where any weights are when projected onto the plane, and how far off it they are: x, y, distance."""
         offset = self._offset(weights)
         x, y = _dot(offset, self.u), _dot(offset, self.v)
-        _subtract(offset, self.u, x)
-        _subtract(offset, self.v, y)
-        return x, y, _length(offset)
+        return x, y, _length(offset - x * self.u - y * self.v)
 
     def weights(self, x: float, y: float) -> dict[str, Tensor]:
         """The weights at a point, parameters only, in the corners' own precision."""
-        moved = {}
-        for name, start, along_u, along_v in zip(self.names, self.origin, self.u, self.v, strict=True):
-            moved[name] = (start.double() + x * along_u.double() + y * along_v.double()).to(start.dtype)
-        return moved
+        moved = self.split(_flat(self.origin) + x * self.u + y * self.v)
+        return {
+            name: tensor.to(start.device, start.dtype)
+            for name, start, tensor in zip(self.names, self.origin, moved, strict=True)
+        }
 
     def grid(
-        self, steps: int | tuple[int, int] = STEPS, margin: float = MARGIN, *, around: Iterable[Source] = ()
+        self,
+        steps: int | tuple[int, int] = STEPS,
+        margin: float = MARGIN,
+        *,
+        around: Iterable[tuple[float, float]] = (),
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Values of x and y of a regular grid: the box around the corners (and further weights), widened on every side.
+        """Values of x and y of a regular grid: the box around the corners (and further places), widened on every side.
 
         `margin` is a share of the longer side of the box; `steps` is the number of points along each side.
         """
-        where = [*self.corner_coordinates.values(), *(self.coordinates(one)[:2] for one in around)]
+        where = [*self.corner_coordinates.values(), *around]
         sides = [(min(values), max(values)) for values in zip(*where, strict=True)]
         room = margin * max(high - low for low, high in sides)
         counts = (steps, steps) if isinstance(steps, int) else steps
@@ -239,9 +248,9 @@ class Plane(_Slice):
         """
         further = dict(points or {})
         _require_free_names(further, self.corners)
-        xs, ys = self.grid(steps, margin, around=further.values())
         named: _Named = {name: (*where, 0.0, self.corners[name]) for name, where in self.corner_coordinates.items()}
         named = {**named, **{name: (*self.coordinates(one), one) for name, one in further.items()}}
+        xs, ys = self.grid(steps, margin, around=(named[name][:2] for name in further))
         with torch.no_grad(), _Walk(self, model, loss_fn, [self.u, self.v], update_bn) as walk:
             return walk.measure(xs, ys, named, sink, done, progress)
 
@@ -261,8 +270,7 @@ class Line(_Slice):
         """Where any weights are when projected onto the line (0: w1, 1: w2), and how far off it they are."""
         offset = self._offset(weights)
         x = _dot(offset, self.step) / self.length**2
-        _subtract(offset, self.step, x)
-        return x, _length(offset)
+        return x, _length(offset - x * self.step)
 
     def evaluate(
         self,
@@ -318,7 +326,7 @@ class _Walk:
         where: _Slice,
         model: nn.Module,
         loss_fn: LossFn,
-        axes: Sequence[Sequence[Tensor]],
+        axes: Sequence[Tensor],
         update_bn: Callable[[nn.Module], object] | None,
     ) -> None:
         known = chosen_parameters(model)
@@ -335,7 +343,7 @@ class _Walk:
             )
         self._where, self._model, self._loss_fn, self._update_bn = where, model, loss_fn, update_bn
         self._weights = Weights(model, names=set(where.names))
-        self._axes = axes
+        self._vectors = axes
 
     def __enter__(self) -> _Walk:
         self._weights.__enter__()
@@ -349,7 +357,7 @@ class _Walk:
                     torch.empty_like(live, dtype=dtype).copy_(axis[order[name]])
                     for name, live, dtype in zip(weights.names, weights.live, weights.dtypes, strict=True)
                 ]
-                for axis in self._axes
+                for axis in map(where.split, self._vectors)
             ]
         except BaseException:
             self._weights.__exit__(None, None, None)
@@ -479,29 +487,16 @@ def _spread(low: float, high: float, n: int) -> tuple[float, ...]:
     return tuple(low + (high - low) * i / (n - 1) if i < n - 1 else high for i in range(n))
 
 
-# --- vectors that are lists of tensors; products in double, as millions of numbers are added -----------------------
+# --- vectors in weight space: one tensor each, in double, as millions of numbers are added --------------------------
 
 
-def _minus(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
-    return [
-        (a.double() - b.to(a.device).double()).to(torch.promote_types(a.dtype, torch.float32))
-        for a, b in zip(one, other, strict=True)
-    ]
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1).to(tensors[0].device) for tensor in tensors]).double()
 
 
-def _dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    return math.fsum((a.double() * b.to(a.device).double()).sum().item() for a, b in zip(one, other, strict=True))
+def _dot(one: Tensor, other: Tensor) -> float:
+    return float(torch.dot(one, other))
 
 
-def _length(one: Sequence[Tensor]) -> float:
-    return math.sqrt(_dot(one, one))
-
-
-def _subtract(one: Sequence[Tensor], other: Sequence[Tensor], times: float) -> None:
-    for a, b in zip(one, other, strict=True):
-        a.sub_(b.to(a.device), alpha=times)
-
-
-def _divide(one: Sequence[Tensor], by: float) -> None:
-    for a in one:
-        a.div_(by)
+def _length(one: Tensor) -> float:
+    return float(torch.linalg.vector_norm(one))
