@@ -1,5 +1,8 @@
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +19,24 @@ def pytest_runtest_setup() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def here(monkeypatch, capfd) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Run a command in this process, for the many cases that need no process of their own."""
+    from swad import cli
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["swad", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, errors = capfd.readouterr()
+        assert (caught.value.code or 0) == code, out + errors
+        return subprocess.CompletedProcess(sys.argv, code, out, errors)
+
+    yield call
+    signal.signal(signal.SIGINT, before)

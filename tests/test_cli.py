@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,25 +33,6 @@ def swad(*arguments: str | Path, cwd: Path | None = None, code: int = 0) -> subp
 def environment() -> dict[str, str]:
     source = str(Path(__file__).parents[1] / "src")
     return os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "150", "PYTHONPATH": source}
-
-
-@pytest.fixture
-def here(monkeypatch, capfd) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """The same in this process, for the many cases that need no process of their own."""
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setenv("COLUMNS", "150")
-
-    def call(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["swad", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        out, errors = capfd.readouterr()
-        assert (caught.value.code or 0) == code, out + errors
-        return subprocess.CompletedProcess(sys.argv, code, out, errors)
-
-    yield call
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 import json
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,29 +23,10 @@ QUICK = ["--directions", "4", "--images", "12", "--radii", "0:6:3"]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def swad(monkeypatch, capfd) -> Iterator[Call]:
-    """Run a command in this process."""
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["swad", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        out, errors = capfd.readouterr()
-        assert (caught.value.code or 0) == code, out + errors
-        return subprocess.CompletedProcess(sys.argv, code, out, errors)
-
-    yield call
-    signal.signal(signal.SIGINT, before)
-
-
-def test_flatness_measures_prints_draws_and_says_where(swad: Call, tiny_run, tmp_path):
+def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--device", "cpu"]
-    result = swad("flatness", *options, "--weights", "erm_best,swa,swad", "--output", tmp_path / "figures")
+    result = here("flatness", *options, "--weights", "erm_best,swa,swad", "--output", tmp_path / "figures")
     for text in ("ERM (best)", "SWAD", "γ = 6", "F on seen domains", "SWAD against ERM (best)"):
         assert text in result.stdout
     names = {path.name for path in (tmp_path / "figures").iterdir()}
@@ -61,26 +41,26 @@ def test_flatness_measures_prints_draws_and_says_where(swad: Call, tiny_run, tmp
     assert "F by domain at γ = 6" in result.stdout
     assert "100 %" in result.stderr  # of the progress, where there is no terminal
 
-    again = swad("flatness", *options, "--weights", "erm_best,swa,swad", "--figure-formats", "svg")
+    again = here("flatness", *options, "--weights", "erm_best,swa,swad", "--figure-formats", "svg")
     assert "flatness: 100 %" not in again.stderr
-    worst = swad("flatness", *options, "--weights", "swad", "--figure-formats", "svg", "--worst-case", "0.05")
+    worst = here("flatness", *options, "--weights", "swad", "--figure-formats", "svg", "--worst-case", "0.05")
     assert "Worst case on seen domains" in worst.stdout
     assert "the true maximum within the radius is this or more" in worst.stdout
     page = tmp_path / "page.html"
-    swad("report", folder, "--output", page)
+    here("report", folder, "--output", page)
     text = page.read_text()
     assert "Flatness on digits" in text
     assert "SWAD against ERM (best)" in text
     assert "Loss surfaces" not in text
 
 
-def test_some_parameters_alone(swad: Call, tiny_run, tmp_path):
+def test_some_parameters_alone(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--weights", "erm_best,swad", "--figure-formats", "svg", "--device", "cpu"]
-    swad("flatness", *options)
+    here("flatness", *options)
     whole = json.loads((folder / "figures" / "flatness.json").read_text())
     filters = ["--include", "head.*, body.*", "--exclude", "*.bias", "--worst-case", "0.05"]
-    result = swad("flatness", *options, *filters)
+    result = here("flatness", *options, *filters)
     assert "flatness: 100 %" in result.stderr  # what was there is of all parameters
     some = json.loads((folder / "figures" / "flatness.json").read_text())
     assert some["settings"]["digits"]["include"] == ["head.*", "body.*"]
@@ -91,23 +71,23 @@ def test_some_parameters_alone(swad: Call, tiny_run, tmp_path):
     assert moved == [[], [], ["*.bias"], ["*.bias"]]
     climbed = [row for row in heads if row["kind"] == "settings" and "worst_radii" in row]
     assert [row["include"] for row in climbed] == [["head.*", "body.*"]]
-    again = swad("flatness", *options, *filters)
+    again = here("flatness", *options, *filters)
     assert "100 %" not in again.stderr
-    swad("report", folder, "--output", tmp_path / "page.html")
+    here("report", folder, "--output", tmp_path / "page.html")
     assert "parameters: include head.*, body.*; exclude *.bias" in (tmp_path / "page.html").read_text()
 
 
-def test_surface_and_line(swad: Call, tiny_run, tmp_path):
+def test_surface_and_line(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     quick = ["--steps", "3", "--images", "12", "--figure-formats", "svg", "--device", "cpu"]
-    result = swad("surface", folder, *quick)
+    result = here("surface", folder, *quick)
     assert "mean of the corners" in result.stdout
     assert "ERM (step 20)" in result.stdout
     assert (folder / "figures" / "surface.svg").exists()
-    swad("surface", folder, "--corners", "erm_best,30,10", *quick)
-    swad("surface", folder, "--line", "erm_best", "swad", *quick)
+    here("surface", folder, "--corners", "erm_best,30,10", *quick)
+    here("surface", folder, "--line", "erm_best", "swad", *quick)
     assert (folder / "figures" / "line.svg").exists()
-    swad("report", folder, "--output", tmp_path / "page.html")
+    here("report", folder, "--output", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "Loss surfaces on digits" in text
     assert text.count(">paper as target, trial 0<") == 2  # the plane measured last, and the line
@@ -143,7 +123,7 @@ def test_surface_and_line(swad: Call, tiny_run, tmp_path):
         (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
     ],
 )
-def test_wrong_inputs_get_one_line(swad: Call, tiny_run, tmp_path, monkeypatch, arguments, message):
+def test_wrong_inputs_get_one_line(here: Call, tiny_run, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     if "RUN" in arguments:
         copied(tiny_run, tmp_path / "RUN")
@@ -153,17 +133,17 @@ def test_wrong_inputs_get_one_line(swad: Call, tiny_run, tmp_path, monkeypatch, 
         done = json.loads((copied(tiny_run, tmp_path / "BARE") / "done.json").read_text())
         done["weights"] = {name: path for name, path in done["weights"].items() if not name.startswith("step-")}
         (tmp_path / "BARE" / "done.json").write_text(json.dumps(done))
-    result = swad(*arguments, code=1)
+    result = here(*arguments, code=1)
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
 
 
-def test_figures_of_the_paper_from_the_start(swad: Call, tmp_path, monkeypatch):
+def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
     """Three kinds of runs of 20 steps on one target; the other figures use what the first one trained."""
     options = ["-t", "paper", "--steps", "20", "-o", tmp_path, "--figure-formats", "svg", "--device", "cpu"]
     few = ["--directions", "4", "--images", "10", "--radii", "0,5"]
-    result = swad("reproduce", "figure3", *options, *few)
+    result = here("reproduce", "figure3", *options, *few)
     text = (tmp_path / "figures" / "digits" / "figure3.svg").read_text()
     for name in ("ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
         assert f">{name}<" in text
@@ -174,9 +154,9 @@ def test_figures_of_the_paper_from_the_start(swad: Call, tmp_path, monkeypatch):
     assert "SWA (cyclic)" in page
 
     monkeypatch.setattr("swad.run._Run.whole", lambda self: pytest.fail("nothing is missing"))
-    swad("reproduce", "figure4", *options, "--grid", "3", "--images", "10")
+    here("reproduce", "figure4", *options, "--grid", "3", "--images", "10")
     assert "target: paper" in (tmp_path / "figures" / "digits" / "figure4.svg").read_text()
-    swad("reproduce", "figure5", *options)
+    here("reproduce", "figure5", *options)
     drawn = (tmp_path / "figures" / "digits" / "figure5.svg").read_text()
     assert "Validation accuracy, %" in drawn
     assert "Validation loss" in drawn
@@ -206,13 +186,13 @@ def test_the_documentation_names_every_option():
     assert not [p.opts for p in mine if not written & {*p.opts, *p.secondary_opts}]
 
 
-def test_several_runs_and_their_mean(swad: Call, tiny_run, tmp_path):
+def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
     root = tmp_path / "runs"
     root.mkdir()
     copied(tiny_run, root / "paper-0")
     train(tiny(root / "board-0", target="board", averages=("swad:n_converge=2",), snapshots=()))
     names = ["--weights", "erm_last,swad,swa", "--figure-formats", "svg"]
-    result = swad("flatness", root, *names, *QUICK, "--device", "cpu")
+    result = here("flatness", root, *names, *QUICK, "--device", "cpu")
     assert "mean over targets: SWAD against ERM (last)" in result.stdout
     assert "(2 of 2)" in result.stderr
     text = (root / "figures" / "flatness.svg").read_text()
@@ -233,18 +213,18 @@ def test_runs_measured_otherwise_are_not_paired():
     assert list(together.models) == ["ERM (best)", "SAM (best)"]
 
 
-def test_curvature_without_its_package_fails_before_anything_is_measured(swad: Call, tiny_run, tmp_path, monkeypatch):
+def test_curvature_without_its_package_fails_before_anything_is_measured(here: Call, tiny_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "curvlinops", None)
     folder = copied(tiny_run, tmp_path / "run")
-    result = swad("flatness", folder, *QUICK, "--curvature", "--device", "cpu", code=1)
+    result = here("flatness", folder, *QUICK, "--curvature", "--device", "cpu", code=1)
     assert "pip install" in result.stderr
     assert not (folder / "flatness.jsonl").exists()
 
 
-def test_ctrl_c_says_that_work_goes_on(swad: Call, tiny_run, tmp_path, monkeypatch):
+def test_ctrl_c_says_that_work_goes_on(here: Call, tiny_run, tmp_path, monkeypatch):
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("swad.flatness.lab.compare", stop)
-    result = swad("flatness", copied(tiny_run, tmp_path / "run"), *QUICK, "--device", "cpu", code=130)
+    result = here("flatness", copied(tiny_run, tmp_path / "run"), *QUICK, "--device", "cpu", code=130)
     assert "what was measured is kept: run the same command again to go on" in result.stderr
