@@ -49,6 +49,11 @@ def test_every_term_by_hand():
     assert rows["its interval's high end"] == pytest.approx([0.325] * 3)
 
 
+def test_numbers_of_numpy_are_numbers():
+    settings = {"gamma": 0.1, "diameter": 10.0, "dimension": 100, "m": 1000}
+    assert bound(0.1, [0.5], vc_cover=np.int64(3), **settings) == bound(0.1, [0.5], vc_cover=3, **settings)
+
+
 def test_the_largest_ball_counts():
     assert given_bound(vc_cover=[1, 3, 2]).confidence == given_bound(vc_cover=3).confidence
 

@@ -71,7 +71,7 @@ def test_a_model_does_not_differ_from_itself():
     model, data = trained()
     both = compare({"one": model, "two": copy.deepcopy(model)}, image_losses(data), [0.5, 2.0], 10)
     assert all(row.mean == row.low == row.high == 0 and row.p == 1 for row in both.differences("one", "two"))
-    assert both.sentence("one", "two").startswith("no difference between one and two is shown at any radius (p = 1 or")
+    assert both.sentence("one", "two").startswith("no difference between one and two is shown at any radius (p = 1,")
 
 
 def test_chance_is_not_called_a_difference_too_often():

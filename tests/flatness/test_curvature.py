@@ -144,3 +144,30 @@ def test_refusals(monkeypatch):
     monkeypatch.setitem(sys.modules, "curvlinops", None)
     with pytest.raises(ValueError, match=r'pip install "swad\[flatness\]"'):
         curvature(Point(), Quadratic(symmetric()))
+
+
+def test_attention_and_a_loss_without_curvature():
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+
+    def loss(model):
+        return model(x).square().mean() + model(x)[..., 0].mean().exp()
+
+    pattern = "self_attn.in_proj_*"
+    found = curvature(model, loss, 2, trace_vectors=0, include=pattern).row()
+    chosen = {name: tensor for name, tensor in model.named_parameters() if name.startswith("self_attn.in_proj")}
+    flat = torch.cat([tensor.detach().flatten() for tensor in chosen.values()])
+
+    def at(vector):
+        pieces = torch.split(vector, [tensor.numel() for tensor in chosen.values()])
+        moved = {name: piece.view(chosen[name].shape) for name, piece in zip(chosen, pieces, strict=True)}
+        return loss(lambda x: torch.func.functional_call(model.eval(), moved, (x,)))
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        dense = torch.linalg.eigvalsh(torch.autograd.functional.hessian(at, flat))
+    assert found.eigenvalues == pytest.approx(dense.flip(0)[:2].tolist(), rel=1e-3)
+
+    level = curvature(torch.nn.Linear(3, 2), lambda model: model.weight.sum(), 2, trace_vectors=2).row()
+    assert level.eigenvalues == (0.0, 0.0)
+    assert level.trace == 0

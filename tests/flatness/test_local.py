@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import warnings
 from contextlib import nullcontext, suppress
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -277,6 +279,69 @@ def test_everything_is_put_back(error):
     with nullcontext() if error is None else pytest.raises(error):
         local(model, rude, [0.1], 4)
     assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_fails_as_it_begins_changes_nothing(error):
+    """No block was entered, so nobody but the beginning itself can put gradients and modes back."""
+    model = network()
+    model(images()["photo"][0]).sum().backward()
+
+    class Refuses(torch.nn.Module):
+        def train(self, mode=True):
+            if not mode:
+                raise error
+            return super().train(mode)
+
+    model.append(Refuses()).append(torch.nn.Dropout())
+    gradients, modes = [p.grad for p in model.parameters()], [m.training for m in model.modules()]
+    with pytest.raises(error):
+        local(model, lambda model: 0.0, [1.0], 2)
+    assert all(now is before for now, before in zip((p.grad for p in model.parameters()), gradients, strict=True))
+    assert [m.training for m in model.modules()] == modes
+
+
+def test_buffers_that_were_none_or_not_there_are_so_again():
+    class Caches(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.register_buffer("cache", None)
+
+        def forward(self, x):
+            self.cache = self.weight.detach().clone()
+            self.register_buffer("more", torch.ones(1))
+            return super().forward(x)
+
+    model = Caches()
+    local(model, lambda model: model(torch.ones(1, 2)).sum(), [1.0], 2)
+    assert model._buffers == {"cache": None}
+
+
+def test_rows_can_be_walked_through_and_radii_be_any_numbers():
+    model, loss = Point(), Quadratic(symmetric())
+    flat = local(model, loss, np.float32(0.5), 4)
+    assert list(flat) == flat.rows
+    assert len(flat) == 1
+    assert flat.rows == local(model, loss, torch.tensor([0.5]), 4).rows == local(model, loss, [0.5], 4).rows
+
+
+def test_weights_too_coarse_for_the_radius_are_warned_of():
+    model = network().bfloat16()
+    data = {"photo": (images()["photo"][0].bfloat16(), images()["photo"][1])}
+    with pytest.warns(UserWarning, match="weights in bfloat16 are rounded by about .* beside a move of 0.01"):
+        local(model, image_losses(data), [0.0, 0.01, 5.0], 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        local(network(), image_losses(images()), [0.01], 2)
+    with pytest.raises(ValueError, match="only real weights can be moved, and spectrum is complex: exclude it by name"):
+        local(Spectral(), lambda model: 0.0, [1.0], 2)
+    local(Spectral(), lambda model: 0.0, [1.0], 2, exclude="spectrum")
+
+
+class Spectral(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(2, 2)
+        self.spectrum = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
 
 
 def test_evaluation_mode_is_the_mode():

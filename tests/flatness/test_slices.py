@@ -205,6 +205,51 @@ def test_others_are_estimated_at_every_point():
     assert found.points["3"].losses["sketch"] == loss(models[2].eval())["sketch"].double().mean().item()
 
 
+def test_weights_may_be_those_of_the_model_that_is_moved():
+    """`state_dict()` hands out the live tensors."""
+    models, loss = three(), image_losses(images())
+    wanted = [loss(model.eval())["photo"].double().mean().item() for model in models]
+    for walked in models:
+        found = plane(*(model.state_dict() for model in models)).evaluate(
+            walked, loss, 2, points={"again": models[1].state_dict(), "module": models[2]}
+        )
+        got = {name: point.losses["photo"] for name, point in found.points.items()}
+        assert [got["1"], got["2"], got["3"]] == wanted
+        assert (got["again"], got["module"]) == (wanted[1], wanted[2])
+        ends = line(models[0].state_dict(), models[1].state_dict()).evaluate(walked, loss, 3)
+        assert [point.losses["photo"] for point in (ends.points["1"], ends.points["2"])] == wanted[:2]
+
+
+class Waves(torch.nn.Module):
+    """A buffer that belongs to the weights, and a parameter under two names."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.register_buffer("frequencies", torch.randn(4))
+        self.one = torch.nn.Linear(4, 4, bias=False)
+        self.two = torch.nn.Linear(4, 4, bias=False)
+        self.two.weight = self.one.weight
+
+
+def test_other_buffers_must_agree_and_tied_weights_be_left_out():
+    def loss(model):
+        return (model.two(model.one(model.frequencies))).square().mean()
+
+    models = [Waves(seed) for seed in range(3)]
+    with pytest.raises(ValueError, match="different buffers frequencies, and a point between them has none"):
+        plane(*models).evaluate(Waves(9), loss, 2)
+    for model in models:
+        model.frequencies.fill_(1.0)
+    found = plane(*models).evaluate(Waves(9), loss, 2)
+    assert found.points["3"].losses["all"] == pytest.approx(loss(models[2]).item())
+    states = [model.state_dict() for model in models]
+    with pytest.raises(ValueError, match=r"two.weight is tied to another parameter of Waves: exclude it by name"):
+        plane(*states, exclude="frequencies").evaluate(Waves(9), loss, 2)
+    again = plane(*states, exclude=["frequencies", "two.*"]).evaluate(Waves(9), loss, 2)
+    assert again.points["3"].losses["all"] == found.points["3"].losses["all"]
+
+
 # --- going on -------------------------------------------------------------------------------------------------------
 
 

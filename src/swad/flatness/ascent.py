@@ -95,13 +95,14 @@ def worst_case(
     >>> round(found.lower_bound, 4), round(found.rows[0].sam, 4)
     (10.0, 10.0)
     """
-    radii = sorted(checked_radii([radius] if isinstance(radius, int | float) else list(radius)))
+    radii = sorted(checked_radii(radius))
     if steps < 1 or restarts < 0:
         raise ValueError(f"steps must be 1 or more and restarts 0 or more, got {steps} and {restarts}")
     length = 2.5 / steps if step_size is None else step_size
     if not length > 0:
         raise ValueError(f"step_size must be above 0, a share of the radius; got {step_size}")
     with Weights(model, include, exclude) as weights:
+        weights.warn_of_rounding(min((radius for radius in radii if radius), default=math.inf))
         climber = _Climber(model, loss_fn, measure_fn, domain, weights)
         centre, by_domain = climber.judge(None)
         climber.best, climber.best_by_domain = centre, by_domain

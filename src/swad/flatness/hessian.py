@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from swad.flatness.losses import LossFn, climbing, measured, parts_of
+from swad.flatness.losses import LossFn, climbing, first_measured, parts_of
 from swad.flatness.rows import Progress, Row
 from swad.flatness.weights import Weights
 from swad.tensors import Patterns
@@ -100,7 +101,7 @@ def curvature(
                 f"{n_eigenvalues}: choose more parameters or fewer eigenvalues"
             )
         with torch.no_grad():
-            found = measured(loss_fn(model))
+            found = first_measured(loss_fn(model))
         wanted: list[str | None] = [*(found.losses if found.named else ()), None] if domains is None else list(domains)
         unknown = [domain for domain in wanted if domain is not None and domain not in found.losses]
         if unknown:
@@ -148,7 +149,8 @@ def hessian_product(
 ) -> list[list[Tensor]]:
     """The Hessian of a domain's mean loss (None: of the mean over domains) times every column."""
     products = [[torch.zeros_like(one) for one in column] for column in columns]
-    with weights.differentiable() as parameters:
+    # Fused attention has no second derivative.
+    with weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):
         for piece in parts_of(loss_fn, model):
             mean = climbing(piece, domain)
             if mean is None:

@@ -41,6 +41,24 @@ class Measured:
         return {domain: len(losses) if self.by_image else 0 for domain, losses in self.losses.items()}
 
 
+def first_measured(returned: Returned) -> Measured:
+    """`measured` for the first call of a loss function, with a look at what is said to be errors, which waits.
+
+    >>> first_measured(torch.tensor([[0.5, 0.7]]))
+    Traceback (most recent call last):
+    ValueError: a second column holds 0-1 errors, nothing else; got 0.7 for 'all': give one loss an image
+    """
+    found = measured(returned)
+    for domain, values in found.errors.items():
+        others = values[(values != 0) & (values != 1)]
+        if len(others):
+            raise ValueError(
+                f"a second column holds 0-1 errors, nothing else; got {others[0].item():.4g} for {domain!r}: give one "
+                "loss an image"
+            )
+    return found
+
+
 def measured(returned: Returned) -> Measured:
     """Bring what a loss function returned to one form.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.flatness.directions import Directions, Normalise
-from swad.flatness.losses import LossFn, measured
+from swad.flatness.losses import LossFn, first_measured, measured
 from swad.flatness.resampling import Effects, interval, resample
 from swad.flatness.rows import (
     HEAD,
@@ -116,6 +116,12 @@ class LocalFlatness:
             rows += [FlatnessRow(radius, name, f, a, b, loss, self.n_directions, n) for radius, f, a, b in columns]
         return rows
 
+    def __iter__(self) -> Iterator[FlatnessRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
     @property
     def sets(self) -> dict[str | None, list[str]]:
         """What there are rows for: domains, groups, and None for all."""
@@ -191,7 +197,7 @@ class LocalFlatness:
 def local(
     model: nn.Module,
     loss_fn: LossFn,
-    radii: Sequence[float],
+    radii: float | Sequence[float],
     n_directions: int = 100,
     seed: int = 0,
     *,
@@ -225,7 +231,7 @@ def local(
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = model.weight.data.fill_(1.0)
     >>> flat = local(model, lambda model: 3 * (model.weight - 1).square().sum(), radii=[0.5, 1.0], n_directions=4)
-    >>> [round(row.mean, 6) for row in flat.rows]
+    >>> [round(row.mean, 6) for row in flat]
     [0.75, 3.0]
     """
     radii = checked_radii(radii)
@@ -233,7 +239,10 @@ def local(
     with torch.no_grad(), Weights(model, include, exclude) as weights:
         directions = Directions(weights, seed, antithetic, normalise)
         settings = _settings(weights, seed, normalise, include, exclude)
-        base = measured(loss_fn(model))
+        # Radii of normalised directions are shares of the weights.
+        shortest = min((radius for radius in radii if radius), default=math.inf)
+        weights.warn_of_rounding(shortest * (1.0 if normalise == "sphere" else settings["norm"]))
+        base = first_measured(loss_fn(model))
         head = {
             "kind": HEAD,
             "model": name,
@@ -301,12 +310,24 @@ def _settings(weights: Weights, seed: int, normalise: str, include: Patterns, ex
     }
 
 
-def checked_radii(radii: Sequence[float]) -> tuple[float, ...]:
-    """Radii as floats: 0 or more, finite, each once."""
-    found = tuple(float(radius) for radius in radii)
+def checked_radii(radii: float | Sequence[float]) -> tuple[float, ...]:
+    """Radii as floats: 0 or more, finite, each once. A number of whatever kind (numpy, torch) is one radius.
+
+    >>> checked_radii(0.5), checked_radii(torch.tensor([1.0, 2.0]))
+    ((0.5,), (1.0, 2.0))
+    """
+    found = tuple(_floats(radii))
     if not found or any(not math.isfinite(radius) or radius < 0 for radius in found) or len(set(found)) < len(found):
         raise ValueError(f"radii must be different numbers of 0 or more, at least one; got {list(found)}")
     return found
+
+
+def _floats(values: float | Iterable[float]) -> list[float]:
+    """One number or several, of Python, numpy or torch, as a list of floats."""
+    try:
+        return [float(value) for value in values]  # type: ignore[union-attr]
+    except TypeError:  # no sequence, or one without dimensions
+        return [float(values)]  # type: ignore[arg-type]
 
 
 def checked_groups(groups: Groups | None, domains: Sequence[str]) -> Groups:

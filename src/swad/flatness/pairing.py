@@ -6,6 +6,7 @@ better than the two values. Its interval and p-value come from resampling both, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -92,12 +93,10 @@ class Comparison:
             if some
         ]
         unclear = [row for row in rows if row not in flatter and row not in sharper]
-        open_ = (
-            f"no difference is shown at {_radii(unclear)} (p = {min((r.p for r in unclear), default=1):.2g} or more)"
-        )
         if not parts:
             whole = f"no difference between {first} and {second} is shown at any radius{where}"
-            return f"{whole} (p = {min(row.p for row in rows):.2g} or more, {method})"
+            return f"{whole} ({_at_least(rows)}, {method})"
+        open_ = f"no difference is shown at {_radii(unclear)} ({_at_least(unclear)})" if unclear else ""
         known = f"{first} is " + " and ".join(parts) + f" than {second}{where}"
         return f"{known}; {open_}, {method}" if unclear else f"{known}, {method}"
 
@@ -257,6 +256,14 @@ def unlike(one: LocalFlatness, two: LocalFlatness) -> list[str]:
     ]
     a, b = facts
     return [f"{name} ({a.get(name)} and {b.get(name)})" for name in {**a, **b} if a.get(name) != b.get(name)]
+
+
+def _at_least(rows: Sequence[DifferenceRow]) -> str:
+    """The smallest p-value of some rows, in words; one that is not known (of one pair of directions) does not count."""
+    known = [row.p for row in rows if not math.isnan(row.p)]
+    if not known:
+        return "too few directions for a p-value"
+    return f"p = {min(known):.2g}" + (" or more" if min(known) < 1 else "")
 
 
 def _radii(rows: Sequence[DifferenceRow]) -> str:

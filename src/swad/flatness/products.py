@@ -47,9 +47,18 @@ class HessianProducts(PyTorchLinearOperator):  # type: ignore[misc]
 
 def top_eigenvalues(operator: HessianProducts, n: int, tolerance: float, seed: int) -> tuple[float, ...]:
     """The `n` largest eigenvalues from the top, by implicitly restarted Lanczos."""
-    from scipy.sparse.linalg import eigsh
+    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(operator.shape[1], generator=generator, dtype=torch.float64).numpy()
-    found = eigsh(operator.to_scipy(), k=n, which="LA", tol=tolerance, v0=start, return_eigenvectors=False)
+    products = operator.to_scipy()
+    if not (products @ start).any():  # a linear loss, or one that is zero to the last digit: nothing for Lanczos
+        return (0.0,) * n
+    try:
+        found = eigsh(products, k=n, which="LA", tol=tolerance, v0=start, return_eigenvectors=False)
+    except ArpackNoConvergence as error:
+        raise ValueError(
+            f"{n} eigenvalues should be known to {tolerance:g}, and {len(error.eigenvalues)} were: ask for fewer, or "
+            "give a larger tolerance"
+        ) from None
     return tuple(sorted((float(value) for value in found), reverse=True))

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from swad.flatness.losses import LossFn, measured
+from swad.flatness.losses import LossFn, first_measured
 from swad.flatness.rows import Progress, Row, Sink, plain
 from swad.flatness.weights import STATISTICS, State, Weights, by_name, chosen_parameters, parameters_by_name
-from swad.tensors import Patterns, _matches, _patterns
+from swad.tensors import Patterns, _matches, _named_tensors, _patterns, unwrap
 
 HEAD, POINT = "surface", "surface-point"
 COLLINEAR = 1e-6
@@ -126,13 +126,7 @@ class _Slice:
 
     def __init__(self, corners: Mapping[str, Source], include: Patterns, exclude: Patterns) -> None:
         self.names = _names(corners, include, exclude)
-        # A module may be trained on; what spans the slice is what it is now.
-        self.corners: dict[str, State] = {
-            corner: {name: tensor.clone() for name, tensor in by_name(source).items()}
-            if isinstance(source, nn.Module)
-            else by_name(source)
-            for corner, source in corners.items()
-        }
+        self.corners: dict[str, State] = {corner: _kept(source) for corner, source in corners.items()}
         self.origin = self._chosen(self.corners["1"], "weights 1")
 
     def _chosen(self, weights: Source, what: str) -> list[Tensor]:
@@ -246,7 +240,7 @@ class Plane(_Slice):
 
         Rows go to `sink` as they are computed; given back as `done` they are not computed again.
         """
-        further = dict(points or {})
+        further = {name: _kept(one) for name, one in (points or {}).items()}
         _require_free_names(further, self.corners)
         named: _Named = {name: (*where, 0.0, self.corners[name]) for name, where in self.corner_coordinates.items()}
         named = {**named, **{name: (*self.coordinates(one), one) for name, one in further.items()}}
@@ -288,7 +282,7 @@ class Line(_Slice):
         """Measure points from w1 (x = 0) to w2 (x = 1), and `margin` beyond both; the rest is as for a plane."""
         if steps < 2 or margin < 0:
             raise ValueError(f"a line needs 2 steps or more and a margin of 0 or more, got {steps} and {margin}")
-        further = dict(points or {})
+        further = {name: _kept(one) for name, one in (points or {}).items()}
         _require_free_names(further, self.corners)
         named: _Named = {"1": (0.0, 0.0, 0.0, self.corners["1"]), "2": (1.0, 0.0, 0.0, self.corners["2"])}
         for name, one in further.items():
@@ -332,14 +326,24 @@ class _Walk:
         known = chosen_parameters(model)
         foreign = [name for name in where.names if name not in known]
         if foreign:
+            tied = foreign[0] in dict(unwrap(model).named_parameters(remove_duplicate=False))
+            what = "is tied to another parameter" if tied else "is no floating-point parameter"
             raise ValueError(
-                f"{foreign[0]} is no floating-point parameter of {type(model).__name__}: exclude it by name, or build "
-                "the plane or line from modules"
+                f"{foreign[0]} {what} of {type(unwrap(model)).__name__}: exclude it by name, or build the plane or "
+                "line from modules"
             )
-        if update_bn is None and not _same_statistics(list(where.corners.values())):
+        buffers = [name for name, _, _, is_buffer in _named_tensors(unwrap(model)) if is_buffer]
+        unlike = [name for name in buffers if not _same(name, list(where.corners.values()))]
+        statistics = [name for name in unlike if name.rpartition(".")[2] in STATISTICS]
+        if update_bn is None and statistics:
             raise ValueError(
                 "the weights carry different batch-norm statistics, and a point between them has none: give update_bn, "
                 "e.g. update_bn=lambda model: swad.update_bn(loader, model)"
+            )
+        if others := [name for name in unlike if name not in statistics]:
+            raise ValueError(
+                f"the weights carry different buffers {others[0]}, and a point between them has none: give weights "
+                "whose buffers are the same"
             )
         self._where, self._model, self._loss_fn, self._update_bn = where, model, loss_fn, update_bn
         self._weights = Weights(model, names=set(where.names))
@@ -413,7 +417,7 @@ class _Walk:
             self._weights.put(self._weights.of(source, f"the weights {row['name']!r}"))
         if self._update_bn is not None:
             self._update_bn(self._model)
-        found = measured(self._loss_fn(self._model))
+        found = first_measured(self._loss_fn(self._model))  # waits for its numbers anyway
         losses = {domain: one.double().mean().item() for domain, one in found.losses.items()}
         errors = {domain: one.double().mean().item() for domain, one in found.errors.items()}
         return SurfaceRow(row["x"], row["y"], row["name"], row["distance"], losses, errors).as_dict()
@@ -470,16 +474,17 @@ def _names(corners: Mapping[str, Source], include: Patterns, exclude: Patterns) 
     return names
 
 
-def _same_statistics(corners: Sequence[State]) -> bool:
-    """Whether the batch-norm statistics of all corners agree, or there are none."""
-    first, *others = corners
-    return all(
-        torch.equal(tensor.cpu(), other[name].cpu())
-        for name, tensor in first.items()
-        if name.rpartition(".")[2] in STATISTICS[:2]
-        for other in others
-        if name in other
-    )
+def _kept(source: Source) -> State:
+    """A copy: a module may be trained on, and a state dict's tensors may be those of the model that is moved about."""
+    return {name: tensor.detach().clone() for name, tensor in by_name(source).items()}
+
+
+def _same(name: str, corners: Sequence[State]) -> bool:
+    """Whether a buffer is the same in all corners that have it; how many batches were seen does not count."""
+    if name.rpartition(".")[2] == "num_batches_tracked":
+        return True
+    held = [corner[name].cpu() for corner in corners if name in corner]
+    return all(torch.equal(held[0], other) for other in held)
 
 
 def _spread(low: float, high: float, n: int) -> tuple[float, ...]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from swad.flatness.domain_distance import Divergence
@@ -120,7 +121,7 @@ def bound(
         raise ValueError(f"divergences lie between 0 and 2, one for each source; got {values}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie between 0 and 1, got {delta}")
-    several = [float(vc_cover)] if isinstance(vc_cover, int | float) else [float(one) for one in vc_cover]
+    several = [float(vc_cover)] if isinstance(vc_cover, Real) else [float(one) for one in vc_cover]  # type: ignore[union-attr]
     if not several:
         raise ValueError("vc_cover needs the VC dimension of one ball at least, got none")
     lows = [one.low if isinstance(one, Divergence) else float(one) for one in divergences]

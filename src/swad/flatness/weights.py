@@ -6,6 +6,8 @@ way back is a copy of what was there rather than a subtraction.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -22,6 +24,10 @@ State = Mapping[str, Tensor]
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """What the buffers of a batch norm are called, where only names tell buffers from parameters."""
+
+
+COARSE = 0.05
+"""Share of a move's length that rounding may be."""
 
 
 class Weights:
@@ -64,12 +70,20 @@ class Weights:
 
     def __enter__(self) -> Self:
         self._parameters = [(tensor, tensor.requires_grad, tensor.grad) for tensor in self.model.parameters()]
-        self._buffers = [(holder, key, value, value.clone()) for holder, key, value in _buffers(self.model)]
+        self._buffers = [
+            (module._buffers, {key: (value, None if value is None else value.clone()) for key, value in held})
+            for module in self.model.modules()
+            for held in [list(module._buffers.items())]
+        ]
         self._modes = [(module, module.training) for module in self._given.modules()]
         self.base = [tensor.clone() for tensor in self.live]
-        for tensor, _, _ in self._parameters:
-            tensor.grad = None  # what a loss function accumulates goes elsewhere
-        self._given.eval()
+        try:
+            for tensor, _, _ in self._parameters:
+                tensor.grad = None  # what a loss function accumulates goes elsewhere
+            self._given.eval()
+        except BaseException:  # Ctrl-C, or a `train` of the model's own: `with` calls no __exit__ for what fails here
+            self._restore()
+            raise
         return self
 
     def __exit__(
@@ -84,9 +98,13 @@ class Weights:
     @torch.no_grad()
     def _restore(self) -> None:
         self.back()
-        for holder, key, tensor, value in self._buffers:
-            holder[key] = tensor  # a buffer may have been replaced rather than written to
-            tensor.detach().copy_(value)
+        for holder, before in self._buffers:
+            for key in [key for key in holder if key not in before]:
+                del holder[key]
+            for key, (tensor, value) in before.items():
+                holder[key] = tensor  # a buffer may have been replaced rather than written to
+                if tensor is not None and value is not None:
+                    tensor.detach().copy_(value)
         for parameter, flag, grad in self._parameters:
             parameter.requires_grad_(flag)
             parameter.grad = grad
@@ -119,6 +137,22 @@ class Weights:
                 tensor.copy_(value)
         # Under an autocast of the caller's, casts of the weights outlive a forward and would hide the move.
         torch.clear_autocast_cache()
+
+    def warn_of_rounding(self, distance: float) -> None:
+        """Warn where the weights' own precision is too coarse for a move of that length."""
+        # A number is rounded by up to half of its last digit: about 0.22 eps of it, as a standard deviation.
+        squares = [
+            (0.22 * torch.finfo(tensor.dtype).eps * torch.linalg.vector_norm(tensor, dtype=torch.float64).item()) ** 2
+            for tensor in self.live
+        ]
+        rounded = math.sqrt(math.fsum(squares))
+        if rounded > COARSE * distance:
+            precision = str(self.live[0].dtype).removeprefix("torch.")
+            warnings.warn(
+                f"weights in {precision} are rounded by about {rounded:.2g}, which is not small beside a move of "
+                f"{distance:.2g}: use larger radii, or a copy in higher precision",
+                stacklevel=3,
+            )
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
         """Views of a flat vector in the shapes of the parameters; copies where layout, device or precision differ."""
@@ -181,11 +215,15 @@ def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patte
             raise ValueError(
                 f"the pattern {pattern!r} matches no parameter; names look like {', '.join(list(named)[:3])}"
             )
-    chosen = {
+    matching = {
         name: tensor
         for name, tensor in named.items()
-        if tensor.is_floating_point() and (not wanted or _matches(name, wanted)) and not _matches(name, unwanted)
+        if (not wanted or _matches(name, wanted)) and not _matches(name, unwanted)
     }
+    for name, tensor in matching.items():
+        if tensor.is_complex():
+            raise ValueError(f"only real weights can be moved, and {name} is complex: exclude it by name")
+    chosen = {name: tensor for name, tensor in matching.items() if tensor.is_floating_point()}
     if not chosen:
         raise ValueError(
             f"there is nothing to move: no floating-point parameter of {type(unwrap(model)).__name__} matches "
@@ -215,13 +253,6 @@ def parameters_by_name(state: State | nn.Module) -> dict[str, Tensor]:
         for name, tensor in by_name(state).items()
         if tensor.is_floating_point() and name.rpartition(".")[2] not in STATISTICS
     }
-
-
-def _buffers(model: nn.Module) -> Iterator[tuple[dict[str, Tensor | None], str, Tensor]]:
-    for module in model.modules():
-        for key, tensor in module._buffers.items():
-            if tensor is not None:
-                yield module._buffers, key, tensor
 
 
 def _some(names: Sequence[str]) -> str:
