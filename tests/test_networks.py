@@ -63,6 +63,14 @@ def test_a_fresh_head_on_real_features_knows_nothing():
         assert loss < 2.5, "chance has a loss of log 7 = 1.95"
 
 
+def test_networks_drop_nothing_by_themselves():
+    """Swin drops whole blocks by timm's defaults: SAM's two passes would be two networks."""
+    model = networks.build("swin_tiny_patch4_window7_224", 5, weights=None).train()
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        assert model(images).equal(model(images))
+
+
 def test_statistics_stay_and_the_affine_part_trains():
     for freeze in (True, False):
         model = networks.build(TINY, 5, freeze_bn=freeze)

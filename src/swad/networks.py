@@ -75,8 +75,8 @@ def head(predictor: nn.Module) -> nn.Linear:
     layer = cast(Any, predictor).get_classifier()
     if not isinstance(layer, nn.Linear):
         raise NetworkError(
-            f"dropout and features need a network with one linear head, got {type(layer).__name__} in "
-            f"{type(predictor).__name__}: set dropout to 0 or choose another network"
+            f"dropout, and methods that look at features, need a network with one linear head, got "
+            f"{type(layer).__name__} in {type(predictor).__name__}: choose another network, or ERM without dropout"
         )
     return layer
 
@@ -98,7 +98,22 @@ def stages(model: nn.Module) -> list[nn.Module]:
         chosen = sorted({blocks[-(-len(blocks) * quarter // 4) - 1] for quarter in (1, 2, 3, 4)}, key=blocks.index)
     else:
         chosen = [name for name, coarser in names.items() if coarser >= 4]
-    return [model.get_submodule(name) for name in chosen]
+    try:
+        return [model.get_submodule(name) for name in chosen]
+    except AttributeError:  # of some networks timm names maps, and not modules
+        raise NetworkError(
+            f"{type(model).__name__} has stages that are no modules of their own: choose another network"
+        ) from None
+
+
+def channels(model: nn.Module) -> list[int]:
+    """Channels of the maps that `stages` put out."""
+    if isinstance(model, SmallNet):
+        return [cast(int, cast(Any, stage[0]).out_channels) for stage in (model.stem, model.body)]
+    info = getattr(model, "feature_info", ())
+    known = {one["module"]: one["num_chs"] for one in getattr(info, "info", info)}
+    by_module = {id(model.get_submodule(name)): count for name, count in known.items()}
+    return [by_module[id(stage)] for stage in stages(model)]
 
 
 # --- batch norm -------------------------------------------------------------------------------------------------
@@ -210,7 +225,21 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool) -> nn.Modu
         # A fresh head as every linear layer of torch, whatever the family: that of timm's EfficientNets and MobileNets
         # is 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.
         layer.reset_parameters()
+    _silence(model)
     return cast(nn.Module, model)
+
+
+def _silence(model: nn.Module) -> None:
+    """Take away what a network drops at random by itself (Swin: whole blocks), which nobody asked for.
+
+    A step that is computed twice, as SAM's and VAT's are, or by several processes, must be the same step.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name in ("drop_prob", "prob"):  # timm's DropPath and DropBlock, and PatchDropout
+            if type(module).__module__.startswith("timm.") and isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 def _head_prefixes(model: nn.Module) -> tuple[str, ...]:

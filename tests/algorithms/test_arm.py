@@ -12,6 +12,7 @@ from torch.nn import functional
 from swad import algorithms, networks
 from swad.algorithms._base import Stepping
 from swad.batches import Batch
+from swad.config import RunConfig
 from swad.networks import NetworkError
 
 
@@ -93,13 +94,26 @@ def test_the_context_keeps_the_scale_of_images():
     assert 0.5 < maps.std().item() < 3
 
 
-def test_networks_without_a_convolution_are_refused():
-    with pytest.raises(NetworkError, match="ARM widens a network's first convolution, and Linear has none"):
-        algorithms.get("arm").wrap(nn.Linear(2, 2), algorithms.get("arm").Hyperparameters())
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Linear(2, 2),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.ModuleList([nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 1)]),  # side by side, as RepVGG's
+        nn.Conv2d(48, 4, 3),  # after a rearrangement, as TResNet's
+    ],
+)
+def test_networks_without_one_convolution_for_the_images_are_refused(network):
+    with pytest.raises(NetworkError, match="ARM widens the one convolution that sees the images, and"):
+        algorithms.get("arm").wrap(network, algorithms.get("arm").Hyperparameters())
 
 
 def test_defaults_are_domainbeds():
     assert algorithms.get("arm").Hyperparameters().batch_size == 8
+    config = RunConfig("digits", "paper", "unused", algorithm="arm").resolved()
+    assert (
+        config.hyperparameters["batch_size"] == 32
+    )  # that of the data set, where images are small
     shapes = [tuple(one.weight.shape) for one in make("arm").predictor.context if isinstance(one, nn.Conv2d)]
     assert shapes == [(64, 3, 5, 5), (64, 64, 5, 5), (1, 64, 5, 5)]
 

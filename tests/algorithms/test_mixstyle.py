@@ -71,11 +71,16 @@ def test_statistics_are_the_mix(name, size):
         assert not torch.allclose(after, before, atol=1e-2)
 
 
-def test_swin_has_its_channels_last():
+@pytest.mark.parametrize("told", [True, False])
+def test_swin_has_its_channels_last(told):
+    """Whether the network says so or, as SAM's ViT and VOLO, does not."""
     timm = pytest.importorskip("timm")
     model = timm.create_model(
         "swin_tiny_patch4_window7_224", num_classes=5, img_size=64, window_size=2, depths=(1,) * 4
     )
+    assert model.output_fmt == "NHWC"
+    if not told:
+        del model.output_fmt
     algorithm = make("mixstyle", model, p=1.0, alpha=1.0, batch_size=1)
     noise = noise_for(algorithm)
     found = seen_after(algorithm, batch_for(algorithm, 1, (3, 64, 64)), noise)
@@ -83,6 +88,31 @@ def test_swin_has_its_channels_last():
     torch.testing.assert_close(
         after.double(), by_hand(before, noise["partner"][0], noise["share"][0]), rtol=1e-3, atol=1e-4
     )
+
+
+def test_as_many_columns_as_channels():
+    """Here 16 of each: what the network says of its layout decides."""
+    pytest.importorskip("timm")
+    algorithm = make("mixstyle", networks.build("test_resnet", 5), p=1.0, alpha=1.0, batch_size=1)
+    hook = next(iter(networks.stages(algorithm.predictor)[0]._forward_hooks.values()))
+    side = networks.channels(algorithm.predictor)[0]
+    assert hook._places(torch.zeros(1, side, side, side)) == (2, 3)
+    hook.layout = "NHWC"
+    assert hook._places(torch.zeros(1, side, side, side)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pit_ti_224", "MixStyle needs maps with 64 channels .* after stage 1 .*, got a tuple: choose another network"),
+        ("twins_svt_small", "Twins has stages that are no modules of their own: choose another network"),
+    ],
+)
+def test_networks_without_such_maps_are_refused(name, message):
+    pytest.importorskip("timm")
+    with pytest.raises(networks.NetworkError, match=message):
+        algorithm = make("mixstyle", networks.build(name, 5), batch_size=1)
+        algorithm.loss(batch_for(algorithm, 1, (3, 224, 224)), noise_for(algorithm))
 
 
 def test_statistics_carry_no_gradient():

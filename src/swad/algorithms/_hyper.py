@@ -118,7 +118,9 @@ class Hyperparameters:
             whole = isinstance(one.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
                 found.append(f"{one.name} must be a {'whole ' if whole else ''}number, got {value!r}")
-            elif not (low <= value < math.inf):
+            elif not math.isfinite(value):
+                found.append(f"{one.name} must be a finite number, got {value!r}")
+            elif value < low:
                 found.append(f"{one.name} must be at least {low:g}, got {value!r}")
             elif value > one.metadata["high"]:
                 found.append(f"{one.name} must be at most {one.metadata['high']:g}, got {value!r}")

@@ -72,13 +72,17 @@ def beside(images: Tensor, context: Tensor) -> Tensor:
 
 
 def _widen(network: nn.Module) -> int:
-    """Give the first convolution one more channel, and say how many it had."""
-    first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
-    if first is None or first.groups != 1:
+    """Give the convolution that sees the images one more channel, and say how many it had."""
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    first = convolutions[0] if convolutions else None
+    channels = first.in_channels if first is not None else 0
+    # Others with so few channels see the images too (RepVGG, CrossViT), and more were made of them (TResNet).
+    alone = channels <= 4 and not any(one.in_channels == channels and one.groups == 1 for one in convolutions[1:])
+    if first is None or first.groups != 1 or not alone:
         raise networks.NetworkError(
-            f"ARM widens a network's first convolution, and {type(network).__name__} has none: choose another network"
+            f"ARM widens the one convolution that sees the images, and {type(network).__name__} has no such: choose "
+            "another network"
         )
-    channels = first.in_channels
     first.weight = nn.Parameter(torch.cat([first.weight, first.weight[:, :1]], 1).detach())
     first.in_channels = channels + 1
     return channels

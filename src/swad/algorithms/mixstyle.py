@@ -59,11 +59,11 @@ class MixStyle(ERM):
     def __init__(self, predictor: nn.Module, hyperparameters: _hyper.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
         self._now = Now()
-        stages = networks.stages(self.predictor)[:STAGES]
+        stages, channels = networks.stages(self.predictor)[:STAGES], networks.channels(self.predictor)
         self.n_stages = len(stages)
         # Before anyone compiles the network: hooks that come later are not seen.
         for k, stage in enumerate(stages):
-            stage.register_forward_hook(Mix(self._now, k, self.predictor))
+            stage.register_forward_hook(Mix(self._now, k, self.predictor, channels[k]))
 
     def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """For every stage: whether, and for every image with whom and how far."""
@@ -112,25 +112,41 @@ class Now:
 class Mix:
     """The hook after one stage."""
 
-    def __init__(self, now: Now, stage: int, network: nn.Module) -> None:
-        self.now, self.stage = now, stage
+    def __init__(self, now: Now, stage: int, network: nn.Module, channels: int) -> None:
+        self.now, self.stage, self.channels = now, stage, channels
         self.prefix: int = getattr(network, "num_prefix_tokens", 0)
-        self.channels_last = getattr(network, "output_fmt", "NCHW") == "NHWC"
+        self.network, self.layout = type(network).__name__, getattr(network, "output_fmt", "NCHW")
 
     def __call__(self, module: nn.Module, inputs: object, maps: Tensor) -> Tensor:
         """The map after the stage, mixed where the step under way says so."""
         if self.now.noise is None:
             return maps
+        places = self._places(maps)
         if maps.ndim == 3 and self.prefix:
-            return torch.cat([maps[:, : self.prefix], self._mixed(maps[:, self.prefix :])], 1)
-        return self._mixed(maps)
+            return torch.cat([maps[:, : self.prefix], self._mixed(maps[:, self.prefix :], places)], 1)
+        return self._mixed(maps, places)
 
-    def _mixed(self, maps: Tensor) -> Tensor:
+    def _places(self, maps: object) -> tuple[int, ...]:
+        """The axes of a map that are places: all but images and channels, which networks put first or last."""
+        if isinstance(maps, Tensor) and maps.ndim == 3 and maps.shape[-1] == self.channels:
+            return (1,)
+        if isinstance(maps, Tensor) and maps.ndim == 4:
+            first, last = maps.shape[1] == self.channels, maps.shape[-1] == self.channels
+            if first and last:  # as many columns as channels: what timm says of the network decides
+                first = self.layout == "NCHW"
+            if first or last:
+                return (2, 3) if first else (1, 2)
+        what = f"shape {tuple(maps.shape)}" if isinstance(maps, Tensor) else f"a {type(maps).__name__}"
+        raise networks.NetworkError(
+            f"MixStyle needs maps with {self.channels} channels first or last after stage {self.stage + 1} of "
+            f"{self.network}, got {what}: choose another network"
+        )
+
+    def _mixed(self, maps: Tensor, places: tuple[int, ...]) -> Tensor:
         noise, gather, mine = self.now.noise, self.now.gather, self.now.mine
         assert noise is not None
         assert gather is not None
         assert mine is not None
-        places = (1,) if maps.ndim == 3 else (1, 2) if self.channels_last else (2, 3)
         with torch.autocast(maps.device.type, enabled=False):
             full = maps.float()
             with torch.no_grad():
