@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from swad import augment
-from swad.batches import Normalise, TrainBatches
-from swad.cached_batches import AHEAD, CachedBatches
-from swad.domains import ArrayDomain, Dataset, Pixels, hold_out
+from swad.batches import Normalise, TrainBatches, eval_transform
+from swad.cached_batches import AHEAD, CachedBatches, evaluation_bytes
+from swad.domains import ArrayDomain, Dataset, FileDomain, Pixels, hold_out
 from swad.image_cache import open_cache
 
 PIXELS = Pixels(size=16)
@@ -66,6 +67,25 @@ def test_without_augmentation_they_are_the_evaluation_transform(monkeypatch):
         torch.from_numpy(images).permute(0, 3, 1, 2).float(), (16, 16), mode="bilinear", antialias=True
     )
     torch.testing.assert_close(batch.images, Normalise(PIXELS)(resized), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "mean", "most"), [(227, 227, 0.2, 1), (375, 500, 1.0, 8), (1500, 2000, 5.9, 34)]
+)
+def test_evaluation_is_as_far_from_pillows_resize_as_the_documentation_says(height, width, mean, most, tmp_path):
+    """Large images are resized to 256 first: twice in all. Random textures of 12-pixel detail."""
+    draw, folder = np.random.default_rng(1), tmp_path / "a" / "x"
+    folder.mkdir(parents=True)
+    for i in range(2):
+        coarse = draw.integers(0, 255, (height // 12 + 2, width // 12 + 2, 3), np.uint8)
+        Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(folder / f"{i}.bmp")
+    domain = FileDomain("a", np.zeros(2, np.int64), tmp_path, ("a/x/0.bmp", "a/x/1.bmp"))
+    cache = open_cache(Dataset("textures", (domain,), ("x",)), tmp_path / "cache", workers=0)
+    got = evaluation_bytes(cache, "a", np.arange(2), 224, torch.device("cpu")).int()
+    wanted = torch.stack([eval_transform(Pixels())(domain.image(i)) for i in range(2)]).int()
+    error = (got - wanted).abs()
+    assert error.double().mean() == pytest.approx(mean, rel=0.4)
+    assert int(error.max()) == pytest.approx(most, rel=0.25)
 
 
 @pytest.mark.parametrize("views", [1, 2])

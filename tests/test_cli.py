@@ -132,27 +132,88 @@ def test_train_one_target_with_settings_and_averages(tmp_path):
     assert "--no-resume" in swad("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--no-resume", code=1).stderr
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_ctrl_c_leaves_runs_that_go_on(tmp_path, jobs):
+def begin_two_runs(folder: Path, jobs: str) -> subprocess.Popen[str]:
     command = [
         *SWAD, "train", "digits", "-t", "paper", "-t", "board", "--steps", "3000", "--evaluate-every", "10",
-        "-o", str(tmp_path), "--jobs", jobs, "--checkpoint-every", "10",
+        "-o", str(folder), "--jobs", jobs, "--checkpoint-every", "10",
     ]  # fmt: skip
-    process = subprocess.Popen(
+    return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
     )
-    state = tmp_path / "digits" / "erm" / "paper-0" / "checkpoint" / "state.pt"
+
+
+def two_runs_under_way(folder: Path, jobs: str, wait_for: int = 1) -> subprocess.Popen[str]:
+    """Two long trainings, of which so many have left a checkpoint."""
+    process = begin_two_runs(folder, jobs)
     deadline = time.time() + 90
-    while not state.exists():
+    while len(list(folder.rglob("state.pt"))) < wait_for:
         assert process.poll() is None, process.stderr.read()
         assert time.time() < deadline
         time.sleep(0.05)
+    return process
+
+
+def children(process: subprocess.Popen[str]) -> list[Path]:
+    """Of a process: where the system shows them as long as they are there."""
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [Path(f"/proc/{pid}") for pid in found]
+
+
+def wait_until_gone(processes: list[Path]) -> None:
+    deadline = time.time() + 30
+    while any(one.exists() and "\nState:\tZ" not in (one / "status").read_text() for one in processes):
+        assert time.time() < deadline, [one.name for one in processes if one.exists()]
+        time.sleep(0.05)
+
+
+def test_sigterm_reaches_the_runs_side_by_side(tmp_path):
+    process = two_runs_under_way(tmp_path, "2", wait_for=2)
+    under_way = children(process)
+    assert len(under_way) >= 2
+    process.terminate()  # it alone, as `kill` does
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "goes on from step" in errors
+    assert errors.count("\n") == 1
+    wait_until_gone(under_way)
+    assert len(list(tmp_path.rglob("state.pt"))) == 2
+    assert not list(tmp_path.rglob("done.json"))
+
+
+def test_sigterm_while_the_processes_of_runs_load(tmp_path):
+    process = begin_two_runs(tmp_path, "2")
+    deadline = time.time() + 90
+    while len(children(process)) < 3:  # both, and the one that Python keeps beside them
+        assert process.poll() is None, process.stderr.read()
+        assert time.time() < deadline
+        time.sleep(0.02)
+    under_way = children(process)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.count("\n")) == (130, 1), errors
+    assert "begins again when the same run is started again" in errors
+    wait_until_gone(under_way)
+
+
+def test_runs_side_by_side_follow_a_command_that_was_killed(tmp_path):
+    process = two_runs_under_way(tmp_path, "2", wait_for=2)
+    under_way = children(process)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_until_gone(under_way)
+    assert len(list(tmp_path.rglob("state.pt"))) == 2
+    assert not list(tmp_path.rglob("done.json"))
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_leaves_runs_that_go_on(tmp_path, jobs):
+    process = two_runs_under_way(tmp_path, jobs)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "goes on" in errors
     assert "Traceback" not in errors
-    assert list((tmp_path / "digits" / "erm" / "paper-0" / "checkpoint").iterdir())
+    assert list(tmp_path.rglob("state.pt"))
 
 
 def test_bars_in_a_terminal(tmp_path):
@@ -212,6 +273,29 @@ def test_a_folder_of_ones_own_under_its_own_name(here, tmp_path, grown_up_folder
     assert "north+south-0: done" in both
 
 
+def test_all_targets_are_looked_at_before_the_first_is_trained(here, tmp_path, grown_up_folder):
+    options = ["-d", grown_up_folder, "--network", "test_resnet", "--weights", "random", "-o", tmp_path / "runs"]
+    for wrong, words in (("west", "has no domain 'west'; it has east"), ("east+north+south", "fewer than all 3")):
+        assert words in here("train", "folder", *options, "-t", "east", "-t", wrong, code=1).stderr
+        assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_given_twice_is_trained_once_and_what_is_skipped_is_said(here, tmp_path, grown_up_folder):
+    (grown_up_folder / "east" / "cat" / "x.gif").touch()
+    options = ["-d", grown_up_folder, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]
+    options += ["--steps", "1", "-o", tmp_path, "-t", "east", "-t", "east", "--trial", "0,0", "--cache-size", "64"]
+    text = here("train", "folder", *options).stdout
+    assert text.count(": done (") == text.count("done (1 of 1)") == 1
+    assert "1 files are no images by their extension and are not read, e.g. east/cat/x.gif" in text
+    assert "--cache-size: not used" in text
+
+
+def test_a_page_that_cannot_be_written_is_one_line(demo, here, tmp_path):
+    (tmp_path / "file").touch()
+    errors = here("report", demo[0], "-o", tmp_path / "file" / "page.html", code=1).stderr
+    assert re.search(r"cannot write the page .*page\.html: .*; see to it or choose another file \(--output\)", errors)
+
+
 def test_an_oracle_may_choose_a_step_where_the_target_was_measured(here, tmp_path, demo):
     folder, _ = demo
     once = here("report", folder, "--select", "oracle_best_step", "-o", tmp_path / "page.html").stdout
@@ -252,6 +336,8 @@ def test_doctor_tells_versions_and_devices(here):
         (["train", "digits", "--set", "lr"], "--set takes name=number, got 'lr'"),
         (["train", "digits", "--trial", "a"], "whole numbers with commas"),
         (["train", "pacs"], "needs the folder it lies in"),
+        (["train", "digits", "--jobs", "0"], "--jobs must be 1 or more, got 0"),
+        (["train", "digits", "--jobs", "-1"], "--jobs must be 1 or more, got -1"),
         (["train", "digits", "--device", "tpu9"], "device must be"),
         (["train", "folder", "-d", ".", "--network", "small", "-t", "x"], "takes images of 28 to 33 pixels"),
         (["train", "folder"], "(--data)"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from swad.domains import (
     ArrayDomain,
@@ -144,6 +145,44 @@ def test_a_broken_image_is_named(tmp_path):
     path.write_bytes(b"no image at all")
     with pytest.raises(DataError, match=r"cannot decode image .*broken\.jpg"):
         read_image(path)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_sixteen_bits_of_grey_become_eight(tmp_path, suffix):
+    ramp = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)
+    Image.fromarray(ramp).save(tmp_path / f"deep.{suffix}")
+    found = np.asarray(read_image(tmp_path / f"deep.{suffix}"))
+    assert (found == np.arange(256).reshape(16, 16, 1)).all()
+    # As the same picture in colours, which Pillow reads itself.
+    image = Image.new("I;16B", (2, 1))
+    image.putdata([300, 65535])
+    image.save(tmp_path / "big_endian.tif")
+    assert np.asarray(read_image(tmp_path / "big_endian.tif"))[..., 0].tolist() == [[1, 255]]
+
+
+def test_sixteen_bits_that_pillow_widened_become_eight_too(tmp_path, monkeypatch):
+    Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "older.png")
+    wide = Image.fromarray(np.full((2, 2), 51400, np.int32))
+    wide.format = "PNG"
+    monkeypatch.setattr(Image, "open", lambda path: wide)
+    assert (np.asarray(read_image(tmp_path / "older.png")) == 200).all()
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(np.int32, "I"), (np.float32, "F")])
+def test_pixels_without_a_known_white_are_refused(tmp_path, kind, mode):
+    Image.fromarray(np.ones((4, 4), kind)).save(tmp_path / "x.tif")
+    with pytest.raises(DataError, match=rf"x\.tif: its pixels \(mode {mode}\) .* save it with 8 or 16 bits;") as caught:
+        read_image(tmp_path / "x.tif")
+    assert "\n" not in str(caught.value)
+
+
+def test_pixels_are_as_they_lie_in_the_file(tmp_path):
+    """No turning by EXIF, no blending by alpha."""
+    image = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), "RGBA")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "x.png", exif=exif)
+    assert (np.asarray(read_image(tmp_path / "x.png")) == np.asarray(image)[..., :3]).all()
 
 
 def test_domains_and_datasets_do_not_import_torch():

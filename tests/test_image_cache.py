@@ -119,6 +119,37 @@ def test_processes_decode_to_the_same_bytes_and_say_how_far_they_are(tmp_path, f
     assert one == other
 
 
+def test_without_workers_no_process_is_started(tmp_path, folder, monkeypatch):
+    root = make_files(tmp_path / "data", per_domain=BLOCK, sizes=((4, 4),))
+    monkeypatch.setattr(image_cache, "cores", lambda: 2)
+    started = []
+    monkeypatch.setattr(image_cache, "ProcessPoolExecutor", lambda *_, **__: started.append(1))
+    open_cache(read(root), folder, workers=0)
+    assert not started
+    with pytest.raises(AttributeError):  # a pool that is None
+        open_cache(read(root), folder, 2)
+    assert started == [1]
+
+
+def test_large_images_have_small_blocks(root, folder, monkeypatch):
+    monkeypatch.setattr(image_cache, "BLOCK_BYTES", 3 * 20 * 24 * 3)
+    cache = open_cache(read(root), folder)
+    assert (cache.images == twin(read(root))).all()
+    assert len(json.loads((cache.path / INDEX).read_text())["sha256"]) == 4  # of 3, 3, 3 and 1
+    open_cache(read(root), folder, say=never)
+    damaged_data(root, folder)
+    lines: list[str] = []
+    open_cache(read(root), folder, say=lines.append)
+    assert "images 3 to 5 are damaged" in lines[0]
+
+
+def test_the_headers_bar_comes_to_its_end(tmp_path, folder):
+    root = make_files(tmp_path / "data", per_domain=BLOCK, sizes=((4, 4), (5, 4)))
+    seen: list[tuple[str, int, int | None]] = []
+    open_cache(read(root), folder, workers=1, progress=lambda *state: seen.append(state))
+    assert seen[0] == ("reading image headers", 2, 2)  # it need not read the second block
+
+
 def test_a_data_set_in_memory_needs_no_file(folder):
     images = np.random.RandomState(0).randint(0, 256, (6, 8, 8, 2)).astype(np.uint8)
     domains = tuple(ArrayDomain(name, np.zeros(3, np.int64), images[i : i + 3]) for name, i in (("a", 0), ("b", 3)))
@@ -192,6 +223,24 @@ def poor_index(root: Path, folder: Path) -> None:
     (only_cache(folder) / INDEX).write_text(json.dumps({"format": FORMAT}))
 
 
+def change_index(folder: Path, **changes: object) -> None:
+    file = only_cache(folder) / INDEX
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def no_checksums(root: Path, folder: Path) -> None:
+    damaged_data(root, folder)
+    change_index(folder, sha256=[])
+
+
+def few_sizes(root: Path, folder: Path) -> None:
+    change_index(folder, sizes=[[20, 24]] * 3)
+
+
+def other_shape(root: Path, folder: Path) -> None:
+    change_index(folder, shape=[20, 10, 24, 3], sizes=[[20, 24]] * 20)
+
+
 def no_index(root: Path, folder: Path) -> None:
     (only_cache(folder) / INDEX).unlink()
 
@@ -217,6 +266,9 @@ def damaged_data(root: Path, folder: Path) -> None:
         (other_format, f"it has format {FORMAT + 1}, this version reads {FORMAT}"),
         (torn_index, "it cannot be read (JSONDecodeError"),
         (poor_index, "it cannot be read (KeyError: 'shape')"),
+        (no_checksums, "its index does not fit its images (checksums 0, expected 1)"),
+        (few_sizes, "its index does not fit its images (sizes (3, 2), expected (10, 2))"),
+        (other_shape, "(images 20, expected 10; sizes (20, 2), expected (10, 2))"),
         (no_index, "it cannot be read (FileNotFoundError"),
         (short_data, f"{IMAGES} has 1,000 bytes, expected 14,400"),
         (damaged_data, "images 0 to 63 are damaged (checksum)"),
@@ -306,10 +358,12 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(root, folder, monkeypatch):
         assert not [entry for entry in folder.iterdir() if entry.is_dir()]
 
 
-def test_a_file_in_the_way_is_one_line(root, tmp_path):
+def test_a_file_in_the_way_is_one_line(root, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write image cache .* choose another folder"):
-        open_cache(read(root), tmp_path / "file")
+    monkeypatch.setenv("SWAD_CACHE", str(tmp_path / "file"))
+    for given, option in ((tmp_path / "file", "--cache"), (None, "--cache or SWAD_CACHE")):
+        with pytest.raises(DataError, match=rf"cannot write image cache .* choose another folder \({option}\)$"):
+            open_cache(read(root), given)
 
 
 def test_images_that_change_while_they_are_read_are_noticed(root, folder):
@@ -342,7 +396,7 @@ def test_channels_must_agree(root, folder):
 
 
 def test_without_the_gpus_decoder_the_cpu_decodes_and_says_why(root, folder, monkeypatch):
-    monkeypatch.setattr(image_cache, "gpu_decoder_missing", lambda: "there is no GPU")
+    monkeypatch.setattr(image_cache, "gpu_decoder_missing", lambda device: "there is no GPU")
     lines: list[str] = []
     cache = open_cache(read(root), folder, decoder="gpu", say=lines.append)
     assert lines == ["images are decoded on the CPU: there is no GPU"]
@@ -352,20 +406,39 @@ def test_without_the_gpus_decoder_the_cpu_decodes_and_says_why(root, folder, mon
 def test_jpeg_files_go_to_the_gpus_decoder_and_others_do_not(root, folder, monkeypatch):
     asked: list[str] = []
 
-    def decode(paths):
+    def decode(paths, device):
+        assert device == "cuda:1"
         asked.extend(paths)
         return {path: np.full((20, 24, 3), 7, np.uint8) for path in paths if "b/" not in path}
 
-    monkeypatch.setattr(image_cache, "gpu_decoder_missing", lambda: None)
+    monkeypatch.setattr(image_cache, "gpu_decoder_missing", lambda device: None)
     monkeypatch.setattr(image_cache, "_decode_on_gpu", decode)
-    cache = open_cache(read(root), folder, decoder="gpu", say=never)
+    cache = open_cache(read(root), folder, decoder="gpu", device="cuda:1", say=never)
     assert len(asked) == 6
     assert all(path.endswith(".jpg") for path in asked)
     assert (cache.images[[0, 2, 4]] == 7).all()
     expected = twin(read(root))
     assert (cache.images[[1, 3, *range(5, 10)]] == expected[[1, 3, *range(5, 10)]]).all()
-    assert "decoded on the GPU" in cache.describe()
+    for said in (cache, open_cache(read(root), folder, decoder="gpu", device="cuda:1", say=never)):
+        assert "decoded on the GPU, a level of 255 from the CPU's on average and dozens at some" in said.describe()
+        assert "; 3 JPEG files were beyond it and are the CPU's" in said.describe()
     assert cache.path != open_cache(read(root), folder).path
+
+
+def test_files_beyond_the_gpus_decoder_leave_the_others_to_it(root, monkeypatch):
+    import torch
+    import torchvision
+
+    def decode(data, mode, device):
+        assert device == "cuda:1"
+        if any(len(one) < 10 for one in data):
+            raise RuntimeError("nvjpeg: not supported")
+        return [torch.full((3, 2, 2), 7, dtype=torch.uint8) for _ in data]
+
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", decode)
+    paths = [str(root / "a" / name) for name in ("000.jpg", "002.jpg", "004.jpg")]
+    Path(paths[1]).write_bytes(b"strange")
+    assert sorted(image_cache._decode_on_gpu(paths, "cuda:1")) == [paths[0], paths[2]]
 
 
 def test_the_gpus_pixels_are_the_cpus_within_levels(root, folder):

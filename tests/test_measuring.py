@@ -19,11 +19,11 @@ from swad.resident_evaluation import ResidentEvaluation
 
 
 @pytest.mark.parametrize(
-    ("room", "keeps"), [(0, [False, False]), (10 * 3 * 8 * 8, [True, False]), (80 * 3 * 8 * 8, [True, True])]
+    ("room", "keeps"), [(0, [False, False]), (10, [True, False]), (80, [True, False]), (90, [True, True])]
 )
-def test_images_are_kept_for_later_passes_only_where_they_fit(room, keeps, monkeypatch):
-    """10 validation images fit into the second room; the target's 80 do not."""
-    monkeypatch.setattr(measuring, "KEEP_AT_MOST", room)
+def test_images_are_kept_for_later_passes_only_where_they_fit_together(room, keeps, monkeypatch):
+    """10 validation images fit into the second room; the target's 80 do so only beside them."""
+    monkeypatch.setattr(measuring, "KEEP_AT_MOST", room * 3 * 8 * 8)
     images = np.zeros((50, 8, 8, 3), np.uint8)
     domains = (ArrayDomain("a", np.arange(50) % 2, images), ArrayDomain("far", np.arange(100) % 2, images.repeat(2, 0)))
     dataset = Dataset("blank", domains, ("x", "y"), Pixels(size=8))

@@ -239,6 +239,17 @@ def test_ctrl_c_leaves_a_run_to_go_on_with(tmp_path, whole, number):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_second_sigterm_does_not_cost_the_checkpoint(tmp_path):
+    """Who ends all processes of a job sends one, and the process that started this one passes on its own."""
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="from step 6 "):
+        train(short(tmp_path / "run", checkpoint_every=None), progress=Watch({6: twice}))
+
+
 def test_ctrl_c_that_a_package_swallows_while_it_loads(tmp_path, monkeypatch):
     def broken(*args, **options):
         with contextlib.suppress(KeyboardInterrupt):
@@ -707,6 +718,9 @@ def test_a_run_goes_on_as_it_began_where_the_defaults_are_others(tmp_path, monke
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     begun = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cuda").resolved()
     (tmp_path / "config.json").write_text(json.dumps(begun.to_json()))
+    failed = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu").resolved()
+    assert (failed.images, failed.precision) == ("exact", "fp32"), "a run that measured nothing hands nothing on"
+    (tmp_path / "records.jsonl").write_text("{}\n")
     here = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu").resolved()
     assert (here.images, here.precision) == ("fast", "bf16")
     assert not here.differences(begun.to_json())
@@ -725,6 +739,29 @@ def test_ones_own_folder_is_counted_before_it_is_decoded_unasked(tmp_path, monke
     assert config.resolved().images == "fast"
     monkeypatch.setattr(config_module, "LARGEST_USUAL_CACHE", 2 * 256 * 256 * 3)
     assert config.resolved().images == "exact"
+
+
+def test_what_settings_come_to_unasked_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    net = RunConfig("DomainNet", "clipart", tmp_path, data=tmp_path, device="cuda")
+    assert net.remarks() == [
+        "images are read file by file (exact): decoded they may take 115 GB, and no more than 32 are made unasked; "
+        "--images fast makes them"
+    ]
+    assert not dataclasses.replace(net, images="exact").remarks()
+    assert not dataclasses.replace(net, images="fast", cache_size=64).remarks()
+    pacs = RunConfig("PACS", "photo", tmp_path, data=tmp_path)
+    assert not pacs.remarks()
+    unused = dataclasses.replace(pacs, cache_size=64, decoder="gpu").remarks()
+    kept = "not used, since no decoded images are kept (exact); --images fast keeps them"
+    assert unused == [f"--cache-size, --decoder: {kept}"]
+
+
+def test_one_domain_must_be_left_to_train_on(tmp_path):
+    targets = ("paper", "board", "clutter", "outline")
+    with pytest.raises(ConfigError, match=r"at least one domain must be left to train on, got 'paper\+board"):
+        RunConfig("digits", targets, tmp_path).resolved()
 
 
 def test_defaults_come_from_the_data_set(tmp_path):

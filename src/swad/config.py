@@ -214,7 +214,8 @@ class RunConfig:
         filled: dict[str, Any] = {
             name: getattr(defaults, name)
             for name in ("lr", "batch_size")
-            if getattr(own, name) == getattr(usual, name)  # a method that wants another has its reasons
+            # A method that wants another has its reasons, which DomainBed does not hear where images are small.
+            if benchmark.pixels.small or getattr(own, name) == getattr(usual, name)
         } | dict(self.hyperparameters)
         begun = self._begun()  # a run goes on as it began, also on a machine whose defaults are others
         network = self.network or (SMALL if benchmark.pixels.small else DEFAULT)
@@ -233,6 +234,27 @@ class RunConfig:
         )
         seed = complete.seed if complete.seed is not None else complete._derived_seed()
         return dataclasses.replace(complete, seed=seed)
+
+    def remarks(self) -> list[str]:
+        """What `resolved` makes of these settings that whoever gave them may not expect, one line each."""
+        complete, benchmark = self.resolved(), datasets.get(self.dataset)
+        if complete.images == "fast":
+            return []
+        found = []
+        on_gpu = self.device.startswith("cuda") and not benchmark.pixels.small
+        if on_gpu and self.images is None and not self._begun():
+            size, most = self._cache_bytes(benchmark) / 1e9, LARGEST_USUAL_CACHE / 1e9
+            found.append(
+                f"images are read file by file (exact): decoded they may take {size:,.0f} GB, and no more than "
+                f"{most:,.0f} are made unasked; --images fast makes them"
+            )
+        given = {"--cache": self.cache, "--cache-size": self.cache_size, "--decoder": self.decoder == "gpu"}
+        if unused := [name for name, value in given.items() if value]:
+            found.append(
+                f"{', '.join(unused)}: not used, since no decoded images are kept (exact); "
+                + ("they are small" if benchmark.pixels.small else "--images fast keeps them")
+            )
+        return found
 
     def problems(self) -> list[str]:
         """Everything wrong with the settings that can be known without reading data, one sentence each."""
@@ -273,6 +295,8 @@ class RunConfig:
         if benchmark is not None and benchmark.domains:
             unknown = [name for name in self.targets if name not in benchmark.domains]
             require(not unknown, f"the target must be one of {', '.join(benchmark.domains)}", ", ".join(unknown))
+            left = set(benchmark.domains) - set(self.targets)
+            require(bool(left), "at least one domain must be left to train on", "+".join(self.targets))
         if benchmark is not None:
             unknown = sorted(set(self.dataset_options) - set(benchmark.options))
             takes = ", ".join(sorted(benchmark.options)) or "none"
@@ -337,7 +361,11 @@ class RunConfig:
         return []
 
     def _begun(self) -> dict[str, Any]:
-        """The settings of a run in the output folder; none where there is none."""
+        """The settings of a run in the output folder; none where there is none, or one that measured nothing."""
+        from swad.run_folder import begun
+
+        if not begun(self.output):
+            return {}
         try:
             there = json.loads((self.output / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -351,9 +379,12 @@ class RunConfig:
             return self.images or begun  # type: ignore[return-value]
         if not self.device.startswith("cuda"):
             return "exact"
+        return "fast" if self._cache_bytes(benchmark) <= LARGEST_USUAL_CACHE else "exact"
+
+    def _cache_bytes(self, benchmark: datasets.Benchmark) -> int:
         n = benchmark.total if benchmark.total is not None else _count_files(self.data)
         side = self.cache_size or LARGEST_KEPT
-        return "fast" if n * side * side * 3 <= LARGEST_USUAL_CACHE else "exact"
+        return n * side * side * 3
 
     def _usual_precision(self, benchmark: datasets.Benchmark) -> Literal["fp32", "bf16"]:
         import torch

@@ -97,16 +97,33 @@ class ArrayDomain:
 
 
 def read_image(path: Path) -> Image.Image:
-    """Decode an image file completely, as RGB; a file that cannot be decoded is named."""
+    """Decode an image file completely, as RGB of 8 bits; a file that cannot be decoded is named.
+
+    The pixels are as they lie in the file: an EXIF orientation is not applied, and alpha is dropped.
+    """
     from PIL import Image
 
     try:
         with Image.open(path) as image:
-            return image.convert("RGB")
+            return _eight_bits(image).convert("RGB")
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"cannot decode image {path}: {reason}; replace it, or remove it before training") from error
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Deep grey images by their upper eight bits, as Pillow reads deep colours; it would cut grey ones off at 255."""
+    from PIL import Image
+
+    # Pillow widens the 16 bits of PGM files to 32; older versions those of PNG files too.
+    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if sixteen:
+        bits = getattr(image, "tag_v2", {}).get(258, (16,))[0]  # of a TIFF file, which may have twelve
+        return Image.fromarray((np.asarray(image).astype(np.uint32) >> (bits - 8)).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels (mode {image.mode}) have no known white; save it with 8 or 16 bits")
+    return image
 
 
 @dataclass(frozen=True)
@@ -143,6 +160,8 @@ class Dataset:
     classes: tuple[str, ...]
     pixels: Pixels = field(default_factory=Pixels)
     defaults: Defaults = field(default_factory=Defaults)
+    notes: tuple[str, ...] = ()
+    """What was found and not read, one line each."""
 
     def __post_init__(self) -> None:
         names = self.domain_names

@@ -32,12 +32,14 @@ import numpy as np
 from swad.datasets._progress import Progress
 from swad.domains import ArrayDomain, ByteArray, DataError, Dataset, FileDomain, IntArray, read_image
 
-FORMAT = 1
+# 2: deep grey images are no longer white, large images have smaller blocks.
+FORMAT = 2
 IMAGES, INDEX = "images.u8", "index.json"
 # The largest images that are kept as they are, and what all others become.
 LARGEST = 256
-# Images decoded, written and summed together.
+# Images decoded, written and summed together: at most so many, and so many bytes of them.
 BLOCK = 64
+BLOCK_BYTES = BLOCK * LARGEST * LARGEST * 3
 
 Say = Callable[[str], None]
 # An image to decode: a path, or the pixels of a domain in memory.
@@ -55,6 +57,8 @@ class ImageCache:
     decoder: str
     path: Path | None
     """Where it lies; None for a data set that is in memory anyway."""
+    beyond_gpu: int = 0
+    """JPEG files that the GPU's decoder could not read and the CPU's did."""
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +80,11 @@ class ImageCache:
         else:
             origin = "in memory" if self.path is None else "as in the files"
             line = f"{height} × {width} {origin}: nothing is changed before augmentation"
-        return line + ("; decoded on the GPU, a level or two from the CPU's" if self.decoder == "gpu" else "")
+        if self.decoder == "gpu":
+            line += "; decoded on the GPU, a level of 255 from the CPU's on average and dozens at some edges"
+        if self.beyond_gpu:
+            line += f"; {self.beyond_gpu:,} JPEG files were beyond it and are the CPU's"
+        return line
 
 
 def open_cache(
@@ -85,6 +93,7 @@ def open_cache(
     size: int | None = None,
     *,
     decoder: str = "cpu",
+    device: str = "cuda",
     workers: int | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
@@ -93,9 +102,10 @@ def open_cache(
 
     ``folder`` is where caches lie (default: ``$SWAD_CACHE``, else ``~/.cache/swad/images``). Images become ``size`` ×
     ``size``; by default they stay as they are if all have one size of at most 256, else they become 256 × 256.
-    ``decoder="gpu"`` decodes JPEG files on the GPU where torchvision can. ``workers`` processes decode (default: one a
-    core). ``say`` is told in one line why a cache is built again, or that another process is being waited for; without
-    it the reason is a warning. Opening reads all bytes once and compares their checksums, on all cores.
+    ``decoder="gpu"`` decodes JPEG files on the GPU ``device`` where torchvision can. ``workers`` processes decode
+    (default: one a core; 0 and 1: this one alone). ``say`` is told in one line why a cache is built again, or that
+    another process is being waited for; without it the reason is a warning. Opening reads all bytes once and compares
+    their checksums, on all cores.
     """
     if size is not None and size < 1:
         raise DataError(f"images are kept at 1 × 1 pixels or more, got size {size}")
@@ -106,7 +116,7 @@ def open_cache(
     if (held := _in_memory(dataset, size)) is not None:
         return held
     say_why = say or (lambda line: warnings.warn(line, stacklevel=3))
-    if decoder == "gpu" and (missing := gpu_decoder_missing()):
+    if decoder == "gpu" and (missing := gpu_decoder_missing(device)):
         say_why(f"images are decoded on the CPU: {missing}")
         decoder = "cpu"
     place = _place(dataset, folder, size, decoder)
@@ -123,10 +133,11 @@ def open_cache(
                 return found
             if found:
                 say_why(f"image cache {place}: {found}; it is built again")
-            _build(place, dataset, size, decoder, workers or _cores(), progress)
+            workers = cores() if workers is None else max(1, workers)
+            _build(place, dataset, size, decoder, device, workers, progress)
             found = _open(place, dataset)
     except OSError as error:
-        raise _explained(error, place) from None
+        raise _explained(error, place, "--cache" if folder is not None else "--cache or SWAD_CACHE") from None
     if isinstance(found, ImageCache):
         return found
     raise DataError(f"image cache {place}, just built: {found or 'it is gone'}; leave the images alone and try again")
@@ -137,8 +148,8 @@ def default_folder() -> Path:
     return Path(os.environ.get("SWAD_CACHE") or Path.home() / ".cache" / "swad" / "images")
 
 
-def gpu_decoder_missing() -> str | None:
-    """Why JPEG files cannot be decoded on the GPU here; None where they can."""
+def gpu_decoder_missing(device: str = "cuda") -> str | None:
+    """Why JPEG files cannot be decoded on a GPU here; None where they can."""
     try:
         import torch
         from torchvision.io import decode_jpeg, encode_jpeg
@@ -147,7 +158,7 @@ def gpu_decoder_missing() -> str | None:
     if not torch.cuda.is_available():
         return "there is no GPU"
     try:
-        decode_jpeg([encode_jpeg(torch.zeros(3, 16, 16, dtype=torch.uint8))], device="cuda")
+        decode_jpeg([encode_jpeg(torch.zeros(3, 16, 16, dtype=torch.uint8))], device=device)
     except Exception as error:  # torchvision built without nvJPEG, or one that does not fit the driver
         return f"torchvision cannot ({' '.join(str(error).split())[:200]})"
     return None
@@ -187,16 +198,20 @@ def _open(place: Path, dataset: Dataset) -> ImageCache | str | None:
         index = json.loads((place / INDEX).read_text(encoding="utf-8"))
         if index["format"] != FORMAT:
             return f"it has format {index['format']}, this version reads {FORMAT}"
-        shape, data = tuple(index["shape"]), place / IMAGES
+        shape, data, sums = tuple(index["shape"]), place / IMAGES, index["sha256"]
         if (bytes_there := data.stat().st_size) != int(np.prod(shape)):
             return f"{IMAGES} has {bytes_there:,} bytes, expected {int(np.prod(shape)):,}"
         if change := _change(index["domains"], _fingerprint(dataset)):
             return change
-        if damage := _damage(data, index["sha256"], int(np.prod(shape[1:]))):
+        n, block = sum(map(len, dataset.domains)), _per_block(shape[1:])
+        sizes = np.array(index["sizes"], np.int64)
+        held = {"images": (shape[0], n), "sizes": (sizes.shape, (n, 2)), "checksums": (len(sums), -(-n // block))}
+        if wrong := [f"{what} {got}, expected {due}" for what, (got, due) in held.items() if got != due]:
+            return f"its index does not fit its images ({'; '.join(wrong)})"
+        if damage := _damage(data, sums, int(np.prod(shape[1:])), block):
             return damage
         images = np.memmap(data, np.uint8, "r", shape=shape)
-        sizes = np.array(index["sizes"], np.int64).reshape(-1, 2)
-        return ImageCache(images, sizes, _starts(dataset), index["decoder"], place)
+        return ImageCache(images, sizes, _starts(dataset), index["decoder"], place, int(index["beyond_gpu"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"it cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
 
@@ -238,20 +253,28 @@ def _change(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str | None
     return None
 
 
-def _damage(data: Path, sums: Sequence[str], row: int) -> str | None:
+def _damage(data: Path, sums: Sequence[str], row: int, block: int) -> str | None:
     """The first block whose checksum is not what it was."""
-    block = BLOCK * row
 
     def intact(i: int) -> bool:
         with data.open("rb") as file:
-            file.seek(i * block)
-            return hashlib.sha256(file.read(block)).hexdigest() == sums[i]
+            file.seek(i * block * row)
+            return hashlib.sha256(file.read(block * row)).hexdigest() == sums[i]
 
-    with ThreadPoolExecutor(_cores()) as pool:  # hashing lets go of the interpreter
+    with ThreadPoolExecutor(cores()) as pool:  # hashing lets go of the interpreter
         for i, good in enumerate(pool.map(intact, range(len(sums)))):
             if not good:
-                return f"images {i * BLOCK:,} to {(i + 1) * BLOCK - 1:,} are damaged (checksum)"
+                return f"images {i * block:,} to {(i + 1) * block - 1:,} are damaged (checksum)"
     return None
+
+
+def _per_block(shape: Sequence[int]) -> int:
+    """Images of this shape in a block.
+
+    >>> _per_block((227, 227, 3)), _per_block((1024, 1024, 3)), _per_block((4096, 4096, 3))
+    (64, 4, 1)
+    """
+    return max(1, min(BLOCK, BLOCK_BYTES // int(np.prod(shape))))
 
 
 def _starts(dataset: Dataset) -> dict[str, int]:
@@ -297,6 +320,14 @@ def _locked(place: Path, exclusive: bool, say: Say | None) -> Iterator[None]:
 # --- building -------------------------------------------------------------------------------------------------
 
 
+class _Written(NamedTuple):
+    """What became of a block: sizes before, the checksum of what was written, JPEG files the GPU could not decode."""
+
+    sizes: list[tuple[int, int]]
+    checksum: str
+    beyond_gpu: int
+
+
 class _Block(NamedTuple):
     """Work for one worker: decode these images and write them from this row on."""
 
@@ -304,11 +335,18 @@ class _Block(NamedTuple):
     start: int
     sources: Sequence[Source]
     shape: tuple[int, ...]
-    decoder: str
+    gpu: str | None
+    """The device that decodes JPEG files; None where the CPU does."""
 
 
 def _build(
-    place: Path, dataset: Dataset, size: int | None, decoder: str, workers: int, progress: Progress | None
+    place: Path,
+    dataset: Dataset,
+    size: int | None,
+    decoder: str,
+    device: str,
+    workers: int,
+    progress: Progress | None,
 ) -> None:
     """Make the cache beside its place and move it there, whole; on an error nothing is left."""
     for left in _leftovers(place):
@@ -319,24 +357,28 @@ def _build(
         # Before reading: what changes while it is read is noticed when the cache is opened.
         domains = _fingerprint(dataset)
         sources = _sources(dataset)
-        blocks = [sources[i : i + BLOCK] for i in range(0, len(sources), BLOCK)]
-        with _pool(1 if decoder == "gpu" else min(workers, len(blocks))) as pool:
-            height, width = (size, size) if size is not None else _common_size(pool, blocks, progress)
+        on_gpu = device if decoder == "gpu" else None
+        with _pool(1 if on_gpu else min(workers, -(-len(sources) // BLOCK))) as pool:
+            height, width = (size, size) if size is not None else _common_size(pool, _cut(sources, BLOCK), progress)
             shape = (height, width, _channels(dataset))
             data = partial / IMAGES
             _allocate(data, len(sources) * int(np.prod(shape)))
-            tasks = [_Block(str(data), i * BLOCK, block, shape, decoder) for i, block in enumerate(blocks)]
+            n = _per_block(shape)
+            tasks = [_Block(str(data), i * n, block, shape, on_gpu) for i, block in enumerate(_cut(sources, n))]
             sizes: list[tuple[int, int]] = []
             sums: list[str] = []
-            for found, checksum in pool.map(_write_block, tasks):
-                sizes += found
-                sums.append(checksum)
+            beyond_gpu = 0
+            for written in pool.map(_write_block, tasks):
+                sizes += written.sizes
+                sums.append(written.checksum)
+                beyond_gpu += written.beyond_gpu
                 if progress:
                     progress("decoding images", len(sizes), len(sources))
         index = {
             "format": FORMAT,
             "dataset": dataset.name,
             "decoder": decoder,
+            "beyond_gpu": beyond_gpu,
             "shape": [len(sources), *shape],
             "domains": domains,
             "sizes": sizes,
@@ -365,6 +407,10 @@ def _sources(dataset: Dataset) -> list[Source]:
         elif isinstance(domain, ArrayDomain):
             sources += list(domain.images)
     return sources
+
+
+def _cut(sources: list[Source], n: int) -> list[list[Source]]:
+    return [sources[i : i + n] for i in range(0, len(sources), n)]
 
 
 def _channels(dataset: Dataset) -> int:
@@ -412,9 +458,10 @@ def _common_size(pool: Executor, blocks: list[list[Source]], progress: Progress 
     seen: set[tuple[int, int]] = set()
     for i, found in enumerate(pool.map(_header_sizes, blocks)):
         seen |= found
+        settled = len(seen) > 1 or max(max(seen)) > LARGEST
         if progress:
-            progress("reading image headers", i + 1, len(blocks))
-        if len(seen) > 1 or max(max(seen)) > LARGEST:
+            progress("reading image headers", len(blocks) if settled else i + 1, len(blocks))
+        if settled:
             return LARGEST, LARGEST
     return seen.pop()
 
@@ -435,11 +482,13 @@ def _header_sizes(sources: Sequence[Source]) -> set[tuple[int, int]]:
     return seen
 
 
-def _write_block(block: _Block) -> tuple[list[tuple[int, int]], str]:
-    """Decode a block's images and write them; their sizes, and the checksum of what was written."""
+def _write_block(block: _Block) -> _Written:
+    """Decode a block's images and write them."""
+    jpegs = [source for source in block.sources if isinstance(source, str) and _is_jpeg(source)] if block.gpu else []
+    on_gpu = _decode_on_gpu(jpegs, block.gpu) if block.gpu else {}
     pixels = np.empty((len(block.sources), *block.shape), np.uint8)
     sizes: list[tuple[int, int]] = []
-    for i, image in enumerate(_decoded(block.sources, block.decoder)):
+    for i, image in enumerate(_decoded(block.sources, on_gpu)):
         sizes.append((image.shape[0], image.shape[1]))
         pixels[i] = _fitted(image, block.shape[0], block.shape[1])
     # Written, not mapped: a full disk is then an error and no signal.
@@ -451,11 +500,10 @@ def _write_block(block: _Block) -> tuple[list[tuple[int, int]], str]:
             left, offset = left[written:], offset + written
     finally:
         os.close(fd)
-    return sizes, hashlib.sha256(pixels.data).hexdigest()
+    return _Written(sizes, hashlib.sha256(pixels.data).hexdigest(), len(jpegs) - len(on_gpu))
 
 
-def _decoded(sources: Sequence[Source], decoder: str) -> Iterator[ByteArray]:
-    on_gpu = _decode_on_gpu([s for s in sources if _is_jpeg(s)]) if decoder == "gpu" else {}
+def _decoded(sources: Sequence[Source], on_gpu: Mapping[str, ByteArray]) -> Iterator[ByteArray]:
     for source in sources:
         if not isinstance(source, str):
             yield source
@@ -465,21 +513,22 @@ def _decoded(sources: Sequence[Source], decoder: str) -> Iterator[ByteArray]:
             yield np.asarray(read_image(Path(source)))
 
 
-def _is_jpeg(source: Source) -> bool:
-    return isinstance(source, str) and source.lower().endswith((".jpg", ".jpeg"))
+def _is_jpeg(path: str) -> bool:
+    return path.lower().endswith((".jpg", ".jpeg"))
 
 
-def _decode_on_gpu(paths: Sequence[Any]) -> dict[str, ByteArray]:
-    """JPEG files decoded together; none where one of them is beyond the GPU's decoder, which does not say which."""
+def _decode_on_gpu(paths: Sequence[str], device: str) -> dict[str, ByteArray]:
+    """JPEG files decoded together; one by one where some are beyond the GPU's decoder, which does not say which."""
     if not paths:
         return {}
     from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
     try:
-        images = decode_jpeg([read_file(path) for path in paths], mode=ImageReadMode.RGB, device="cuda")
+        images = decode_jpeg([read_file(path) for path in paths], mode=ImageReadMode.RGB, device=device)
         return {path: image.permute(1, 2, 0).cpu().numpy() for path, image in zip(paths, images, strict=True)}
     except (RuntimeError, OSError):
-        return {}
+        alone = [_decode_on_gpu([path], device) for path in paths] if len(paths) > 1 else []
+        return {path: image for found in alone for path, image in found.items()}
 
 
 def _fitted(image: ByteArray, height: int, width: int) -> ByteArray:
@@ -510,15 +559,16 @@ def _force_to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _cores() -> int:
+def cores() -> int:
+    """The cores this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
         return os.cpu_count() or 1
 
 
-def _explained(error: OSError, place: Path) -> DataError:
+def _explained(error: OSError, place: Path, option: str) -> DataError:
     reason = (error.strerror or str(error)).lower()
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     remedy = "make room there" if full else "see to it"
-    return DataError(f"cannot write image cache {place}: {reason}; {remedy} or choose another folder (SWAD_CACHE)")
+    return DataError(f"cannot write image cache {place}: {reason}; {remedy} or choose another folder ({option})")

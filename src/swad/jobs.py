@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -33,10 +34,13 @@ def train_all(configs: Sequence[RunConfig], jobs: int | None = 1) -> list[RunRes
     from swad.run import train
     from swad.run_folder import outcome
 
+    remarks = [line for config in configs for line in config.remarks()]
     configs = [config.resolved() for config in configs]  # all faults of all runs before the first step of any
     console = Console(stderr=True)
     show = Bars(len(configs), console) if console.is_terminal else Show(len(configs))
     with show:
+        for line in remarks if os.environ.get("RANK", "0") == "0" else []:
+            show.note(line)
         rest = [config for config in configs if outcome(config) is None]
         finds_out = jobs is None and all(config.device.startswith("cuda") for config in rest)
         most = len(rest) if finds_out else min(jobs or 1, len(rest))
@@ -60,16 +64,13 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pac
     tasks, events = context.Queue(), context.Queue()  # a simple queue would be full, and wait, after some eighty runs
     for task in (*configs, *[None] * jobs):
         tasks.put(task)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
     workers: list[Any] = []
 
     def add_worker() -> None:
-        workers.append(context.Process(target=_work, args=(tasks, events, threads)))
+        workers.append(context.Process(target=_work, args=(tasks, events, _threads(jobs))))
         with _deaf():
             workers[-1].start()
 
-    for _ in range(jobs if pace is None else 1):
-        add_worker()
     trouble: BaseException | None = None
     stops: list[tuple[int, str]] = []
 
@@ -80,27 +81,35 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pac
         for _ in range(jobs):
             tasks.put(None)
 
-    while any(worker.is_alive() for worker in workers) or not events.empty():
-        try:
-            kind, arguments = events.get(timeout=0.2)
-        except queue.Empty:
-            continue
-        except KeyboardInterrupt:
-            # The terminal sent it to every process: those that train leave a checkpoint and say so.
-            stops.append((0, str(configs[0].output)))
-            begin_nothing_new()
-            continue
-        if kind == "trouble":
-            what, text, more = arguments
-            if what == "stop":
-                stops.append((more, text))
+    with _passing_on(workers) as told:
+        for _ in range(jobs if pace is None else 1):
+            add_worker()
+        while any(worker.is_alive() for worker in workers) or not events.empty():
+            try:
+                if told.is_set():
+                    told.clear()
+                    raise KeyboardInterrupt
+                kind, arguments = events.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            except KeyboardInterrupt:
+                # Every process has it, from the terminal or from here: those that train leave a checkpoint and say so.
+                stops.append((0, str(configs[0].output)))
+                begin_nothing_new()
+                continue
+            if kind == "trouble":
+                what, text, more = arguments
+                if what == "stop":
+                    stops.append((more, text))
+                else:
+                    trouble = trouble or _trouble(text, more)
+                begin_nothing_new()  # what is under way comes to its end
             else:
-                trouble = trouble or _trouble(text, more)
-            begin_nothing_new()  # what is under way comes to its end
-        else:
-            getattr(show, kind)(*arguments)
-            if pace is not None:
-                _follow(pace, kind, arguments, add_worker, show)
+                getattr(show, kind)(*arguments)
+                if pace is not None and not stops:
+                    _follow(pace, kind, arguments, add_worker, show, configs[0].device)
+        if told.is_set():  # and all were gone before it was looked at
+            stops.append((0, str(configs[0].output)))
     if stops and trouble is None:
         step, folder = max(stops)  # of those that were under way, the one that got furthest
         trouble = Interrupted(Path(folder), step)
@@ -110,13 +119,22 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pac
         raise trouble
 
 
-def _follow(pace: Pace, kind: str, arguments: tuple[Any, ...], add_worker: Callable[[], None], show: Show) -> None:
+def _threads(jobs: int) -> int:
+    """One run's share of the cores."""
+    from swad.image_cache import cores
+
+    return max(1, cores() // jobs)
+
+
+def _follow(
+    pace: Pace, kind: str, arguments: tuple[Any, ...], add_worker: Callable[[], None], show: Show, device: str
+) -> None:
     now, known = time.monotonic(), len(pace.rates)
     if kind in ("move", "evaluated"):
         pace.moved(arguments[0], arguments[1], now)
     elif kind == "end":
         pace.ended(arguments[0])
-    if pace.runs < pace.limit and not _another_fits(pace.runs):
+    if pace.runs < pace.limit and not _another_fits(pace.runs, device):
         pace.limit = pace.runs
     if pace.wants_more(now):
         add_worker()
@@ -124,12 +142,33 @@ def _follow(pace: Pace, kind: str, arguments: tuple[Any, ...], add_worker: Calla
         show.note(pace.describe())
 
 
-def _another_fits(runs: int) -> bool:
-    """Whether the GPU has room for one more of what it holds."""
+def _another_fits(runs: int, device: str) -> bool:
+    """Whether a GPU has room for one more of what it holds."""
     import torch
 
-    free, total = torch.cuda.mem_get_info()
+    free, total = torch.cuda.mem_get_info(device)
     return free > 1.2 * (total - free) / runs
+
+
+@contextmanager
+def _passing_on(workers: Sequence[Any]) -> Iterator[threading.Event]:
+    """Pass SIGTERM on to the processes started here, who would never hear of it; the event says that it came."""
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.set()
+        for worker in workers:
+            if worker.pid is not None and worker.exitcode is None:
+                worker.terminate()
+
+    before = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 @contextmanager
@@ -152,23 +191,43 @@ def _work(tasks: Any, events: Any, threads: int) -> None:
     from swad.run import Interrupted, train
 
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, _stop_once)  # until here, while packages load, it ends the process
+    _follow_parent(events)
 
     class Sender:
         def __getattr__(self, kind: str) -> Any:
             return lambda *arguments: events.put((kind, arguments))
 
     sender: Any = Sender()
-    while (config := tasks.get()) is not None:
-        try:
-            train(config, progress=Watcher(config.name, sender))
-        except Interrupted as stop:
-            events.put(("trouble", ("stop", str(stop.folder), stop.step)))
-            return
-        except (ValueError, OSError, RuntimeError) as error:
-            events.put(("trouble", ("error", f"{config.name}: {error}", traceback.format_exc())))
-        except KeyboardInterrupt:
-            events.put(("trouble", ("stop", str(config.output), 0)))
-            return
+    try:
+        while (config := tasks.get()) is not None:
+            try:
+                train(config, progress=Watcher(config.name, sender))
+            except Interrupted as stop:
+                events.put(("trouble", ("stop", str(stop.folder), stop.step)))
+                return
+            except (ValueError, OSError, RuntimeError) as error:
+                events.put(("trouble", ("error", f"{config.name}: {error}", traceback.format_exc())))
+    except KeyboardInterrupt:  # between two runs, or while one begins
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _stop_once(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _follow_parent(events: Any) -> None:
+    """Stop when the parent is gone: killed, it cannot say so. Nobody reads the events then, so they are not kept."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        events.cancel_join_thread()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _trouble(text: str, trace: str) -> BaseException:

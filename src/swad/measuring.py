@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -19,8 +19,9 @@ from swad.resident_evaluation import ResidentEvaluation
 from swad.training import Training
 
 KEEP_AT_MOST = 2 * 2**30
-"""Bytes of decoded images that a run holds in host memory for later passes: those of validation, so that only the first
-evaluation decodes them, and from the image cache the target's. On a GPU it may be a quarter of what is free there."""
+"""Bytes of decoded images that a run holds in host memory for later passes, all together: those of validation, so that
+only the first evaluation decodes them, and from the image cache the others'. On a GPU it may be a quarter of what is
+free there."""
 
 Scores = dict[str, dict[str, Score]]
 """By domain, then by split."""
@@ -42,15 +43,20 @@ class Measurer:
         self._config, self._team, self._autocast, self._cache = config, team, training.autocast, cache
         self._sources, self._live = sources, training.predictor
         self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
-        keep = self._fits(sources.validation)
-        self.full = self._batches(sources.validation, augmented=config.augment_validation)
+        self._room = _room(team.device)
         n = config.validation_subsample
-        self.validation = self._batches(sources.validation, n, config.augment_validation) if n else self.full
+        kept = self._keeps(sources.validation, n)
+        self.validation = self._batches(sources.validation, kept, n, config.augment_validation)
+        self.full = self.validation
+        if n:
+            keep = self._keeps(sources.validation)
+            self.full = self._batches(sources.validation, keep, augmented=config.augment_validation)
         self.checks = bool(n) and config.subsample_check
         # In a graph only where steps are: a graph pays where starting kernels takes longer than running them.
-        self._captured = training.engine.kind != EAGER and keep and self._group is None
+        self._captured = training.engine.kind != EAGER and kept and self._group is None
         self._resident: ResidentEvaluation | None = None
         self._target: dict[str, dict[str, EvalBatches]] | None = None
+        self._tests: dict[str, EvalBatches] | None = None
 
     def sources(self, model: nn.Module, full: bool = False) -> dict[str, Score]:
         """Scores of every source's validation images: the stated subsample, or all of them."""
@@ -66,7 +72,7 @@ class Measurer:
             parts = {"in": target.inside, "out": target.outside, "test": target.test}
             self._target = {name: {} for name in target.names}
             for split, some in parts.items():
-                for name, batches in self._batches(some).items():
+                for name, batches in self._batches(some, self._keeps(some)).items():
                     self._target[name][split] = batches
         scores: Scores = {}
         for name, splits in self._target.items():
@@ -78,18 +84,30 @@ class Measurer:
     def everything(self, model: nn.Module, target: Target) -> Scores:
         """Scores of weights that are to be reported: sources' validation and test images, and the target."""
         scores: Scores = {name: {"out": score} for name, score in self.sources(model, full=True).items()}
-        tests = evaluate_all(model, self._batches(self._sources.test), self._team, self._autocast)
+        if self._tests is None:
+            self._tests = self._batches(self._sources.test, self._keeps(self._sources.test))
+        tests = evaluate_all(model, self._tests, self._team, self._autocast)
         for name, score in tests.items():
             scores[name]["test"] = score
         return {**scores, **self.target(model, target)}
 
-    def _fits(self, parts: Iterable[Part]) -> bool:
-        """Whether there is room to hold the images of these parts for later passes."""
+    def _keeps(self, parts: Sequence[Part], n: int | None = None) -> bool:
+        """Whether to hold the images of these parts for later passes; if so, there is less room for others."""
+        if self._cache is None and any(part.split != "validation" for part in parts):
+            return False
         pixels = self._sources.pixels
-        return sum(map(len, parts)) * pixels.channels * pixels.size**2 <= _room(self._team.device)
+        images = sum(len(part) if n is None else min(n, len(part)) for part in parts)
+        need = images * pixels.channels * pixels.size**2
+        self._room = min(self._room, _room(self._team.device))  # what is free on a GPU changes
+        if need > self._room:
+            return False
+        self._room -= need
+        return True
 
-    def _batches(self, parts: Sequence[Part], n: int | None = None, augmented: bool = False) -> dict[str, EvalBatches]:
-        config, team, keep = self._config, self._team, self._fits(parts)
+    def _batches(
+        self, parts: Sequence[Part], keep: bool, n: int | None = None, augmented: bool = False
+    ) -> dict[str, EvalBatches]:
+        config, team = self._config, self._team
         assert config.seed is not None
         # On a CPU large activations cost more in page faults than small batches in calls.
         usual = 16 if team.device.type == "cpu" and not self._sources.pixels.small else 256
@@ -105,7 +123,7 @@ class Measurer:
                 whole=self._group is not None,
                 augment=config.seed if augmented else None,
                 cache=self._cache,
-                keep=keep and (part.split == "validation" or self._cache is not None),
+                keep=keep,
                 workers=config.workers,
                 device=team.device,
             )

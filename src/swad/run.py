@@ -128,6 +128,8 @@ class _Run:
         """Load, train, report."""
         with self.stop.at_once():
             dataset = self._dataset()
+            for note in dataset.notes:
+                self._note(note)
             sources, target = self._held_out(dataset)
             self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
             cache = self._cache(dataset)
@@ -344,7 +346,8 @@ class _Run:
             return None
         progress = self.progress.on_progress if self.progress is not None else None
         cache = open_cache(
-            dataset, config.cache, config.cache_size, decoder=config.decoder, workers=config.workers,
+            dataset, config.cache, config.cache_size, decoder=config.decoder,
+            device=str(self.us.device) if self.us.device.type == "cuda" else "cuda", workers=config.workers,
             progress=progress, say=self._note,
         )  # fmt: skip
         self._note(cache.describe())

@@ -13,8 +13,9 @@ from types import FrameType
 class Stop:
     """Whether someone asked the run to stop.
 
-    The first request is only noted, and acted on after the step. Inside `at_once`, and at the second request, it
-    raises KeyboardInterrupt on the spot.
+    The first request is only noted, and acted on after the step. Inside `at_once`, and at a second Ctrl-C, it raises
+    KeyboardInterrupt on the spot. A second SIGTERM is no impatience: who ends all processes of a job sends one, and
+    the process that started this one passes on its own.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,8 @@ class Stop:
             if number == signal.SIGTERM:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
+            return
+        if self.asked and number == signal.SIGTERM:
             return
         if self.asked or self._at_once:
             self.asked = self.raised = True

@@ -111,9 +111,7 @@ def test_networks_without_one_convolution_for_the_images_are_refused(network):
 def test_defaults_are_domainbeds():
     assert algorithms.get("arm").Hyperparameters().batch_size == 8
     config = RunConfig("digits", "paper", "unused", algorithm="arm").resolved()
-    assert (
-        config.hyperparameters["batch_size"] == 32
-    )  # that of the data set, where images are small
+    assert config.hyperparameters["batch_size"] == 32  # that of the data set, where images are small
     shapes = [tuple(one.weight.shape) for one in make("arm").predictor.context if isinstance(one, nn.Conv2d)]
     assert shapes == [(64, 3, 5, 5), (64, 64, 5, 5), (1, 64, 5, 5)]
 

@@ -3,7 +3,9 @@
 import dataclasses
 import io
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 from small_trees import class_names, make, make_tree, save_image
 
@@ -48,6 +50,14 @@ def test_bad_images_and_wrong_counts_are_named(tmp_path):
     show_check(result, Console(file=out, width=200))
     for words in ("photo/dog/001.png", "domain cartoon has 20", "3 faults", "81 decoded"):
         assert words in out.getvalue()
+
+
+def test_images_that_training_would_refuse_are_named(tmp_path):
+    root = make_tree(tmp_path, ["a", "b"], ["cat"])
+    Image.fromarray(np.ones((4, 4), np.float32)).save(root / "a" / "cat" / "x.tif")
+    (bad,) = check(root).bad
+    assert bad.path.name == "x.tif"
+    assert bad.reason == "its pixels (mode F) have no known white; save it with 8 or 16 bits"
 
 
 def test_notes_on_strays_and_missing_classes(tmp_path):

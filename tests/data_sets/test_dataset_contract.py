@@ -1,6 +1,8 @@
 """What every data set must keep, whichever it is: found in the folder, made small here, read."""
 
+import os
 import re
+import unicodedata
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from small_trees import make, make_tree
 from swad import datasets
 from swad.datasets import Benchmark
 from swad.domains import DataError, FileDomain, hold_out
+
+FORMS = {"a": "NFC", "b": "NFD"}
 
 
 @pytest.fixture(params=datasets.names())
@@ -137,6 +141,10 @@ def test_stray_folders_do_not_become_domains(tmp_path):
         (lambda root: (root / "a" / "cat" / "more").mkdir(), "folder a/cat/more lies inside a class folder"),
         (lambda root: [(root / d / "fox").mkdir() for d in "ab"], "class fox has no image in any domain"),
         (lambda root: make_tree(root, ["a"], ["Cat"]), "classes Cat and cat differ only in case"),
+        (
+            lambda root: [make_tree(root, [d], [unicodedata.normalize(form, "Bär")]) for d, form in FORMS.items()],
+            r"classes .* and .* differ only in how Unicode writes their accents \(NFC, NFD\); give them one name",
+        ),
     ],
 )
 def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):
@@ -145,6 +153,29 @@ def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):
     with pytest.raises(DataError, match=words) as caught:
         datasets.load("folder", tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    scan = os.scandir
+
+    def closed(path):
+        if path == tmp_path / "b" / "dog":
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(DataError, match=r"may not read the folder .*/b/dog; give yourself the right to, or"):
+        datasets.load("folder", tmp_path)
+
+
+def test_files_of_no_known_kind_are_counted(tmp_path):
+    make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    assert not datasets.load("folder", tmp_path).notes
+    for name in ("x.gif", "y.gif", ".hidden"):
+        (tmp_path / "a" / "cat" / name).touch()
+    (note,) = datasets.load("folder", tmp_path).notes
+    assert note == "2 files are no images by their extension and are not read, e.g. a/cat/x.gif"
 
 
 def test_chosen_domains_of_a_folder(tmp_path):

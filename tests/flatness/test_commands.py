@@ -11,10 +11,13 @@ import typer
 from tiny_runs import copied, tiny
 
 from swad import cli, paper
-from swad.flatness import Comparison
+from swad.flatness import Comparison, lab
 from swad.flatness.commands import merged
 from swad.flatness.neighbourhood import LocalFlatness
-from swad.records import RunData
+from swad.flatness.of_runs import open_run
+from swad.records import RunData, load_run
+from swad.report.figures import PALETTE
+from swad.report.flatness import flatness_of
 from swad.run import train
 
 pytest.importorskip("matplotlib")
@@ -46,6 +49,9 @@ def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp
     worst = here("flatness", *options, "--weights", "swad", "--figure-formats", "svg", "--worst-case", "0.05")
     assert "Worst case on seen domains" in worst.stdout
     assert "the true maximum within the radius is this or more" in worst.stdout
+    climbed = json.loads((folder / "figures" / "flatness.json").read_text())["worst_case"]
+    assert [(row["method"], row["measure"]) for row in climbed] == [("SWAD", "loss"), ("SWAD", "error")]
+    assert all(row["lower_bound"] >= row["loss"] for row in climbed)
     page = tmp_path / "page.html"
     here("report", folder, "--output", page)
     text = page.read_text()
@@ -101,7 +107,14 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
         (["flatness", "RUN", "--radii", "a"], "radii are numbers with commas or START:STOP:STEP, e.g. 0:60:5; got 'a'"),
         (["flatness", "RUN", "--radii", "5:1:1"], "radii are numbers"),
         (["flatness", "RUN", "--radii", "-1"], "radii must be different numbers of 0 or more"),
-        (["flatness", "RUN", "--directions", "5"], "--directions must be an even number of 2 or more"),
+        (["flatness", "RUN", "--radii", "nan"], "radii must be different numbers of 0 or more"),
+        (["flatness", "RUN", "--radii", "0:inf:1"], "radii are numbers"),
+        (["flatness", "RUN", "--directions", "2"], "one pair has no spread; got 2"),
+        (["surface", "RUN", "--margin", "nan"], "--margin must be a number of 0 or more, got nan"),
+        (
+            ["flatness", "RUN", "--directions", "5"],
+            "--directions must be an even number of 4 or more, as they come in pairs and one pair has no spread; got 5",
+        ),
         (["flatness", "RUN", "--normalise", "cube"], "--normalise is one of sphere, filter, layer; got 'cube'"),
         (["flatness", "RUN", "--include", "haed.*"], "the pattern 'haed.*' matches no parameter; names look like"),
         (["flatness", "RUN", "--images", "-1"], "--images must be 0 or more, got -1"),
@@ -151,7 +164,8 @@ def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
     assert "SAM (best) against ERM (best)" in result.stdout  # paired over runs
     page = (tmp_path / "report.html").read_text()
     assert "Flatness on digits" in page
-    assert "SWA (cyclic)" in page
+    for name in ("SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
+        assert f"paper, trial 0: {name} against ERM (best)" in page
 
     monkeypatch.setattr("swad.run._Run.whole", lambda self: pytest.fail("nothing is missing"))
     here("reproduce", "figure4", *options, "--grid", "3", "--images", "10")
@@ -208,9 +222,54 @@ def test_runs_measured_otherwise_are_not_paired():
         one = LocalFlatness((1.0,), True, {"seed": seed, "norm": 1.0 + seed}, {"all": 0.0}, losses, {}, {}, named=False)
         return Comparison({"erm_best": one})
 
-    runs = [RunData(Path(name), {"algorithm": name, "target": "a"}, (), True) for name in ("erm", "sam", "mixup")]
+    runs = [RunData(Path(name), {"algorithm": name, "target": "a"}, (), True) for name in ("sam", "erm", "mixup")]
     (together,) = merged(runs, {run.path: flat(seed) for run, seed in zip(runs, (0, 0, 1), strict=True)}).values()
     assert list(together.models) == ["ERM (best)", "SAM (best)"]
+
+
+def test_faults_of_any_radii_come_before_anything_is_measured(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    result = here("flatness", folder, *QUICK, "--worst-case", "0.1,0.1", "--device", "cpu", code=1)
+    assert "radii must be different numbers of 0 or more, at least one; got [0.1, 0.1]" in result.stderr
+    assert not (folder / "flatness.jsonl").exists()
+
+
+def test_the_first_name_leads_in_table_and_page_however_often_it_is_changed(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    few = [*QUICK, "--figure-formats", "svg", "--device", "cpu"]
+    for first, second in (("erm_best", "swad"), ("swad", "erm_best"), ("erm_best", "swad")):
+        result = here("flatness", folder, "--weights", f"{first},{second}", *few)
+        here("report", folder, "--output", tmp_path / "page.html")
+        names = {"erm_best": "ERM (best)", "swad": "SWAD"}
+        for text in (result.stdout, (tmp_path / "page.html").read_text()):
+            assert f"{names[second]} against {names[first]}" in text
+            assert f"{names[first]} against {names[second]}" not in text
+    here("flatness", folder, "--weights", "swad", *few)  # one alone changes nothing
+    assert flatness_of(load_run(folder)).first == "erm_best"
+
+
+def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_page(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    few = ["--directions", "4", "--images", "12", "--radii", "0,3,1e25", "--figure-formats", "svg", "--device", "cpu"]
+    here("flatness", folder, "--weights", "erm_best,erm_last,swa,swad", *few)
+    summary = json.loads((folder / "figures" / "flatness.json").read_text())
+    far = [row["mean"] for row in summary["curves"] if row["radius"] == 1e25]
+    assert all(isinstance(value, str) for value in far)  # inf or nan
+    # One mapping for all figures: the colour of ERM (best), which leads, is no other's in the paired one.
+    drawn = [(folder / "figures" / f"{stem}.svg").read_text() for stem in ("flatness", "flatness-paired")]
+    assert [PALETTE[0] in text for text in drawn] == [True, False]
+    here("report", folder, "--output", tmp_path / "page.html")
+    lab.flatness(open_run(folder), ["erm_best", "swad"], lab.Measuring((0.0, 3.0), directions=2, images=12))
+    here("report", folder, "--output", tmp_path / "page.html")
+    assert "2 random directions a point" in (tmp_path / "page.html").read_text()
+
+
+def test_normalised_directions_have_shares_for_radii(tiny_run):
+    subject, cpu = open_run(tiny_run), torch.device("cpu")
+    assert lab.Measuring().of(subject, cpu)["radii"][-1] == 24
+    for kind in ("filter", "layer"):
+        assert lab.Measuring(normalise=kind).of(subject, cpu)["radii"] == [k / 10 for k in range(11)]
+    assert lab.Measuring((2.0,), normalise="filter").of(subject, cpu)["radii"] == [2.0]
 
 
 def test_curvature_without_its_package_fails_before_anything_is_measured(here: Call, tiny_run, tmp_path, monkeypatch):

@@ -365,7 +365,13 @@ def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
 
 
 def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
-    changes = {"algorithm": "arm", "hyperparameters": {}, "steps": 4, "evaluate_every": 2, "snapshots": ()}
+    changes = {
+        "algorithm": "arm",
+        "hyperparameters": {"batch_size": 8, "context_width": 8},
+        "steps": 4,
+        "evaluate_every": 2,
+        "snapshots": (),
+    }
     run = open_run(train(tiny(tmp_path / "run", **changes)).folder)
     assert run.group == run.batch_size(torch.device("cpu")) == 8
     images = run.images(20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +15,23 @@ from swad.cli.options import DataNow, Device, FigureFolder, FigureFormats, Image
 def flatness(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of runs.")],
     weights: Annotated[
-        str, typer.Option(help="Which weights, e.g. erm_best,swa,swad or the step 2500; the first is compared with.")
+        str,
+        typer.Option(
+            help="Which weights, e.g. erm_best,swa,swad or the step 2500; others are compared with the first."
+        ),
     ] = "",
     radii: Annotated[
-        str, typer.Option(help="Distances, as 0,5,10 or 0:60:5. Default: 0:60:5 as published; small network 0:24:2.")
+        str,
+        typer.Option(
+            help="Distances, as 0,5,10 or 0:60:5. Default: 0:60:5 as published; small network 0:24:2; shares 0:1:0.1."
+        ),
     ] = "",
-    directions: Annotated[int, typer.Option(help="Random directions, in opposite pairs.")] = 100,
+    directions: Annotated[int, typer.Option(help="Random directions, in opposite pairs; 4 or more.")] = 100,
     images: Images = 200,
-    normalise: Annotated[str, typer.Option(help="Directions: sphere (as published), filter or layer.")] = "sphere",
+    normalise: Annotated[
+        str,
+        typer.Option(help="Directions: sphere (as published); filter, layer: radii are shares of the weights."),
+    ] = "sphere",
     seed: Annotated[int, typer.Option(help="Of the directions.")] = 0,
     include: Annotated[
         str, typer.Option(help="Move these parameters alone: name patterns, e.g. 'head.*,*.bias'.")
@@ -94,6 +104,8 @@ def surface(
     """
     from swad.flatness.commands import show_surface
 
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"--margin must be a number of 0 or more, got {margin}")
     if line is not None and corners:
         raise ValueError("--corners is for a plane and --line for a line: give one of them")
     chosen = list(line) if line is not None else read.words(corners)

@@ -39,8 +39,11 @@ def count(option: str, value: int, least: int) -> int:
 
 def pairs(directions: int) -> int:
     """Directions, which come in opposite pairs."""
-    if directions < 2 or directions % 2:
-        raise ValueError(f"--directions must be an even number of 2 or more, as they come in pairs; got {directions}")
+    if directions < 4 or directions % 2:
+        raise ValueError(
+            "--directions must be an even number of 4 or more, as they come in pairs and one pair has no spread; "
+            f"got {directions}"
+        )
     return directions
 
 
@@ -53,7 +56,7 @@ def radii(text: str) -> list[float]:
                 raise ValueError
             return [start + step * k for k in range(int((stop - start) / step + 1e-9) + 1)]
         return [float(part) for part in words(text)]
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"radii are numbers with commas or START:STOP:STEP, e.g. 0:60:5; got {text!r}") from None
 
 

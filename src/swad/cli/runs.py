@@ -14,6 +14,8 @@ from swad.cli.options import Device, Output, Select
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from swad.config import RunConfig
+
 # Headings of `swad train --help`.
 DATA, TRAINING, MEASURING, FILES, MACHINE = "Data", "Training", "Averages and evaluation", "Files", "Machine"
 
@@ -27,10 +29,11 @@ def demo(
     """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
     from swad.demo import configs, look
     from swad.display import show_report
+    from swad.image_cache import cores
     from swad.jobs import train_all
 
     planned = configs(output, trials, steps, read.device(device))
-    train_all(planned, jobs=_cores())
+    train_all(planned, jobs=cores())
     look(planned[0])
     show_report(output, output / "report.html")
 
@@ -204,7 +207,8 @@ def train(
 
     benchmark = datasets.get(dataset)
     method = algorithms.canonical(algorithm)
-    targets = target or list(_domains(benchmark.name, data))
+    jobs = None if jobs is None else read.count("jobs", jobs, 1)
+    targets = dict.fromkeys(target or _domains(benchmark.name, data))  # each once
     name = benchmark.name if benchmark.domains or data is None else data.resolve().name
     chosen = tuple(one for text in average or ["swad"] for one in named_averages.split(text))
     where = read.device(device)
@@ -250,9 +254,11 @@ def train(
             checkpoint_every=checkpoint_every,
             tensorboard=tensorboard,
         )
-        for number in read.whole_numbers(trial)
+        for number in dict.fromkeys(read.whole_numbers(trial))
         for one in targets
     ]
+    if data is not None and not benchmark.domains:
+        _check_targets(configs)
     if no_resume:
         from swad.run_folder import begun
 
@@ -293,6 +299,17 @@ def _targets(text: str, dataset: str, data: Path | None) -> tuple[str, ...]:
     return (text,) if "+" not in text or text in _domains(dataset, data) else tuple(text.split("+"))
 
 
+def _check_targets(configs: Sequence[RunConfig]) -> None:
+    """Hold every target of one's own folder out for a moment: what is wrong with the last shows before the first."""
+    from swad import datasets
+    from swad.domains import hold_out
+
+    complete = [config.resolved() for config in configs]
+    dataset = datasets.load(complete[0].dataset, complete[0].data)
+    for config in complete:
+        hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
+
+
 def _settings(texts: Sequence[str]) -> dict[str, float]:
     found = {}
     for text in texts:
@@ -305,10 +322,6 @@ def _settings(texts: Sequence[str]) -> dict[str, float]:
             raise ValueError(f"--set takes name=number, got {text!r}: e.g. --set lr=3e-5")
         found[name] = int(number) if number.is_integer() and "." not in value and "e" not in value else number
     return found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_first_process() -> bool:

@@ -169,8 +169,7 @@ def _check_tree(
 def _notes(benchmark: Benchmark, tree: _tree.Tree) -> Iterator[str]:
     for name in tree.stray:
         yield f"folder {name} is none of the domains and is not read"
-    if tree.others:
-        yield f"{len(tree.others)} files are no images by their extension and are not read, e.g. {tree.others[0]}"
+    yield from _tree.others_note(tree)
     for name in tree.classes:
         without = [d for d in tree.files if not tree.files[d].get(name)]
         if without:

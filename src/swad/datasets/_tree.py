@@ -6,14 +6,16 @@ The policy, so that labels can never shift and nothing is swallowed:
   that one domain lacks leaves the labels of the others alone (it is noted by ``check``).
 - A known benchmark reads its own domains and no other folder; in a folder of one's own every folder is a domain,
   and one that holds no images is an error.
-- A class without images in any domain, a folder inside a class folder and a class with two spellings of case
-  are errors.
-- Hidden files and folders and ``__MACOSX`` are skipped, as are files that are not images by their extension.
+- A class without images in any domain, a folder inside a class folder and a class with two spellings, of case or of
+  accents in Unicode, are errors.
+- Hidden files and folders and ``__MACOSX`` are skipped, as are files that are not images by their extension; those
+  are counted and named.
 """
 
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +93,7 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
         files[domain] = {}
         for name in _folders(path / folder):
             images: list[str] = []
-            for entry in os.scandir(path / folder / name):
+            for entry in _entries(path / folder / name):
                 if entry.name.startswith("."):
                     continue
                 relative = f"{folder}/{name}/{entry.name}"
@@ -119,7 +121,7 @@ def problems(benchmark: Benchmark, tree: Tree, options: Options | None = None) -
     for name in tree.classes:
         if not any(tree.files[domain].get(name) for domain in tree.files):
             lines.append(f"class {name} has no image in any domain; remove its folders or fill them")
-    lines += _case_problems(tree.classes)
+    lines += _spelling_problems(tree.classes)
     if benchmark.classes is not None:
         strange = [name for name in tree.classes if name not in benchmark.classes]
         lost = [name for name in benchmark.classes if name not in tree.classes]
@@ -144,6 +146,13 @@ def count_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
     ]
 
 
+def others_note(tree: Tree) -> list[str]:
+    """What was skipped, in one line where there is any."""
+    if not tree.others:
+        return []
+    return [f"{len(tree.others):,} files are no images by their extension and are not read, e.g. {tree.others[0]}"]
+
+
 def read_tree(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
     """Make a data set of a tree; with ``strict`` the published counts must hold."""
     path = locate(benchmark, root)
@@ -165,22 +174,32 @@ def read_tree(benchmark: Benchmark, root: Path | None, strict: bool, options: Op
         paths = tuple(f"{folder}/{c}/{file}" for c, files in by_class for file in files)
         domains.append(FileDomain(domain, labels.astype(np.int64), path, paths))
     name = benchmark.name if benchmark.domains else path.resolve().name
-    return Dataset(name, tuple(domains), classes, benchmark.pixels, benchmark.defaults)
+    return Dataset(name, tuple(domains), classes, benchmark.pixels, benchmark.defaults, tuple(others_note(tree)))
 
 
 def _folders(path: Path) -> list[str]:
-    return sorted(
-        e.name for e in os.scandir(path) if e.is_dir() and not e.name.startswith(".") and e.name != "__MACOSX"
-    )
+    return sorted(e.name for e in _entries(path) if e.is_dir() and not e.name.startswith(".") and e.name != "__MACOSX")
 
 
-def _case_problems(names: tuple[str, ...]) -> list[str]:
+def _entries(path: Path) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(path))
+    except PermissionError:
+        raise DataError(f"may not read the folder {path}; give yourself the right to, or leave it away") from None
+
+
+def _spelling_problems(names: tuple[str, ...]) -> list[str]:
+    """Names that are one to a reader: in upper and lower case, or with accents as one sign and as two."""
     spelled: dict[str, list[str]] = {}
     for name in names:
-        spelled.setdefault(name.casefold(), []).append(name)
-    return [
-        f"classes {' and '.join(same)} differ only in case; give them one name" for same in spelled.values() if same[1:]
-    ]
+        spelled.setdefault(unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()), []).append(name)
+    lines = []
+    for same in spelled.values():
+        if same[1:]:
+            looks = len({unicodedata.normalize("NFC", name) for name in same})
+            how = "case" if looks == len(same) else "how Unicode writes their accents (NFC, NFD)"
+            lines.append(f"classes {' and '.join(same)} differ only in {how}; give them one name")
+    return lines
 
 
 def _some(lines: list[str], most: int = 8) -> list[str]:

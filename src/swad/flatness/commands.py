@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from swad.display import _console
 from swad.flatness import lab
 from swad.flatness.hessian import require_curvlinops
 from swad.flatness.lab import BOTH, Measuring
-from swad.flatness.neighbourhood import LocalFlatness
+from swad.flatness.neighbourhood import LocalFlatness, checked_radii
 from swad.flatness.of_runs import Subject, open_runs
 from swad.flatness.pairing import Comparison, unlike
 from swad.flatness.rows import Progress
 from swad.records import RunData, load_run
 from swad.report import figures, flatness_figures
 from swad.report import flatness as reading
-from swad.report.flatness import Difference, FlatCurve, RunFlatness
+from swad.report.flatness import Difference, FlatCurve, RunFlatness, Unit
+from swad.report.flatness_tables import curvature_table, domain_table, spread_cell, verdicts, worst_table
 from swad.report.tables import Cell, Row, Table
 from swad.run_folder import RunError
 
@@ -78,9 +80,12 @@ def flatness_of_runs(
     workers: int | None = None,
     data: Path | None = None,
 ) -> list[Path]:
-    """The same for given weights of given run folders."""
+    """The same for given weights of given run folders; the first of each leads."""
+    for radii in (measuring.radii, worst_radii or None):  # now, not after the hours that the rest may take
+        if radii is not None:
+            checked_radii(radii)
     if curvature:
-        require_curvlinops()  # now, not after the hours that the rest may take
+        require_curvlinops()
     subjects, _ = open_runs(list(weights), data)
     options: dict[str, Any] = {"device": device, "workers": workers}
     same: dict[str, Any] = {
@@ -101,6 +106,10 @@ def flatness_of_runs(
                 lab.curved(subject, names, progress=progress, **same)
     runs = [load_run(subject.folder) for subject in subjects]
     read = [one for run in runs if (one := reading.flatness_of(run, kinds[run.path])) is not None]
+    read = [
+        replace(one, worst=one.worst if worst_radii else (), curvature=one.curvature if curvature else ())
+        for one in read
+    ]
     console = _console()
     written = draw_flatness(read, place, stem, formats)
     written += print_flatness(console, read, merged(runs, found), place, stem, formats)
@@ -108,7 +117,7 @@ def flatness_of_runs(
         console.print(worst_table(read).rich())
         console.print("A lower bound: the true maximum within the radius is this or more.", style="dim")
     if curvature:
-        console.print(curvature_table(read).rich())
+        console.print(curvature_table(read, BOTH).rich())
     _say_written(written, [subject.folder / "flatness.jsonl" for subject in subjects])
     return written
 
@@ -162,16 +171,22 @@ def draw_flatness(found: Sequence[RunFlatness], place: Path, stem: str, formats:
     written = []
     datasets = dict.fromkeys(one.run.dataset for one in found)
     for dataset in datasets:
-        groups = reading.by_target(one for one in found if one.run.dataset == dataset)
+        some = [one for one in found if one.run.dataset == dataset]
         name = stem if len(datasets) == 1 else f"{stem}-{dataset}"
-        written += save(flatness_figures.flatness_figure(reading.with_mean(groups)), place, name, formats)
+        groups = reading.with_mean(reading.by_target(some))
+        written += save(flatness_figures.flatness_figure(groups, colours=_colours(some)), place, name, formats)
     return written
+
+
+def _colours(found: Sequence[RunFlatness]) -> dict[str, int]:
+    """The same in all figures of a data set."""
+    return flatness_figures.colours_of(reading.methods_of(found))
 
 
 def print_flatness(
     console: Console,
     found: Sequence[RunFlatness],
-    together: Mapping[str, Comparison],
+    together: Mapping[tuple[str, Unit], Comparison],
     place: Path,
     stem: str,
     formats: Sequence[str],
@@ -184,6 +199,8 @@ def print_flatness(
         "comparisons": [],
         "differences": [],
         "ranking": [],
+        "worst_case": _measured(found, "worst"),
+        "curvature": _measured(found, "curvature"),
     }
     written: list[Path] = []
     for dataset in dict.fromkeys(one.run.dataset for one in found):
@@ -201,7 +218,7 @@ def print_flatness(
                     for curve in sides[side]
                     for radius, mean, low, high in zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
                 ]  # fmt: skip
-        console.print(reading.domain_table(some).rich())
+        console.print(domain_table(some).rich())
         summary["domains"] += [
             {"dataset": dataset, "run": f"{one.target}-{one.run.trial}", "domain": domain, "method": curve.method,
              "radius": radius, "mean": mean, "low": low, "high": high}
@@ -224,45 +241,49 @@ def print_flatness(
             told = (
                 f"Flat and accurate? F at radius {radius:g} on {side} domains against accuracy on the target, over "
                 f"{len(order.rows)} methods: Spearman {order.spearman.value:+.2f} (95 % {order.spearman.low:+.2f} to "
-                f"{order.spearman.high:+.2f}, p = {order.spearman.p:.2g}), Kendall {order.kendall.value:+.2f} "
-                f"(p = {order.kendall.p:.2g})."
+                f"{order.spearman.high:+.2f} {order.interval_over}, p = {order.spearman.p:.2g}), Kendall "
+                f"{order.kendall.value:+.2f} (p = {order.kendall.p:.2g})."
             )
             console.print(told, highlight=False)
             summary["ranking"].append(
                 {"dataset": dataset, "side": side, "radius": radius, "spearman": vars(order.spearman),
-                 "kendall": vars(order.kendall), "rows": [vars(row) for row in order.rows]}
+                 "kendall": vars(order.kendall), "resampled": order.resampled,
+                 "rows": [vars(row) for row in order.rows]}
             )  # fmt: skip
             name = f"ranking-{side}" if len(summary["settings"]) == 1 else f"ranking-{dataset}-{side}"
             where = f" at γ = {radius:g}, {side}"
-            written += save(flatness_figures.ranking_figure(order, where=where), place, name, formats)
-    pairs: dict[str, list[Difference]] = {}
-    by_dataset: dict[str, dict[str, list[Difference]]] = {}
+            figure = flatness_figures.ranking_figure(order, where=where, colours=_colours(some))
+            written += save(figure, place, name, formats)
+    pairs: dict[str, dict[Unit, list[Difference]]] = {}
     several = len({one.run.dataset for one in found}) > 1
-    for title, comparison in together.items():
+    for (dataset, unit), comparison in together.items():
+        title = f"{dataset}, " * several + f"{unit[0]}, trial {unit[1]}"
         first, *others = comparison.models
         rows = [row.as_dict() for other in others for row in comparison.differences(other, first)]
-        mine = [one for one in found if _title(one.run, several) == title]
-        pulls = {(c.method, side): c.pulls for one in mine for side in BOTH for c in one.curves[side]}
-        pairs[title] = reading.differences(rows, {}, pulls)
-        if pairs[title]:
-            by_dataset.setdefault(mine[0].run.dataset, {}).setdefault(mine[0].target, []).extend(pairs[title])
+        mine = [one for one in found if (one.run.dataset, one.unit) == (dataset, unit)]
+        pulls = {(c.method, side): c.pulls for one in reversed(mine) for side in BOTH for c in one.curves[side]}
+        if differences := reading.differences(rows, {}, pulls):
+            pairs.setdefault(dataset, {})[unit] = differences
         summary["comparisons"] += [
             {"run": title, "side": side, "text": comparison.sentence(other, first, side)}
             for other in others
             for side in BOTH
         ]
         summary["differences"] += [{"run": title, **row} for row in rows]
-    if any(pairs.values()):
-        console.print(reading.verdicts("Paired, in the same directions and on the same images", pairs).rich())
+    for dataset, units in pairs.items():
+        title = "Paired, in the same directions and on the same images"
+        console.print(verdicts(f"{dataset}: {title.lower()}" if several else title, units).rich())
+    if pairs:
         console.print(
             "By 95 % intervals, bootstrap over directions and images. Numbers are radii; open: no difference shown.",
             style="dim",
             highlight=False,
         )
-    for dataset, targets in by_dataset.items():
+    for dataset, units in pairs.items():
         name = f"{stem}-paired-{dataset}" if several else f"{stem}-paired"
-        versus = next(one.versus for some in targets.values() for one in some)
-        figure = flatness_figures.flatness_figure(reading.paired_curves(targets), versus=versus)
+        versus, curves = reading.paired_curves(units)
+        colours = _colours([one for one in found if one.run.dataset == dataset])
+        figure = flatness_figures.flatness_figure(curves, colours=colours, versus=versus)
         written += save(figure, place, name, formats)
     path = place / "flatness.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,18 +291,22 @@ def print_flatness(
     return [*written, path]
 
 
-def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[str, Comparison]:
-    """Models of one target and trial together, of whichever runs: they saw the same directions and images."""
-    groups: dict[str, dict[str, LocalFlatness]] = {}
+def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[tuple[str, Unit], Comparison]:
+    """Models of one data set, target and trial together, of whichever runs: they saw the same directions and images.
+
+    The one that the others are compared with is the first.
+    """
+    groups: dict[tuple[str, Unit], dict[str, LocalFlatness]] = {}
     for run in runs:
-        title = _title(run, len({one.dataset for one in runs}) > 1)
+        unit = ("+".join(run.targets), run.trial)
         for name, flat in found[run.path].models.items():
-            groups.setdefault(title, {}).setdefault(reading.method(run, name), flat)
+            groups.setdefault((run.dataset, unit), {}).setdefault(reading.method(run, name), flat)
+    leads = reading.leads((run, next(iter(found[run.path].models))) for run in runs)
     together = {}
     for title, models in groups.items():
-        order = [curve.method for curve in reading.in_order(FlatCurve(name, (), (), (), ()) for name in models)]
-        first = models[order[0]]
-        alike = [name for name in order if not unlike(first, models[name])]  # of others there are no pairs
+        lead = next(name for name in leads if name in models)
+        order = [lead, *(name for name in sorted(models, key=reading.placed) if name != lead)]
+        alike = [name for name in order if not unlike(models[lead], models[name])]  # of others there are no pairs
         together[title] = Comparison({name: models[name] for name in alike})
     return together
 
@@ -294,60 +319,23 @@ def curve_table(title: str, curves: Sequence[FlatCurve]) -> Table:
     rows = [
         Row(
             curve.method,
-            tuple(reading.spread_cell(*curve.at(radius)) if radius in curve.radii else Cell() for radius in radii),
+            tuple(spread_cell(*curve.at(radius)) if radius in curve.radii else Cell() for radius in radii),
         )
         for curve in curves
     ]
     return Table(title, tuple(f"γ = {radius:g}" for radius in radii), tuple(rows))
 
 
-def worst_table(found: Sequence[RunFlatness]) -> Table:
-    """The largest loss and error seen within each radius."""
-    rows = []
-    radii = sorted({float(row["radius"]) for one in found for row in one.worst})
-    for one in found:
-        for name in dict.fromkeys(row["weights"] for row in one.worst):
-            for measure, words in (("loss", "cross entropy"), ("error", "0-1 error")):
-                mine = {
-                    float(row["radius"]): row
-                    for row in one.worst
-                    if row["weights"] == name and row["measure"] == measure
-                }
-                cells = [Cell(float(next(iter(mine.values()))["loss"]), decimals=4)]
-                cells += [Cell(float(mine[r]["lower_bound"]), decimals=4) if r in mine else Cell() for r in radii]
-                rows.append(Row(f"{one.target}, {reading.method(one.run, name)}, {words}", tuple(cells)))
-    columns = ("at the weights", *(f"γ = {radius:g}" for radius in radii))
-    return Table("Worst case on seen domains", columns, tuple(rows), corner="Weights")
-
-
-def curvature_table(found: Sequence[RunFlatness]) -> Table:
-    """Top eigenvalues and trace, of the mean over seen domains and of the target."""
-    rows = [
-        Row(
-            f"{one.target}, {reading.method(one.run, row['weights'])}, {row['domain']}",
-            (
-                *(Cell(float(value), decimals=2) for value in row["eigenvalues"]),
-                Cell(float(row["trace"]), float(row["trace_error"]), decimals=1),
-            ),
-        )
-        for one in found
-        for row in one.curvature
-        if row["domain"] in BOTH
-    ]
-    n = len(rows[0].cells) - 1 if rows else 0
-    return Table("Curvature", (*(f"λ{i}" for i in range(1, n + 1)), "trace"), tuple(rows), corner="Weights")
-
-
 def points_table(found: Sequence[reading.RunSurface]) -> Table:
     """Losses at the corners, their mean and the averages, and how far off the plane they are."""
     rows = []
-    for one in found:
+    for one, title in zip(found, reading.titles([one.run for one in found]), strict=True):
         names = dict(zip(reading.CORNERS, one.corners, strict=False))
         for name, (_, _, distance) in one.points.items():
             label = "mean of the corners" if name == reading.MEAN else reading.method(one.run, names.get(name, name))
             rows.append(
                 Row(
-                    f"{one.target}, {label}",
+                    f"{title}, {label}",
                     (
                         Cell(one.losses[name]["seen"], decimals=4),
                         Cell(one.losses[name]["unseen"], decimals=4),
@@ -423,9 +411,18 @@ def _counted(subject: Subject, number: int, total: int) -> str:
     return f"{subject.folder.parent.name}/{subject.folder.name} ({number} of {total})" if total > 1 else subject.name
 
 
-def _title(run: RunData, several: bool) -> str:
-    """Target and trial, and the data set where there are several."""
-    return f"{run.dataset}, " * several + f"{'+'.join(run.targets)}, trial {run.trial}"
+def _measured(found: Sequence[RunFlatness], kind: str) -> list[dict[str, Any]]:
+    """Rows of the worst case or the curvature, with what they are of."""
+    return [
+        {
+            "dataset": one.run.dataset,
+            "run": f"{one.target}-{one.run.trial}",
+            "method": reading.method(one.run, row["weights"]),
+            **{key: value for key, value in row.items() if key not in ("key", "kind")},
+        }
+        for one in found
+        for row in getattr(one, kind)
+    ]
 
 
 def _spelled(value: Any) -> Any:

@@ -17,6 +17,7 @@ from swad.flatness.domain_distance import divergence
 from swad.flatness.graphs import captured
 from swad.flatness.hessian import curvature
 from swad.flatness.losses import image_losses
+from swad.flatness.neighbourhood import checked_radii
 from swad.flatness.of_runs import Images, Subject, device_of
 from swad.flatness.pairing import Comparison, compare
 from swad.flatness.rows import HEAD, PART, Progress
@@ -30,6 +31,8 @@ PUBLISHED_RADII = tuple(5.0 * k for k in range(13))
 """0 to 60 in steps of 5, as in the published code, which measured ResNet-50."""
 SMALL_RADII = tuple(2.0 * k for k in range(13))
 """For the small network: over them its loss rises from hundredths to a few units."""
+SHARES = tuple(k / 10 for k in range(11))
+"""Of the weights' own length, where directions are normalised by layer or filter: from nothing to all of it."""
 
 GRID = 21
 MARGIN = 0.4
@@ -42,7 +45,7 @@ class Measuring:
     """What decides the numbers of `flatness`, the weights aside."""
 
     radii: tuple[float, ...] | None = None
-    """None: as published, or scaled for the small network."""
+    """None: as published, or scaled for the small network; shares of the weights where directions are normalised."""
     directions: int = 100
     images: int | None = 200
     """Of every domain; None: all."""
@@ -55,9 +58,10 @@ class Measuring:
 
     def of(self, subject: Subject, device: torch.device) -> dict[str, Any]:
         """As it is written down. The number of directions may grow, and a GPU draws others than a CPU."""
-        radii = self.radii or (SMALL_RADII if subject.config.network == "small" else PUBLISHED_RADII)
+        usual = SMALL_RADII if subject.config.network == "small" else PUBLISHED_RADII
+        radii = usual if self.normalise == "sphere" else SHARES
         return {
-            "radii": list(radii),
+            "radii": list(checked_radii(radii if self.radii is None else self.radii)),
             "images": self.images,
             "normalise": self.normalise,
             "seed": self.seed,
@@ -114,7 +118,7 @@ def flatness(
                 progress=progress,
             )
         _append_new(file, _summary(found, key))
-        file.show(key)
+        file.show(key, **({"first": names[0]} if len(names) > 1 else {}))  # one alone leads nothing
         file.rewrite(_without_old_sums)
     return found
 
@@ -139,7 +143,7 @@ def worst(
     """
     where = device_of(device)
     names = list(dict.fromkeys(subject.known(name) for name in names))
-    content = {"worst_radii": sorted(map(float, radii)), "images": images, "steps": steps, "restarts": restarts}
+    content = {"worst_radii": sorted(checked_radii(radii)), "images": images, "steps": steps, "restarts": restarts}
     with Stored(subject.folder, FLATNESS) as file:
         key = file.settings({**content, "device": where.type, **_filters(include, exclude)})
         for name in names:

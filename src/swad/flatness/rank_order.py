@@ -64,6 +64,11 @@ class Ranking:
     """What the intervals are over: "units" (targets, trials) or "methods"."""
 
     @property
+    def interval_over(self) -> str:
+        """The same in words, for a sentence."""
+        return "resampled over targets and trials" if self.resampled == "units" else "resampled over methods"
+
+    @property
     def same_order(self) -> bool:
         """Whether the two orders are the same, as appendix D.1 says of its five methods."""
         return all(row.flatness_rank == row.accuracy_rank for row in self.rows)

@@ -55,12 +55,12 @@ class Stored:
             self.append({"key": key, "kind": "settings", **content})
         return key
 
-    def show(self, key: str) -> None:
-        """Note that this setting is the one that was asked for last: the one to be shown."""
-        shape = _shape(self.rows, key)
-        known = [row["key"] for row in self.rows if row["kind"] == "shown" and _shape(self.rows, row["key"]) == shape]
-        if known[-1:] != [key]:
-            self.append({"key": key, "kind": "shown"})
+    def show(self, key: str, **how: Any) -> None:
+        """Note that this setting is the one that was asked for last: the one to be shown, and `how`."""
+        shape, asked = _shape(self.rows, key), {"key": key, "kind": "shown", **how}
+        known = [row for row in self.rows if row["kind"] == "shown" and _shape(self.rows, row["key"]) == shape]
+        if known[-1:] != [asked]:
+            self.append(asked)
 
     def of(self, key: str) -> list[Row]:
         """The rows of one setting, in order."""

@@ -13,8 +13,6 @@ from swad.records import RunData
 from swad.report import flatness_spread as spread
 from swad.report.flatness_spread import Pulls
 from swad.report.runs import algorithm_name, method_name
-from swad.report.tables import Cell, Table
-from swad.report.tables import Row as TableRow
 
 if TYPE_CHECKING:
     from swad.flatness.rank_order import Ranking
@@ -23,6 +21,9 @@ SIDES = {"seen": "Seen: training images of the sources", "unseen": "Unseen: the 
 CORNERS = ("1", "2", "3")
 MEAN = "mean"
 OVER_TARGETS = "mean over targets"
+
+Unit = tuple[str, int]
+"""Target and trial: runs that share both saw the same images."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Difference:
     versus: str
     """The second one's."""
     p: tuple[float, ...] = ()
-    """Two-sided, at every radius; none for a mean over targets."""
+    """Two-sided, at every radius; none for a mean, and for methods of two runs."""
 
     @property
     def verdict(self) -> str:
@@ -107,8 +108,10 @@ class RunFlatness:
     weights: Mapping[str, str]
     """Methods by the name of their weights."""
     directions: int
+    first: str = ""
+    """The weights that were named first: what the others are compared with."""
     differences: tuple[Difference, ...] = ()
-    """Paired, within the run, against the weights that were named first."""
+    """Paired, within the run, against those."""
     worst: tuple[Row, ...] = ()
     curvature: tuple[Row, ...] = ()
 
@@ -117,16 +120,23 @@ class RunFlatness:
         """The domain held out."""
         return "+".join(self.run.targets)
 
+    @property
+    def unit(self) -> Unit:
+        """What it shares images with."""
+        return self.target, self.run.trial
 
-def method(run: RunData, weights: str) -> str:
-    """Name a method for a figure: the algorithm's live weights by its own name, averages by theirs.
+
+def method(run: RunData, weights: str | None) -> str:
+    """Name a method for a figure: the algorithm's live weights by its own name, averages by theirs; None: the run.
 
     >>> from pathlib import Path
     >>> run = RunData(Path(), {"algorithm": "erm", "lr_schedule": "cyclic"}, (), True)
-    >>> method(run, "swa"), method(run, "erm_best"), method(run, "step-000300")
-    ('SWA (cyclic)', 'ERM (best, cyclic)', 'ERM (step 300, cyclic)')
+    >>> method(run, "swa"), method(run, "erm_best"), method(run, "step-000300"), method(run, None)
+    ('SWA (cyclic)', 'ERM (best, cyclic)', 'ERM (step 300, cyclic)', 'ERM (cyclic)')
     """
-    if weights.startswith("step-"):
+    if weights is None:
+        name = algorithm_name(run.algorithm)
+    elif weights.startswith("step-"):
         name = f"{algorithm_name(run.algorithm)} (step {int(weights.removeprefix('step-'))})"
     else:
         name = method_name(run.algorithm, weights)
@@ -155,9 +165,12 @@ def flatness_of(run: RunData, kinds: Sequence[str] = ()) -> RunFlatness | None:
                 curves.setdefault(domain, []).append(_curve(method(run, name), some, pulls.get((name, domain))))
     if not curves:
         return None
-    told = [row for row in rows if row["kind"] == "difference" and row["key"] == settings.get("key")]
-    if told:  # against the first of the last measurement
-        told = [row for row in told if row["second"] == told[-1]["second"]]
+    told = [row for row in raw if row["kind"] == "difference"]
+    before = told[-1]["second"] if told else names[0]  # older files do not say
+    first = next((row["first"] for row in reversed(raw) if row["kind"] == "shown" and "first" in row), before)
+    there = [name for name in kinds or names if name in names]
+    first = first if first in there else there[0]
+    told = [row for row in told if row["second"] == first]
     worst, curved = (stored.last_shown(rows, kind) for kind in ("worst_case", "curvature"))
     return RunFlatness(
         run,
@@ -165,6 +178,7 @@ def flatness_of(run: RunData, kinds: Sequence[str] = ()) -> RunFlatness | None:
         {domain: tuple(some) for domain, some in curves.items()},
         {name: method(run, name) for name in names if not kinds or name in kinds},
         int(measured[-1]["n_directions"]),
+        first,
         tuple(
             one
             for one in differences(latest(told, "first", "domain", "radius"), {n: method(run, n) for n in names}, pulls)
@@ -216,18 +230,79 @@ def differences(
     ]
 
 
-def verdicts(title: str, groups: Mapping[str, Sequence[Difference]]) -> Table:
-    """Who is flatter, in words: a row for each target and method, and for the mean over targets where several are."""
-    every = {name: list(some) for name, some in groups.items()}
-    if len(groups) > 1:
-        every[OVER_TARGETS] = mean_differences(groups)
-    rows = []
-    for target, some in every.items():
-        for name in sorted({(one.curve.method, one.versus) for one in some}, key=lambda pair: _place(pair[0])):
-            mine = {one.side: one.verdict for one in some if (one.curve.method, one.versus) == name}
-            cells = tuple(Cell(text=mine.get(side, "–")) for side in SIDES)
-            rows.append(TableRow(f"{target}: {name[0]} against {name[1]}", cells))
-    return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), corner="Target")
+def leads(found: Iterable[tuple[RunData, str]]) -> list[str]:
+    """Methods to compare with, the best first, of runs and the weights that were named first of each.
+
+    Plain training before other algorithms: after `--weights erm_best,swad` ERM leads, and SAM is compared with it.
+    """
+    named = {(run.algorithm != "erm", placed(name), name) for run, weights in found for name in [method(run, weights)]}
+    return [name for *_, name in sorted(named)]
+
+
+def paired(found: Sequence[RunFlatness]) -> dict[Unit, list[Difference]]:
+    """Every method of a target and trial against the one that leads, of whichever runs the two are.
+
+    Within a run these are the differences that were stored. Between two runs of the same directions and images they
+    come from what each of those does to both.
+    """
+    order = leads((one.run, one.first) for one in found)
+    units: dict[Unit, list[RunFlatness]] = {}
+    for one in found:
+        units.setdefault(one.unit, []).append(one)
+    return {unit: pairs for unit, some in units.items() if (pairs := _pairs(some, order))}
+
+
+def _pairs(found: Sequence[RunFlatness], order: Sequence[str]) -> list[Difference]:
+    """Of one target and trial."""
+    lead = next(name for name in order if any(name in one.weights.values() for one in found))
+    pairs = []
+    for one in found:
+        # Its own where a run has one: runs of other hyperparameters may bear the same names.
+        base = one if lead in one.weights.values() else next(r for r in found if lead in r.weights.values())
+        second = next(weights for weights, name in base.weights.items() if name == lead)
+        for side in SIDES:
+            other = next((curve for curve in base.curves.get(side, ()) if curve.method == lead), None)
+            for weights, name in one.weights.items():
+                mine = next((curve for curve in one.curves.get(side, ()) if curve.method == name), None)
+                if mine is None or other is None or name == lead:
+                    continue
+                known = next((d for d in one.differences if (d.first, d.versus, d.side) == (weights, lead, side)), None)
+                curve = subtract(mine, other) if known is None else None
+                if known is not None:
+                    pairs.append(known)
+                elif curve is not None:
+                    pairs.append(Difference(weights, second, side, curve, lead))
+    return pairs
+
+
+def subtract(one: FlatCurve, other: FlatCurve) -> FlatCurve | None:
+    """The difference of two curves with its interval; None where directions, images or radii are not the same."""
+    pulls = spread.difference(one.pulls, other.pulls)
+    if pulls is None or one.radii != other.radii:
+        return None
+    mean = tuple(a - b for a, b in zip(one.mean, other.mean, strict=True))
+    ends = list(zip(mean, spread.half_widths(pulls), strict=True))
+    low, high = (tuple(value + sign * half for value, half in ends) for sign in (-1, 1))
+    return FlatCurve(one.method, one.radii, mean, low, high, pulls)
+
+
+def within_targets(units: Mapping[Unit, Sequence[Difference]]) -> dict[str, list[Difference]]:
+    """Differences by target, averaged over its trials."""
+    targets: dict[str, list[Difference]] = {}
+    for (target, _), some in units.items():
+        targets.setdefault(target, []).extend(some)
+    return {target: averaged(some) for target, some in targets.items()}
+
+
+def averaged(some: Iterable[Difference]) -> list[Difference]:
+    """One difference for each pair of methods and side: the mean of those that there are."""
+    pairs: dict[tuple[str, str, str], list[Difference]] = {}
+    for one in some:
+        pairs.setdefault((one.curve.method, one.versus, one.side), []).append(one)
+    return [
+        mine[0] if len(mine) == 1 else replace(mine[0], curve=average([one.curve for one in mine]), p=())
+        for mine in pairs.values()
+    ]
 
 
 def mean_differences(groups: Mapping[str, Sequence[Difference]]) -> list[Difference]:
@@ -243,19 +318,16 @@ def mean_differences(groups: Mapping[str, Sequence[Difference]]) -> list[Differe
     ]
 
 
-def paired_curves(groups: Mapping[str, Sequence[Difference]]) -> dict[str, Sides]:
-    """What `verdicts` says in words, as curves by group and side, the mean over several groups first.
+def paired_curves(units: Mapping[Unit, Sequence[Difference]]) -> tuple[str, dict[str, Sides]]:
+    """The method that leads, and differences to it as curves by target and side, the mean over several targets first.
 
-    A group is a target; where it holds several trials, they are averaged over.
+    Trials of a target are averaged over. Where some targets lack the method that leads in others, it is the first's.
     """
-    single: dict[str, list[Difference]] = {}
-    for target, some in groups.items():
-        pairs: dict[tuple[str, str, str], list[Difference]] = {}
-        for one in some:
-            pairs.setdefault((one.curve.method, one.versus, one.side), []).append(one)
-        single[target] = [replace(mine[0], curve=average([one.curve for one in mine])) for mine in pairs.values()]
+    versus = next((one.versus for some in units.values() for one in some), "")
+    mine = {unit: [one for one in some if one.versus == versus] for unit, some in units.items()}
+    single = within_targets({unit: some for unit, some in mine.items() if some})
     every = {OVER_TARGETS: mean_differences(single), **single} if len(single) > 1 else single
-    return {
+    return versus, {
         title: {side: in_order(one.curve for one in some if one.side == side) for side in SIDES}
         for title, some in every.items()
     }
@@ -309,7 +381,7 @@ def average(curves: Sequence[FlatCurve]) -> FlatCurve:
     radii = tuple(radius for radius in curves[0].radii if all(radius in curve.radii for curve in curves))
     points = [[curve.at(radius) for curve in curves] for radius in radii]
     n = len(curves)
-    means = tuple(math.fsum(point[0] for point in some) / n for some in points)
+    means = tuple(_mean([point[0] for point in some]) for some in points)
     known = [
         {name: one[:, [curve.radii.index(radius) for radius in radii]] for name, one in curve.pulls.items()}
         for curve in curves
@@ -328,44 +400,36 @@ def average(curves: Sequence[FlatCurve]) -> FlatCurve:
     return FlatCurve(curves[0].method, radii, means, end(1), end(2))
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Also of numbers that are not finite, of opposite sign even."""
+    return (math.fsum(values) if all(map(math.isfinite, values)) else sum(values)) / len(values)
+
+
 ORDER = ("ERM", "SAM", "EMA", "SMA", "SWA (cyclic)", "SWA", "SWAD")
 
 
 def in_order(curves: Iterable[FlatCurve]) -> list[FlatCurve]:
     """Plain training first, SWAD last, as in the paper's figure."""
 
-    return sorted(curves, key=lambda curve: _place(curve.method))
+    return sorted(curves, key=lambda curve: placed(curve.method))
 
 
-def _place(name: str) -> tuple[int, str]:
+def methods_of(found: Iterable[RunFlatness]) -> list[str]:
+    """Every method that was measured, in order: figures drawn together take their colours from it."""
+    return sorted({name for one in found for name in one.weights.values()}, key=placed)
+
+
+def placed(name: str) -> tuple[int, str]:
+    """Where a method stands in that order."""
     first = name.split(" (best")[0].split(" (last")[0]
     return ORDER.index(first) if first in ORDER else len(ORDER) - 2, name
 
 
-def domain_table(found: Sequence[RunFlatness]) -> Table:
-    """F of every method on every domain at the largest radius: a mean can look flat while one domain is sharp."""
-    domains = list(dict.fromkeys(name for one in found for name in one.curves if name not in SIDES))
-    radius = max(radius for one in found for curve in one.curves["seen"] for radius in curve.radii)
-    rows = []
-    for one in found:
-        for place, first in enumerate(one.curves["seen"]):
-            cells = []
-            for domain in domains:
-                curve = one.curves[domain][place] if domain in one.curves else None
-                known = curve is not None and radius in curve.radii
-                cells.append(spread_cell(*curve.at(radius)) if curve is not None and known else Cell())
-            rows.append(TableRow(f"{one.target}, trial {one.run.trial}: {first.method}", tuple(cells)))
-    return Table(f"F by domain at γ = {radius:g}", tuple(domains), tuple(rows), corner="Target")
-
-
-def spread_cell(mean: float, low: float, high: float) -> Cell:
-    """A value of F with half of its interval, with as many digits as it needs."""
-    size = abs(mean)
-    return Cell(mean, (high - low) / 2, decimals=4 if size < 0.1 else 3 if size < 10 else 1)
-
-
 def ranking_of(found: Sequence[RunFlatness], side: str, radius: float) -> Ranking | None:
     """Rank methods by F at a radius and by accuracy on the target, over the targets and trials that all have.
+
+    What is one method counts once: the last weights of an algorithm are left out beside its best ones, and so is
+    whatever has the numbers of another. So is a method whose F is not finite somewhere.
 
     None with fewer than three methods, no target and trial in common, or all of them equally flat or accurate.
     """
@@ -381,17 +445,31 @@ def ranking_of(found: Sequence[RunFlatness], side: str, radius: float) -> Rankin
             if curve is not None and radius in curve.radii and weights in accuracy:
                 flat.setdefault(name, {})[unit] = curve.at(radius)[0]
                 good.setdefault(name, {})[unit] = accuracy[weights]
-    units = sorted(set.intersection(*(set(some) for some in flat.values()))) if len(flat) >= 3 else []
-    if not units:
+    flat = {
+        name: some
+        for name, some in sorted(flat.items(), key=lambda item: placed(item[0]))
+        if all(map(math.isfinite, some.values()))
+        and ("(last" not in name or name.replace("(last", "(best") not in flat)
+    }
+    units = sorted(set.intersection(*(set(some) for some in flat.values()))) if flat else []
+    numbers: dict[str, tuple[list[float], list[float]]] = {}
+    for name in flat:
+        mine = [flat[name][unit] for unit in units], [good[name][unit] for unit in units]
+        if not any(_same(mine, other) for other in numbers.values()):
+            numbers[name] = mine
+    if not units or len(numbers) < 3:
         return None
     try:
-        order = ranking(
-            {name: [some[unit] for unit in units] for name, some in flat.items()},
-            {name: [some[unit] for unit in units] for name, some in good.items()},
-        )
+        order = ranking(*({name: both[place] for name, both in numbers.items()} for place in (0, 1)))
     except ImportError:  # a report does without scipy
         return None
     return order if math.isfinite(order.kendall.value) else None
+
+
+def _same(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    """Whether numbers are those of the same weights, measured twice."""
+    pairs = zip((v for some in one for v in some), (v for some in other for v in some), strict=True)
+    return all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in pairs)
 
 
 def _target_accuracy(run: RunData) -> dict[str, float]:
@@ -404,6 +482,22 @@ def _target_accuracy(run: RunData) -> dict[str, float]:
 
 
 # ------------------------------------------------------------ surfaces
+
+
+def titles(runs: Sequence[RunData]) -> list[str]:
+    """What each run is called among others: its target, and algorithm and trial where these differ.
+
+    >>> from pathlib import Path
+    >>> runs = [RunData(Path(), {"algorithm": name, "target": "art"}, (), True) for name in ("erm", "sam")]
+    >>> titles(runs), titles(runs[:1])
+    (['art, ERM', 'art, SAM'], ['art'])
+    """
+    kinds = [method(run, None) for run in runs]
+    several, trials = len(set(kinds)) > 1, len({run.trial for run in runs}) > 1
+    return [
+        "+".join(run.targets) + f", {kind}" * several + f", trial {run.trial}" * trials
+        for run, kind in zip(runs, kinds, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from swad.report.figures import FAINT, PALETTE, _style
-from swad.report.flatness import FlatCurve, RunSurface, Sides, method
+from swad.report.flatness import MEAN, FlatCurve, RunSurface, Sides, method, titles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 COLOURS = {"ERM": 0, "SAM": 3, "SWA (cyclic)": 4, "SWA": 2, "SWAD": 1}
 """Places in the palette of the paper's five methods; others take what is left."""
 MARKS = ("*", "D", "s", "P", "o", "v")
+OTHER_MARKS = "ov<>ph"
 SURFACE_COLOURS = "viridis_r"
 LEVELS = 14
 MARK_INK = "#101010"
 """Of marks on a coloured ground, which is the same on a dark page."""
-STYLES: dict[str, Any] = {"SWA (cyclic)": (0, (4, 2))}
-"""Lines of methods that tend to lie on another's."""
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
+"""Lines of methods that lie on another's: the one below shows in the gaps."""
+LABEL = 1.5
+"""Inches that a label beside a panel needs in one line."""
+ALIKE = 0.003
+"""Curves whose distance is below this share of the panel's height lie on each other."""
 TITLES = {"seen": "Seen domains", "unseen": "Unseen domain"}
 
 
@@ -46,6 +51,28 @@ def colours_of(methods: Sequence[str]) -> dict[str, int]:
     return found
 
 
+def dashes_of(groups: Mapping[str, Sides], colours: Mapping[str, int]) -> dict[str, int]:
+    """A place in `DASHES` for every method: 0 but where its line, in any panel, hides another or has its colour."""
+    found: dict[str, int] = {}
+    for curves in (some for by_side in groups.values() for some in by_side.values()):
+        values = [value for curve in curves for value in curve.mean if math.isfinite(value)]
+        near = ALIKE * (max(values) - min(values)) if values else 0.0
+        for place, curve in enumerate(curves):
+            below = [
+                other.method
+                for other in curves[:place]
+                if _lie_on_each_other(curve, other, near) or colours[other.method] == colours[curve.method]
+            ]
+            found[curve.method] = max(found.get(curve.method, 0), len(below), curve.method == "SWA (cyclic)")
+    return found
+
+
+def _lie_on_each_other(one: FlatCurve, other: FlatCurve, near: float) -> bool:
+    pairs = list(zip(one.mean, other.mean, strict=False))
+    shown = [abs(a - b) <= near for a, b in pairs if math.isfinite(a) or math.isfinite(b)]
+    return one.radii == other.radii and len(one.radii) > 1 and bool(shown) and all(shown)
+
+
 def flatness_figure(
     groups: Mapping[str, Sides],
     *,
@@ -53,13 +80,14 @@ def flatness_figure(
     size: tuple[float, float] = (2.6, 2.2),
     bare: bool = False,
     colours: Mapping[str, int] | None = None,
+    dashes: Mapping[str, int] | None = None,
     versus: str = "",
 ) -> Figure:
     """F_gamma against gamma, a line with its interval for every method: a column for each group, a row for each side.
 
     `groups` are titles with curves, as a rule a target each, and their mean first. `size` is that of a panel.
-    `colours` are places in the palette by method, for figures to be shown together. With `versus` the curves are
-    paired differences to that method: below zero is flatter.
+    `colours` are places in the palette by method and `dashes` kinds of lines, for figures to be shown together. With
+    `versus` the curves are paired differences to that method: below zero is flatter.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -68,6 +96,7 @@ def flatness_figure(
         raise ValueError("a figure needs flatness of one run at least, got none: measure with `swad flatness`")
     methods = list(dict.fromkeys(c.method for by_side in groups.values() for side in sides for c in by_side[side]))
     colours = colours_of(methods) if colours is None else colours
+    dashes = dashes_of(groups, colours) if dashes is None else dashes
     with _style():
         shape = (len(sides), len(groups))
         figure = Figure(
@@ -77,16 +106,25 @@ def flatness_figure(
         for column, (title, by_side) in enumerate(groups.items()):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
-                for curve in by_side[side]:
-                    _band(axes, curve, PALETTE[colours[curve.method]])
+                radii = {radius for curve in by_side[side] for radius in curve.radii}
+                single = len(radii) == 1
+                for place, curve in enumerate(by_side[side]):
+                    colour = PALETTE[colours[curve.method]]
+                    if single:
+                        _spot(axes, curve, colour, place - (len(by_side[side]) - 1) / 2)
+                    else:
+                        _band(axes, curve, colour, dashes[curve.method])
                 axes.grid(axis="y")
                 axes.set_axisbelow(True)
                 axes.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
-                axes.margins(x=0)
+                axes.margins(x=0.3 if single else 0)
                 axes.xaxis.set_major_locator(MaxNLocator(5))
+                if single:
+                    axes.set_xticks(list(radii))
                 axes.yaxis.set_major_locator(MaxNLocator(5))
                 axes.tick_params(length=3)
-                _fit(axes, by_side[side], room=1.5 if versus else 0.4)  # of a difference the band is the message
+                # Of a difference the band is the message, and marks alone have no shape to be pressed flat.
+                _fit(axes, by_side[side], room=100 if single else 1.5 if versus else 0.4)
                 if row == 0 and not bare:
                     axes.set_title(title, loc="left")
                 if row == len(sides) - 1:
@@ -99,7 +137,15 @@ def flatness_figure(
         return figure
 
 
-def _band(axes: Axes, curve: FlatCurve, colour: str) -> None:
+def _spot(axes: Axes, curve: FlatCurve, colour: str, aside: float) -> None:
+    """A radius alone has no line: marks with their intervals beside each other."""
+    x = curve.radii[0] + 0.1 * aside
+    if math.isfinite(curve.low[0]) and math.isfinite(curve.high[0]):
+        axes.plot([x, x], [curve.low[0], curve.high[0]], color=colour, alpha=0.5, linewidth=1.6, zorder=2)
+    axes.plot(x, curve.mean[0], color=colour, label=curve.method, linestyle="none", marker="o", markersize=5, zorder=3)
+
+
+def _band(axes: Axes, curve: FlatCurve, colour: str, dash: int) -> None:
     strong = curve.method.startswith("SWAD")
     axes.fill_between(curve.radii, curve.low, curve.high, color=colour, alpha=0.14, linewidth=0, zorder=2)
     axes.plot(
@@ -107,16 +153,16 @@ def _band(axes: Axes, curve: FlatCurve, colour: str) -> None:
         curve.mean,
         color=colour,
         label=curve.method,
-        linestyle=STYLES.get(curve.method, "-"),
+        linestyle=DASHES[min(dash, len(DASHES) - 1)],
         linewidth=2.0 if strong else 1.4,
-        zorder=3 + strong + (curve.method in STYLES),
+        zorder=3 + strong + 2 * dash,
     )
 
 
 def _fit(axes: Axes, curves: Sequence[FlatCurve], room: float) -> None:
     """Show the lines whole, and of the bands what does not press them flat."""
     means = [value for curve in curves for value in curve.mean if math.isfinite(value)]
-    ends = [value for curve in curves for value in (*curve.low, *curve.high) if math.isfinite(value)]
+    ends = [value for curve in curves for value in (*curve.low, *curve.high) if math.isfinite(value)] or means
     if not means or max(means) <= min(means):
         return
     span = max(means) - min(means)
@@ -136,32 +182,33 @@ def surface_figure(
 ) -> Figure:
     """Contours of the loss on the plane through three weights: a column for each run, seen above unseen.
 
-    Triangles are the three weights, the cross is their mean; averages stand where they are projected to. `width` is
-    that of a panel, in inches.
+    Triangles are the three weights, the cross is their mean; averages stand where they are projected to. Columns say
+    algorithm and trial where these differ. `width` is that of a panel, in inches.
     """
     from matplotlib.figure import Figure
 
     if not surfaces:
         raise ValueError("a figure needs one measured surface at least, got none: measure with `swad surface`")
-    marks = marks_of({name for one in surfaces for name in one.further})
+    marks = marks_of({method(one.run, name) for one in surfaces for name in one.further})
     with _style():
         shape = (len(sides), len(surfaces))
         # Distances on a plane are true in both directions, so a panel is as high as its plane is.
         slopes = [(one.ys[-1] - one.ys[0]) / (one.xs[-1] - one.xs[0]) for one in surfaces]
-        height = width * min(1.3, max(0.45, *slopes)) + 0.35
+        height = width * min(1.3, max(0.26, *slopes)) + 0.35
         figure = Figure(
             figsize=((width + 0.75) * shape[1], height * shape[0] + (0.1 if bare else 0.5)), layout="constrained"
         )
         panels = figure.subplots(*shape, squeeze=False)
-        for column, one in enumerate(surfaces):
+        for column, (one, title) in enumerate(zip(surfaces, titles([one.run for one in surfaces]), strict=True)):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
                 _contours(axes, one, side)
                 _marks(axes, one, marks)
                 if row == 0 and not bare:
-                    axes.set_title(f"target: {one.target}", loc="left")
+                    axes.set_title(f"target: {title}", loc="left")
                 if column == 0 and not bare:
-                    axes.set_ylabel(f"{TITLES[side]}, loss")
+                    words = f"{TITLES[side]}, loss"
+                    axes.set_ylabel(words if height > LABEL else words.replace(" ", "\n", 1))
         if not bare:
             _legend(figure, [axes for some in panels for axes in some], (width + 0.75) * shape[1])
         return figure
@@ -213,12 +260,16 @@ def told_apart(values: Sequence[float]) -> list[str]:
     return texts
 
 
-def marks_of(names: Collection[str]) -> dict[str, tuple[str, int]]:
-    """A mark and a place in the palette for every average, the same in every figure for the usual ones."""
-    usual = {"swad": ("*", 1), "swa": ("P", 5), "ema": ("D", 4), "sma": ("s", 3)}
-    others = sorted(set(names) - set(usual))
-    found = {name: mark for name, mark in usual.items() if name in names}
-    return found | {name: ("ov"[i % 2], (6, 7, 2, 0)[i % 4]) for i, name in enumerate(others)}
+def marks_of(methods: Collection[str]) -> dict[str, tuple[str, int]]:
+    """A mark and a place in the palette for every method, the same in every figure for the usual ones.
+
+    >>> marks_of(["SAM + SWAD", "SWAD"])
+    {'SWAD': ('*', 1), 'SAM + SWAD': ('o', 6)}
+    """
+    usual = {"SWAD": ("*", 1), "SWA": ("P", 5), "EMA": ("D", 4), "SMA": ("s", 3)}
+    others = sorted(set(methods) - set(usual))
+    found = {name: mark for name, mark in usual.items() if name in methods}
+    return found | {name: (OTHER_MARKS[i % 6], (6, 7, 2, 0, 3)[i % 5]) for i, name in enumerate(others)}
 
 
 def _marks(axes: Axes, surface: RunSurface, marks: Mapping[str, tuple[str, int]]) -> None:
@@ -231,29 +282,41 @@ def _marks(axes: Axes, surface: RunSurface, marks: Mapping[str, tuple[str, int]]
         *surface.mean, marker="x", markersize=7, markeredgecolor=MARK_INK, markeredgewidth=1.8, linestyle="none",
         zorder=6, label="their mean",
     )  # fmt: skip
-    for name, (mark, colour) in marks.items():
-        if name in surface.further:
-            x, y, _ = surface.further[name]
-            axes.plot(
-                x, y, marker=mark, markersize=9 if mark == "*" else 6, label=method(surface.run, name),
-                markerfacecolor=PALETTE[colour], markeredgewidth=0.7, **edge,
-            )  # fmt: skip
+    for name, (x, y, _) in surface.further.items():
+        label = method(surface.run, name)
+        mark, colour = marks[label]
+        axes.plot(
+            x, y, marker=mark, markersize=9 if mark == "*" else 6, label=label, markerfacecolor=PALETTE[colour],
+            markeredgewidth=0.7, **edge,
+        )  # fmt: skip
 
 
 def line_figure(
     surfaces: Sequence[RunSurface], *, size: tuple[float, float] = (3.4, 2.5), bare: bool = False
 ) -> Figure:
-    """The loss on the straight line between two weights, seen and unseen: a panel for each run."""
+    """The loss on the straight line between two weights, seen and unseen: a panel for each run.
+
+    Marks are the mean of the two and averages near the line, at their own loss and where they are projected to.
+    """
     from matplotlib.figure import Figure
 
     if not surfaces:
         raise ValueError("a figure needs one measured line at least, got none: measure with `swad surface --line`")
+    marks = marks_of({method(one.run, name) for one in surfaces for name in one.further})
     with _style():
         figure = Figure(figsize=(size[0] * len(surfaces) + 0.3, size[1] + (0 if bare else 0.4)), layout="constrained")
         panels = figure.subplots(1, len(surfaces), squeeze=False)[0]
-        for axes, one in zip(panels, surfaces, strict=True):
+        for axes, one, title in zip(panels, surfaces, titles([one.run for one in surfaces]), strict=True):
             for colour, side in zip(PALETTE, ("seen", "unseen"), strict=False):
                 axes.plot(one.xs, one.grids[side][0], color=colour, label=TITLES[side])
+            for name, label in on_line(one).items():
+                mark = "x" if name == MEAN else marks[label][0]
+                size_ = 10 if mark == "*" else 6
+                for colour, side in zip(PALETTE, ("seen", "unseen"), strict=False):
+                    axes.plot(
+                        one.points[name][0], one.losses[name][side], mark, color=colour, markersize=size_, zorder=5
+                    )
+                axes.plot([], [], mark, color=FAINT, markersize=size_, label=label)  # of both sides, for the legend
             first, last = (method(one.run, weights) for weights in one.corners)
             axes.set_xticks([0.0, 0.5, 1.0], [first, "", last])
             for x in (0.0, 1.0):
@@ -263,23 +326,41 @@ def line_figure(
             axes.tick_params(length=3)
             axes.set_ylabel("loss")
             if not bare:
-                axes.set_title(f"target: {one.target}", loc="left")
+                axes.set_title(f"target: {title}", loc="left")
         if not bare:
             _legend(figure, list(panels), size[0] * len(surfaces))
         return figure
 
 
+def on_line(surface: RunSurface) -> dict[str, str]:
+    """Points that a line's figure marks, and what they are called: those projected to the part that is drawn."""
+    return {
+        name: "mean of the two" if name == MEAN else method(surface.run, name)
+        for name in (MEAN, *surface.further)
+        if name in surface.losses and surface.xs[0] <= surface.points[name][0] <= surface.xs[-1]
+    }
+
+
 # ------------------------------------------------------------ ranking and bound
 
 
-def ranking_figure(ranking: Ranking, *, where: str = "", size: tuple[float, float] = (4.2, 3.0)) -> Figure:
-    """Flatness against accuracy on the target, a point for each method: down to the right is sharp and wrong."""
+def ranking_figure(
+    ranking: Ranking,
+    *,
+    where: str = "",
+    size: tuple[float, float] = (4.2, 3.0),
+    colours: Mapping[str, int] | None = None,
+) -> Figure:
+    """Flatness against accuracy on the target, a point for each method: down to the right is sharp and wrong.
+
+    `colours` are places in the palette by method, for figures to be shown together.
+    """
     from matplotlib.figure import Figure
 
     with _style():
         figure = Figure(figsize=(size[0], size[1] + 0.4), layout="constrained")
         axes = figure.subplots()
-        colours = colours_of([row.method for row in ranking.rows])
+        colours = colours_of([row.method for row in ranking.rows]) if colours is None else colours
         others = [row.method for row in ranking.rows if row.method != "SWAD"]
         for row in ranking.rows:
             mark = "*" if row.method == "SWAD" else MARKS[1 + others.index(row.method) % 5]

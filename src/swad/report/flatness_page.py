@@ -10,23 +10,26 @@ from swad.records import RunData
 from swad.report import figures, flatness_figures
 from swad.report.flatness import (
     SIDES,
-    Difference,
     RunFlatness,
     RunSurface,
     Sides,
     by_target,
     flatness_of,
     method,
+    methods_of,
+    paired,
     paired_curves,
     ranking_of,
     surfaces_of,
-    verdicts,
     with_mean,
 )
+from swad.report.flatness_tables import curvature_table, verdicts, worst_table
 from swad.report.runs import algorithm_name
 from swad.report.tables import Table
 
-SYMBOLS = {"*": "★", "D": "◆", "s": "■", "P": "✚", "o": "●", "v": "▼"}
+SYMBOLS = {
+    "*": "★", "D": "◆", "s": "■", "P": "✚", "o": "●", "v": "▼", "<": "◀", ">": "▶", "p": "⬟", "h": "⬢", "x": "✕",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Group:
 
     title: str
     plots: tuple[Plot, ...]
+    legend: tuple[tuple[str, int, bool], ...]
+    """Methods that are drawn, their colours, and whether their lines are dashed."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,11 @@ class FlatnessSection:
     id: str
     name: str
     about: str
-    legend: tuple[tuple[str, int], ...]
     groups: tuple[Group, ...]
     verdicts: Table | None
     ranking: str
+    worst: Table | None
+    curvature: Table | None
 
 
 @dataclass(frozen=True)
@@ -87,54 +93,52 @@ def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
 
 
 def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSection:
-    groups = with_mean(by_target(found))
-    methods = list(dict.fromkeys(c.method for sides in groups.values() for some in sides.values() for c in some))
-    colours = flatness_figures.colours_of(methods)
-    told: dict[str, Sequence[Difference]] = {
-        f"{one.target}, trial {one.run.trial}": one.differences for one in found if one.differences
-    }
-    versus, paired = _paired(found)
+    colours = flatness_figures.colours_of(methods_of(found))
+    told = paired(found)
+    versus, differences = paired_curves(told)
     drawn = []
-    for number, (title, sides) in enumerate(groups.items()):
+    for number, (title, sides) in enumerate(with_mean(by_target(found)).items()):
         plots = []
+        pairs = differences.get(title, {})
+        dashes = flatness_figures.dashes_of({"rise": sides, "difference": pairs}, colours)
         for side, words in SIDES.items():
             label = f"Rise of the loss against the radius, {side} domains, {title}"
-            plots.append(_panel(words, sides, side, colours, f"{id}-{number}-{side}", label, ""))
-        for side in SIDES if title in paired else ():
+            plots.append(_panel(words, sides, side, colours, dashes, f"{id}-{number}-{side}", label, ""))
+        for side in pairs:
             words = f"{side.capitalize()}, minus {versus}: below 0 is flatter"
             label = f"Difference to {versus} against the radius, {side} domains, {title}"
-            plots.append(_panel(words, paired[title], side, colours, f"{id}-{number}-{side}-paired", label, versus))
-        drawn.append(Group(title, tuple(plots)))
+            place = f"{id}-{number}-{side}-paired"
+            plots.append(_panel(words, pairs, side, colours, dashes, place, label, versus))
+        names = dict.fromkeys(curve.method for some in sides.values() for curve in some)
+        drawn.append(Group(title, tuple(plots), tuple((name, colours[name] + 1, dashes[name] > 0) for name in names)))
     directions = sorted({one.directions for one in found})
     count = f"{directions[0]:,}" if len(directions) == 1 else f"{directions[0]:,} to {directions[-1]:,}"
     return FlatnessSection(
         id,
         dataset,
         f"{count} random directions a point{_apart(found[0].settings)}",
-        tuple((name, colours[name] + 1) for name in methods),
         tuple(drawn),
         verdicts("Who is flatter", told) if told else None,
         _ranking(found),
+        worst_table(found) if any(one.worst for one in found) else None,
+        curvature_table(found) if any(one.curvature for one in found) else None,
     )
 
 
-def _panel(words: str, sides: Sides, side: str, colours: Mapping[str, int], id: str, label: str, versus: str) -> Plot:
+def _panel(
+    words: str,
+    sides: Sides,
+    side: str,
+    colours: Mapping[str, int],
+    dashes: Mapping[str, int],
+    id: str,
+    label: str,
+    versus: str,
+) -> Plot:
     figure = flatness_figures.flatness_figure(
-        {label: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colours=colours, versus=versus
+        {label: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colours=colours, dashes=dashes, versus=versus
     )
     return Plot(words, figures.theme_svg(figure, id, label))
-
-
-def _paired(found: Sequence[RunFlatness]) -> tuple[str, dict[str, Sides]]:
-    """The method that was compared with, and the differences to it; of several such, those to the first."""
-    every = [difference for one in found for difference in one.differences]
-    if not every:
-        return "", {}
-    versus = every[0].versus
-    targets: dict[str, list[Difference]] = {}
-    for one in found:
-        targets.setdefault(one.target, []).extend(d for d in one.differences if d.versus == versus)
-    return versus, paired_curves({target: some for target, some in targets.items() if some})
 
 
 def _apart(settings: Row) -> str:
@@ -155,33 +159,47 @@ def _ranking(found: Sequence[RunFlatness]) -> str:
     kendall = order.kendall
     return (
         f"Over {len(order.rows)} methods, flatness on the unseen domain at radius {radius:g} and accuracy there rank "
-        f"alike with Kendall’s tau {kendall.value:+.2f} (exact p = {kendall.p:.2g})."
+        f"alike with Kendall’s tau {kendall.value:+.2f} (exact p = {kendall.p:.2g}; 95 % {kendall.low:+.2f} to "
+        f"{kendall.high:+.2f}, {order.interval_over})."
     )
 
 
 def surface_sections(runs: Iterable[RunData]) -> list[SurfaceSection]:
     """One for each data set with a run whose plane or line was measured."""
-    groups: dict[str, list[SurfacePlot]] = {}
+    groups: dict[str, list[tuple[str, RunSurface]]] = {}
     for place, run in enumerate(runs):
         for shape in ("plane", "line"):
             surface = surfaces_of(run, shape)
             if surface is not None:
-                groups.setdefault(run.dataset, []).append(_surface(f"s{place}-{shape}", surface))
-    return [SurfaceSection(f"s{place}", name, tuple(some)) for place, (name, some) in enumerate(groups.items())]
+                groups.setdefault(run.dataset, []).append((f"s{place}-{shape}", surface))
+    return [
+        SurfaceSection(f"s{place}", name, tuple(_surface(id, one, _several(some)) for id, one in some))
+        for place, (name, some) in enumerate(groups.items())
+    ]
 
 
-def _surface(id: str, surface: RunSurface) -> SurfacePlot:
+def _several(some: Sequence[tuple[str, RunSurface]]) -> bool:
+    """Whether surfaces are of runs of several algorithms."""
+    return len({(one.run.algorithm, one.run.config.get("lr_schedule")) for _, one in some}) > 1
+
+
+def _surface(id: str, surface: RunSurface, several: bool) -> SurfacePlot:
     flat = surface.settings["shape"] == "line"
     title = f"{surface.target} as target, trial {surface.run.trial}"
+    if several:
+        title = f"{method(surface.run, None)}: {title}"
     label = f"Loss on the {surface.settings['shape']} through {', '.join(surface.corners)}, {title}"
     legend: list[tuple[str, str, int]] = []
     if flat:
         legend += [("—", "seen", 1), ("—", "unseen", 2)]
     else:
         legend += [("△", _corners(surface), 0), ("✕", "their mean", 0)]
-        for name, (mark, colour) in flatness_figures.marks_of(surface.further).items():
-            away = surface.further[name][2]
-            legend.append((SYMBOLS[mark], f"{method(surface.run, name)}, {away:.2g} off the plane", colour + 1))
+    marks = flatness_figures.marks_of({method(surface.run, name) for name in surface.further})
+    named = flatness_figures.on_line(surface) if flat else {n: method(surface.run, n) for n in surface.further}
+    for name, label in named.items():
+        mark, colour = marks.get(label, ("x", -1))
+        away = f", {surface.points[name][2]:.2g} off the {surface.settings['shape']}" if label in marks else ""
+        legend.append((SYMBOLS[mark], f"{label}{away}", 0 if flat else colour + 1))
     if flat:
         figure = flatness_figures.line_figure([surface], size=(4.4, 2.45), bare=True)
         return SurfacePlot(title, (Plot("Loss", figures.theme_svg(figure, id, label)),), tuple(legend))

@@ -45,18 +45,19 @@ def pulls_of(rows: Sequence[Row], weights: str, domains: Sequence[str], images: 
         return None
     n, order = parts[-1]["stop"], np.argsort(head["radii"])
     settings = {key: value for key, value in head["settings"].items() if key != "norm"}
-    losses = [
-        np.array([[float(v) for v in one] for part in parts for one in part["losses"][domain]])
-        - float(head["loss"][domain])
-        for domain in domains
-    ]
-    units = np.mean(losses, 0).reshape(-1, 2 if head["antithetic"] else 1, len(order)).mean(1)
-    found: dict[Hashable, Array] = {("directions", head["antithetic"], str(settings)): _pull(units[:, order])}
-    for domain in domains:
-        if domain in parts[-1]["image_sums"]:
-            sums = _unpacked(parts[-1]["image_sums"][domain]).reshape(len(order), -1)
-            rise = sums / n - _unpacked(head["image_loss"][domain])
-            found["images", domain, images[domain]] = _pull(rise.T[:, order]) / len(domains)
+    with np.errstate(invalid="ignore", over="ignore"):  # far away losses need not be finite
+        losses = [
+            np.array([[float(v) for v in one] for part in parts for one in part["losses"][domain]])
+            - float(head["loss"][domain])
+            for domain in domains
+        ]
+        units = np.mean(losses, 0).reshape(-1, 2 if head["antithetic"] else 1, len(order)).mean(1)
+        found: dict[Hashable, Array] = {("directions", head["antithetic"], str(settings)): _pull(units[:, order])}
+        for domain in domains:
+            if domain in parts[-1]["image_sums"]:
+                sums = _unpacked(parts[-1]["image_sums"][domain]).reshape(len(order), -1)
+                rise = sums / n - _unpacked(head["image_loss"][domain])
+                found["images", domain, images[domain]] = _pull(rise.T[:, order]) / len(domains)
     return found
 
 

@@ -88,11 +88,15 @@ def write(
     found = find_runs(source) if isinstance(source, (str, os.PathLike)) else list(source)
     text = build(found, method=method, split=split, search_trial=search_trial, title=title, flatness=flatness)
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # A browser that reloads while a run is being reported must never find half a page.
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OSError(f"cannot write the page {path}: {reason}; see to it or choose another file (--output)") from None
     return path
 
 
