@@ -334,6 +334,11 @@ def test_doctor_tells_versions_and_devices(here):
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
         (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; there are swad"),
         (["train", "digits", "--set", "lr"], "--set takes name=number, got 'lr'"),
+        (["train", "digits", "--set", "lr=1", "--set", "lr=2"], "--set takes every name once, got lr twice"),
+        (
+            ["train", "digits", "--algorithm", "coral", "--target", "paper+board+clutter"],
+            "coral needs 2 source domains, got outline",
+        ),
         (["train", "digits", "--trial", "a"], "whole numbers with commas"),
         (["train", "pacs"], "needs the folder it lies in"),
         (["train", "digits", "--jobs", "0"], "--jobs must be 1 or more, got 0"),

@@ -295,8 +295,10 @@ class RunConfig:
         if benchmark is not None and benchmark.domains:
             unknown = [name for name in self.targets if name not in benchmark.domains]
             require(not unknown, f"the target must be one of {', '.join(benchmark.domains)}", ", ".join(unknown))
-            left = set(benchmark.domains) - set(self.targets)
+            left = [name for name in benchmark.domains if name not in self.targets]
             require(bool(left), "at least one domain must be left to train on", "+".join(self.targets))
+            if left and (need := self._domains_needed()) > len(left):
+                found.append(f"{self.algorithm} needs {need} source domains, got {', '.join(left)}: hold out fewer")
         if benchmark is not None:
             unknown = sorted(set(self.dataset_options) - set(benchmark.options))
             takes = ", ".join(sorted(benchmark.options)) or "none"
@@ -348,6 +350,12 @@ class RunConfig:
                 f"{self.algorithm} needs a batch_size of {kind.min_per_domain} or more, got {filled.batch_size}"
             )
         return found
+
+    def _domains_needed(self) -> int:
+        try:
+            return algorithms.get(self.algorithm).min_domains
+        except algorithms.AlgorithmError:  # told elsewhere
+            return 1
 
     def _device_problems(self) -> list[str]:
         import torch

@@ -311,7 +311,7 @@ def _check_targets(configs: Sequence[RunConfig]) -> None:
 
 
 def _settings(texts: Sequence[str]) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         try:
@@ -320,6 +320,8 @@ def _settings(texts: Sequence[str]) -> dict[str, float]:
             equals = ""
         if not equals:
             raise ValueError(f"--set takes name=number, got {text!r}: e.g. --set lr=3e-5")
+        if name in found:
+            raise ValueError(f"--set takes every name once, got {name} twice: another value needs another --output")
         found[name] = int(number) if number.is_integer() and "." not in value and "e" not in value else number
     return found
 
