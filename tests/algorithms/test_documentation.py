@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -129,3 +131,28 @@ def test_the_example_is_a_method(sd, tmp_path):
     own = {"batch_size": 4, "lr": 1e-3, "rho": 0.1}
     result = train(short(tmp_path / "run", algorithm="sd+sam", steps=4, hyperparameters=own, averages=("ema",)))
     assert set(result.scores) == {"erm_best", "erm_last", "ema"}
+
+
+def test_methods_of_ones_own_lie_in_a_folder_of_ones_own(tmp_path):
+    """In processes of its own, as a user has it: the command, and the runs it starts."""
+    code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "sd.py").write_text(code)
+
+    def swad(*arguments, folder=mine):
+        environment = os.environ | {"SWAD_ALGORITHMS": str(folder), "COLUMNS": "200", "PYTHONPATH": str(ROOT / "src")}
+        return subprocess.run(
+            [sys.executable, "-m", "swad", *arguments], capture_output=True, text=True, env=environment
+        )
+
+    run = ["train", "digits", "-t", "paper", "--trial", "0,1", "--jobs", "2", "--steps", "4", "--evaluate-every", "2"]
+    trained = swad(*run, "--algorithm", "sd+sam", "--set", "penalty=0.01", "-a", "swad", "-o", str(tmp_path / "runs"))
+    assert trained.returncode == 0, trained.stderr
+    assert "sd + SAM + SWAD" in trained.stdout
+    assert "Pezeshki" in swad("algorithms").stdout
+    (mine / "coral.py").write_text(code)
+    assert "coral.py is there twice: rename yours" in swad("algorithms").stderr
+    assert "is none: mend or unset it" in swad("algorithms", folder=mine / "nowhere").stderr
+    (mine / "coral.py").rename(mine / "empty.py").write_text("")
+    assert "empty.py lacks ALGORITHM" in swad("train", "digits", "--algorithm", "empty", folder=mine).stderr

@@ -1,7 +1,8 @@
 """Algorithms by name: every file of this folder that does not begin with ``_`` is one.
 
 A file holds one ``ALGORITHM``, a class with its loss, its hyperparameters and the paper it credits; nothing else
-needs to know of it. Only the file asked for is imported. `NAME+sam` is SAM over the loss of another.
+needs to know of it. Only the file asked for is imported. `NAME+sam` is SAM over the loss of another. Further folders
+of such files are those that the environment variable SWAD_ALGORITHMS names.
 
 >>> from swad import algorithms
 >>> "erm" in algorithms.names()
@@ -15,7 +16,9 @@ True
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -25,13 +28,24 @@ if TYPE_CHECKING:
 __all__ = ["AlgorithmError", "canonical", "get", "names"]
 
 
+FOLDERS = "SWAD_ALGORITHMS"
+"""The environment variable with folders of one's own, which processes started from here inherit."""
+__path__ = [*__path__, *filter(None, os.environ.get(FOLDERS, "").split(os.pathsep))]
+
+
 class AlgorithmError(ValueError):
     """There is no such algorithm; the message lists those there are."""
 
 
 def names() -> tuple[str, ...]:
     """The algorithms there are."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+    # One folder after the other: of two files with one name, pkgutil would hide the second.
+    found = Counter(m.name for folder in __path__ for m in pkgutil.iter_modules([folder]) if m.name[0] != "_")
+    if missing := [folder for folder in __path__ if not os.path.isdir(folder)]:
+        raise AlgorithmError(f"{FOLDERS} names folders of algorithms, and {missing[0]} is none: mend or unset it")
+    if twice := [name for name, times in found.items() if times > 1]:
+        raise AlgorithmError(f"every algorithm needs a name of its own, and {twice[0]}.py is there twice: rename yours")
+    return tuple(sorted(found))
 
 
 def get(name: str) -> type[Algorithm]:
@@ -42,7 +56,9 @@ def get(name: str) -> type[Algorithm]:
 @cache
 def _get(name: str) -> type[Algorithm]:
     base, plus, _ = name.partition("+")
-    kind: type[Algorithm] = importlib.import_module(f"{__name__}.{base}").ALGORITHM
+    kind: type[Algorithm] | None = getattr(importlib.import_module(f"{__name__}.{base}"), "ALGORITHM", None)
+    if kind is None:
+        raise AlgorithmError(f"a file of an algorithm says which class it is, and {base}.py lacks ALGORITHM = ...")
     if not plus:
         return kind
     from swad.algorithms import sam
