@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from swad import jobs
-from swad.image_cache import cores
+from swad.cores import cores
 
 
 def test_room_is_asked_of_the_runs_own_gpu(monkeypatch):

@@ -741,19 +741,23 @@ def test_ones_own_folder_is_counted_before_it_is_decoded_unasked(tmp_path, monke
     assert config.resolved().images == "exact"
 
 
+def remarks(config):
+    return config.remarks(config.resolved())
+
+
 def test_what_settings_come_to_unasked_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     net = RunConfig("DomainNet", "clipart", tmp_path, data=tmp_path, device="cuda")
-    assert net.remarks() == [
+    assert remarks(net) == [
         "images are read file by file (exact): decoded they may take 115 GB, and no more than 32 are made unasked; "
         "--images fast makes them"
     ]
-    assert not dataclasses.replace(net, images="exact").remarks()
-    assert not dataclasses.replace(net, images="fast", cache_size=64).remarks()
+    assert not remarks(dataclasses.replace(net, images="exact"))
+    assert not remarks(dataclasses.replace(net, images="fast", cache_size=64))
     pacs = RunConfig("PACS", "photo", tmp_path, data=tmp_path)
-    assert not pacs.remarks()
-    unused = dataclasses.replace(pacs, cache_size=64, decoder="gpu").remarks()
+    assert not remarks(pacs)
+    unused = remarks(dataclasses.replace(pacs, cache_size=64, decoder="gpu"))
     kept = "not used, since no decoded images are kept (exact); --images fast keeps them"
     assert unused == [f"--cache-size, --decoder: {kept}"]
 

@@ -13,7 +13,6 @@ at the host, so that a CUDA graph can hold it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from swad.cores import cores
 from swad.domains import ArrayDomain, ByteArray, DataError, Domain, IntArray, Part, Pixels, subsample
 
 if TYPE_CHECKING:
@@ -337,11 +337,7 @@ class EvalBatches:
 
 def default_workers() -> int:
     """As many reading processes as there are cores to this one, but not more than 8."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        cores = os.cpu_count() or 1
-    return min(8, cores)
+    return min(8, cores())
 
 
 class _ByKey:

@@ -235,9 +235,9 @@ class RunConfig:
         seed = complete.seed if complete.seed is not None else complete._derived_seed()
         return dataclasses.replace(complete, seed=seed)
 
-    def remarks(self) -> list[str]:
-        """What `resolved` makes of these settings that whoever gave them may not expect, one line each."""
-        complete, benchmark = self.resolved(), datasets.get(self.dataset)
+    def remarks(self, complete: RunConfig) -> list[str]:
+        """What `resolved`, which gave `complete`, made of these settings that may not be expected, one line each."""
+        benchmark = datasets.get(self.dataset)
         if complete.images == "fast":
             return []
         found = []

@@ -11,6 +11,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
+from swad.cores import cores
 from swad.version import __version__
 
 NEEDS = {
@@ -41,11 +42,10 @@ def examine(console: Console | None = None) -> None:
 
 
 def _system() -> list[tuple[str, str]]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free = shutil.disk_usage(".").free
     return [
         ("swad", f"{__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("cores", f"{cores}, {_memory()} of memory, {free / 2**30:.0f} GiB free here"),
+        ("cores", f"{cores()}, {_memory()} of memory, {free / 2**30:.0f} GiB free here"),
     ]
 
 

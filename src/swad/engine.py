@@ -19,8 +19,8 @@ from swad.kernels import has_triton
 EAGER, GRAPH, COMPILE = "eager", "graph", "compile"
 COMPILE_PAYS = 1500
 """Steps from which `auto` compiles a network without frozen batch norms to fuse, or in fp32, where none are fused. With
-fused ones a graph is as fast without the 26 to 45 s that compiling takes: ResNet-50 12.4 ms a step, MobileNetV2 7.4 and
-compiled 8.2 (H200, batch of 96)."""
+fused ones a graph is as fast without the 26 to 45 s that compiling takes: ResNet-50 12.9 ms a step and compiled 13.5,
+MobileNetV2 7.4 and 8.2 (H200, batch of 96)."""
 _WARM_UP = 2  # real steps of a phase before it is captured: what is allocated once must exist by then
 
 Inputs = Mapping[str, Tensor]

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from swad.cores import cores
 from swad.datasets._progress import Progress
 from swad.domains import ArrayDomain, ByteArray, DataError, Dataset, FileDomain, IntArray, read_image
 
@@ -557,14 +558,6 @@ def _allocate(data: Path, size: int) -> None:
 def _force_to_disk(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def cores() -> int:
-    """The cores this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        return os.cpu_count() or 1
 
 
 def _explained(error: OSError, place: Path, option: str) -> DataError:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from swad.cores import cores
 from swad.display import Bars, Show, Watcher
 from swad.pace import Pace
 
@@ -34,8 +35,8 @@ def train_all(configs: Sequence[RunConfig], jobs: int | None = 1) -> list[RunRes
     from swad.run import train
     from swad.run_folder import outcome
 
-    remarks = [line for config in configs for line in config.remarks()]
-    configs = [config.resolved() for config in configs]  # all faults of all runs before the first step of any
+    given, configs = configs, [config.resolved() for config in configs]  # all faults before the first step of any
+    remarks = [line for config, complete in zip(given, configs, strict=True) for line in config.remarks(complete)]
     console = Console(stderr=True)
     show = Bars(len(configs), console) if console.is_terminal else Show(len(configs))
     with show:
@@ -121,8 +122,6 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pac
 
 def _threads(jobs: int) -> int:
     """One run's share of the cores."""
-    from swad.image_cache import cores
-
     return max(1, cores() // jobs)
 
 

@@ -87,10 +87,20 @@ def stages(model: nn.Module) -> list[nn.Module]:
     timm says where a map is 4, 8, 16 and 32 times coarser than the image: a ResNet's four residual stages. Where all
     blocks keep one resolution (ViT) it is every quarter of the blocks; the small network has its two convolutions.
     """
+    return [stage for stage, _ in _stages(model)]
+
+
+def channels(model: nn.Module) -> list[int]:
+    """Channels of the maps that `stages` put out."""
+    return [count for _, count in _stages(model)]
+
+
+def _stages(model: nn.Module) -> list[tuple[nn.Module, int]]:
     if isinstance(model, SmallNet):
-        return [model.stem, model.body]
+        return [(stage, cast(nn.Conv2d, stage[0]).out_channels) for stage in (model.stem, model.body)]
     info = getattr(model, "feature_info", ())
-    names = {one["module"]: one["reduction"] for one in getattr(info, "info", info)}
+    known = {one["module"]: one for one in getattr(info, "info", info)}
+    names = {name: one["reduction"] for name, one in known.items()}
     blocks = list(names)
     if not blocks:
         raise NetworkError(f"{type(model).__name__} names no stages of its own: choose a network that timm takes apart")
@@ -99,21 +109,11 @@ def stages(model: nn.Module) -> list[nn.Module]:
     else:
         chosen = [name for name, coarser in names.items() if coarser >= 4]
     try:
-        return [model.get_submodule(name) for name in chosen]
+        return [(model.get_submodule(name), known[name]["num_chs"]) for name in chosen]
     except AttributeError:  # of some networks timm names maps, and not modules
         raise NetworkError(
             f"{type(model).__name__} has stages that are no modules of their own: choose another network"
         ) from None
-
-
-def channels(model: nn.Module) -> list[int]:
-    """Channels of the maps that `stages` put out."""
-    if isinstance(model, SmallNet):
-        return [cast(int, cast(Any, stage[0]).out_channels) for stage in (model.stem, model.body)]
-    info = getattr(model, "feature_info", ())
-    known = {one["module"]: one["num_chs"] for one in getattr(info, "info", info)}
-    by_module = {id(model.get_submodule(name)): count for name, count in known.items()}
-    return [by_module[id(stage)] for stage in stages(model)]
 
 
 # --- batch norm -------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_swin_has_its_channels_last(told):
 
 
 def test_as_many_columns_as_channels():
-    """Here 16 of each: what the network says of its layout decides."""
+    """What the network says of its layout decides."""
     pytest.importorskip("timm")
     algorithm = make("mixstyle", networks.build("test_resnet", 5), p=1.0, alpha=1.0, batch_size=1)
     hook = next(iter(networks.stages(algorithm.predictor)[0]._forward_hooks.values()))

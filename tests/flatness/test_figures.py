@@ -572,6 +572,7 @@ def test_the_page_shows_what_was_measured(runs):
     assert "Loss surfaces on PACS" in text
     assert "ERM after 50, 70, 90 steps" in text
     assert "SWAD, 0.5 off the plane" in text
+    assert "Loss on the plane through step-000050, step-000070, step-000090, photo as target, trial 0, seen" in text
     assert "Kendall’s tau +1.00 (exact p = 0.33; 95 % +1.00 to +1.00, resampled over targets and trials)" in text
     assert page.build(runs) == text
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):

@@ -27,9 +27,9 @@ def demo(
     device: Device = "cpu",
 ) -> None:
     """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
+    from swad.cores import cores
     from swad.demo import configs, look
     from swad.display import show_report
-    from swad.image_cache import cores
     from swad.jobs import train_all
 
     planned = configs(output, trials, steps, read.device(device))
@@ -304,9 +304,8 @@ def _check_targets(configs: Sequence[RunConfig]) -> None:
     from swad import datasets
     from swad.domains import hold_out
 
-    complete = [config.resolved() for config in configs]
-    dataset = datasets.load(complete[0].dataset, complete[0].data)
-    for config in complete:
+    dataset = datasets.load(configs[0].dataset, configs[0].data)
+    for config in configs:
         hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swad.cores import cores
 from swad.datasets import _idx, _tree, get, names
 from swad.datasets._benchmark import Benchmark, Options
 from swad.datasets._progress import Progress
@@ -194,7 +195,7 @@ def _decode(paths: list[Path], progress: Progress | None, workers: int | None) -
         return None
 
     bad: list[BadImage] = []
-    with ThreadPoolExecutor(workers or min(16, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(workers or min(16, cores())) as pool:
         for start in range(0, len(paths), 512):  # in slices: half a million futures would only cost memory
             batch = paths[start : start + 512]
             bad += [found for found in pool.map(fault, batch) if found is not None]

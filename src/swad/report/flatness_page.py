@@ -196,10 +196,10 @@ def _surface(id: str, surface: RunSurface, several: bool) -> SurfacePlot:
         legend += [("△", _corners(surface), 0), ("✕", "their mean", 0)]
     marks = flatness_figures.marks_of({method(surface.run, name) for name in surface.further})
     named = flatness_figures.on_line(surface) if flat else {n: method(surface.run, n) for n in surface.further}
-    for name, label in named.items():
-        mark, colour = marks.get(label, ("x", -1))
-        away = f", {surface.points[name][2]:.2g} off the {surface.settings['shape']}" if label in marks else ""
-        legend.append((SYMBOLS[mark], f"{label}{away}", 0 if flat else colour + 1))
+    for name, called in named.items():
+        mark, colour = marks.get(called, ("x", -1))
+        away = f", {surface.points[name][2]:.2g} off the {surface.settings['shape']}" if called in marks else ""
+        legend.append((SYMBOLS[mark], f"{called}{away}", 0 if flat else colour + 1))
     if flat:
         figure = flatness_figures.line_figure([surface], size=(4.4, 2.45), bare=True)
         return SurfacePlot(title, (Plot("Loss", figures.theme_svg(figure, id, label)),), tuple(legend))
