@@ -302,8 +302,12 @@ def _targets(text: str, dataset: str, data: Path | None) -> tuple[str, ...]:
 def _check_targets(configs: Sequence[RunConfig]) -> None:
     """Hold every target of one's own folder out for a moment: what is wrong with the last shows before the first."""
     from swad import datasets
+    from swad.config import ConfigError
     from swad.domains import hold_out
 
+    for config in configs:  # settings first: they need no data to be judged
+        if problems := config.problems():
+            raise ConfigError(problems)
     dataset = datasets.load(configs[0].dataset, configs[0].data)
     for config in configs:
         hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
