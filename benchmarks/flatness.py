@@ -39,8 +39,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import swad
 from swad.flatness import captured, image_losses, local
-from swad.flatness.directions import Directions
-from swad.flatness.weights import Weights
+from swad.flatness._directions import Directions
+from swad.flatness._perturb import Weights
 
 OBVIOUS = "deepcopy, add, DataLoader"
 RADII = (5.0, 10.0, 20.0, 40.0)
@@ -301,7 +301,7 @@ def prepare(arguments: argparse.Namespace, device: str) -> Setting:
     size = 28 if small else arguments.size
     n = arguments.images or (480 if device == "cpu" else 512)
     if small:
-        from swad.networks import build
+        from swad.models.networks import build
 
         model = build("small", 10, channels=3, freeze_bn=False)
     else:

@@ -30,11 +30,12 @@ from pathlib import Path
 
 import torch
 
-from swad import algorithms, networks
-from swad.algorithms._base import Algorithm, Stepping
-from swad.algorithms._hyper import fill
-from swad.batches import Batch
-from swad.engine import EAGER, GRAPH, Engine
+from swad import algorithms
+from swad.algorithms.base import Algorithm, Stepping
+from swad.algorithms.hyperparameters import fill
+from swad.data.loaders import Batch
+from swad.models import networks
+from swad.training.step import EAGER, GRAPH, Engine
 
 DOMAINS, PER_DOMAIN, CLASSES = 3, 32, 7
 IN_A_ROW = 4

@@ -38,14 +38,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from swad import datasets
-from swad.config import RunConfig
-from swad.domains import ArrayDomain, Dataset, Part, Pixels, hold_out
-from swad.engine import EAGER
-from swad.image_cache import ImageCache, open_cache
-from swad.measuring import Measurer
-from swad.processes import Team
-from swad.training import Training
+from swad.data import benchmarks
+from swad.data.cache import ImageCache, open_cache
+from swad.data.domains import ArrayDomain, Dataset, Pixels
+from swad.data.splits import Part, hold_out
+from swad.training.config import RunConfig
+from swad.training.distributed import Team
+from swad.training.evaluator import Measurer
+from swad.training.state import Training
+from swad.training.step import EAGER
 
 AVERAGES = ("swad", "swad_text", "swad_reference", "swa", "ema")
 
@@ -225,7 +226,7 @@ def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float
             return time.perf_counter() - begin
 
         begin = time.perf_counter()
-        open_cache(datasets.load("PACS", data), base / "images")
+        open_cache(benchmarks.load("PACS", data), base / "images")
         found["image_cache_s"] = time.perf_counter() - begin
         found["cold_s"] = command("cold", steps)
         found |= parts_of(base / "cold", "cold")
@@ -269,11 +270,11 @@ def demo_loops() -> dict[str, Callable[[], object]]:
     from torch.nn import functional
     from torch.utils.data import DataLoader, RandomSampler
 
-    from swad.demo import configs
+    from swad.experiments.demo import configs
 
     config = configs(Path("unused"), 1, None, "cpu")[0].resolved()
     torch.set_num_threads(config.threads or torch.get_num_threads())
-    sources = hold_out(datasets.load("digits", None), config.targets).sources
+    sources = hold_out(benchmarks.load("digits", None), config.targets).sources
     training = Training(config, sources, Team(torch.device("cpu")), Path("unused"), None, lambda text: None)
     stream = training.batches.inputs(1, 10**9)
     model = copy.deepcopy(training.predictor)
@@ -408,7 +409,7 @@ def main() -> None:
         print(", ".join(f"{name} {value:.2f}" for name, value in found.items()))
     else:
         steps = arguments.steps or (40 if device == "cuda" else 2)
-        dataset = datasets.load("PACS", arguments.data) if arguments.data else synthetic(4, 400, 227)
+        dataset = benchmarks.load("PACS", arguments.data) if arguments.data else synthetic(4, 400, 227)
         with tempfile.TemporaryDirectory() as folder:
             cache = open_cache(dataset, folder)
             rows = report["rows"] = {}

@@ -10,7 +10,11 @@ import pytest
 # Two test processes on two cores: torch must not start two threads in each. For the processes that tests start:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).parent))
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))
+# Processes that tests start find the helpers and the same source.
+paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,3 +44,12 @@ def here(monkeypatch, capfd) -> Iterator[Callable[..., subprocess.CompletedProce
 
     yield call
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 40 steps, target paper, with snapshots."""
+    pytest.importorskip("sklearn")
+    from helpers.tiny_runs import finished
+
+    return finished(tmp_path_factory.mktemp("tiny"))

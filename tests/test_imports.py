@@ -1,18 +1,8 @@
 """What `import swad` may cost."""
 
-import subprocess
-import sys
-
 import pytest
 
-HEAVY = ["torch", "numpy", "torchvision", "timm", "lightning", "transformers", "matplotlib", "sklearn", "rich", "PIL"]
-
-
-def modules_after(code: str) -> set[str]:
-    script = f"{code}\nimport sys; print(*{{m.partition('.')[0] for m in sys.modules}})"
-    return set(
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    )
+from helpers.imports import HEAVY, modules_after
 
 
 @pytest.mark.parametrize(
@@ -25,7 +15,9 @@ def test_nothing_heavy_without_a_tensor(code):
 
 def test_the_core_needs_torch_alone():
     # numpy comes with torch where it is installed.
-    code = "import swad\nfor name in swad.__all__: getattr(swad, name)\nimport swad.ablations, swad.integrations"
+    code = (
+        "import swad\nfor name in swad.__all__: getattr(swad, name)\nimport swad.averaging.ablations, swad.integrations"
+    )
     assert modules_after(code) & set(HEAVY) <= {"torch", "numpy"}
 
 

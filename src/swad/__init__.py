@@ -19,34 +19,36 @@ from typing import TYPE_CHECKING, Any
 from swad.version import __version__
 
 if TYPE_CHECKING:
-    from swad.average import Average
-    from swad.averaging import EMA, SMA, SWA, SWAD, NeverConvergedWarning
-    from swad.batchnorm import update_bn
-    from swad.feed import SegmentFeed
-    from swad.rules import Phase
-    from swad.schedules import cyclic_lr
-    from swad.segments import SegmentLog, fit_on_val, iid_max
-    from swad.valley import LossValley, Span, Status
+    from swad.averaging.base import Average
+    from swad.averaging.batchnorm import update_bn
+    from swad.averaging.ema import EMA
+    from swad.averaging.group import SegmentFeed
+    from swad.averaging.lr_schedules import cyclic_lr
+    from swad.averaging.segment_log import SegmentLog, fit_on_val, iid_max
+    from swad.averaging.semantics import Phase
+    from swad.averaging.swa import SMA, SWA
+    from swad.averaging.swad import SWAD, NeverConvergedWarning
+    from swad.averaging.valley import LossValley, Span, Status
 
 _HOMES = {
-    "Average": "average",
-    "EMA": "averaging",
-    "LossValley": "valley",
-    "NeverConvergedWarning": "averaging",
-    "Phase": "rules",
-    "SMA": "averaging",
-    "SWA": "averaging",
-    "SWAD": "averaging",
-    "SegmentFeed": "feed",
-    "SegmentLog": "segments",
-    "Span": "valley",
-    "Status": "valley",
-    "cyclic_lr": "schedules",
-    "fit_on_val": "segments",
-    "iid_max": "segments",
-    "update_bn": "batchnorm",
+    "Average": "averaging.base",
+    "EMA": "averaging.ema",
+    "LossValley": "averaging.valley",
+    "NeverConvergedWarning": "averaging.swad",
+    "Phase": "averaging.semantics",
+    "SMA": "averaging.swa",
+    "SWA": "averaging.swa",
+    "SWAD": "averaging.swad",
+    "SegmentFeed": "averaging.group",
+    "SegmentLog": "averaging.segment_log",
+    "Span": "averaging.valley",
+    "Status": "averaging.valley",
+    "cyclic_lr": "averaging.lr_schedules",
+    "fit_on_val": "averaging.segment_log",
+    "iid_max": "averaging.segment_log",
+    "update_bn": "averaging.batchnorm",
 }
-_MODULES = {"ablations", "checkpoint", "flatness", "integrations"}
+_MODULES = {"flatness", "integrations"}
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",

@@ -4,16 +4,17 @@ import copy
 
 import pytest
 import torch
-from making import batch_for, make, noise_for
-from together import require_same_step
 from torch import nn
 from torch.nn import functional
 
-from swad import algorithms, networks
-from swad.algorithms._base import Stepping
-from swad.batches import Batch
-from swad.config import RunConfig
-from swad.networks import NetworkError
+from helpers.making import batch_for, make, noise_for
+from helpers.together import require_same_step
+from swad import algorithms
+from swad.algorithms.base import Stepping
+from swad.data.loaders import Batch
+from swad.models import networks
+from swad.models.networks import NetworkError
+from swad.training.config import RunConfig
 
 
 def by_hand(predictor, images, group):

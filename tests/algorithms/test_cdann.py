@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from making import batch_for, make, noise_for, train_points
 from torch.nn import functional
 
-from swad.batches import Batch
+from helpers.making import batch_for, make, noise_for, train_points
+from swad.data.loaders import Batch
 
 
 def test_class_weights_do_not_depend_on_the_largest_label_of_the_batch():

@@ -9,22 +9,24 @@ import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from contract_worker import STEPS, steps_of_one
-from making import CLASSES, SHAPE, batch_for, make, noise_for, update
 from torch import nn
 from torch.nn import functional
 
-from runs import require_same, short
-from swad import algorithms, datasets, networks
-from swad.algorithms._base import Stepping
-from swad.algorithms._hyper import draw, fill
-from swad.evaluate import evaluating
-from swad.run import RunError, train
+from helpers import HELPERS
+from helpers.contract_worker import STEPS, steps_of_one
+from helpers.making import CLASSES, SHAPE, batch_for, make, noise_for, update
+from helpers.runs import require_same, short
+from swad import algorithms
+from swad.algorithms.base import Stepping
+from swad.algorithms.hyperparameters import draw, fill
+from swad.data import benchmarks
+from swad.models import networks
+from swad.training.evaluation import evaluating
+from swad.training.loop import RunError, train
 
 NAMES = (*algorithms.names(), "coral+sam", "group_dro+sam", "vat+sam")
 every = pytest.mark.parametrize("name", NAMES)
@@ -329,7 +331,7 @@ class Crash(SimpleNamespace):
 
 @pytest.fixture(scope="module")
 def few_digits():
-    whole = datasets.load("digits")
+    whole = benchmarks.load("digits")
     domains = [dataclasses.replace(one, labels=one.labels[:40], images=one.images[:40]) for one in whole.domains]
     return dataclasses.replace(whole, domains=tuple(domains))
 
@@ -337,7 +339,7 @@ def few_digits():
 @pytest.fixture
 def few(monkeypatch, few_digits):
     """Real runs on the digits, of which there are only so many that evaluations take no time."""
-    monkeypatch.setattr(datasets, "load", lambda *args, **options: few_digits)
+    monkeypatch.setattr(benchmarks, "load", lambda *args, **options: few_digits)
 
 
 @every
@@ -370,7 +372,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     path = os.pathsep.join(filter(None, sys.path))
     workers = [
         subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("contract_worker.py")), str(tmp_path), json.dumps(NAMES)],
+            [sys.executable, str(HELPERS / "contract_worker.py"), str(tmp_path), json.dumps(NAMES)],
             env={**os.environ, **world, "RANK": str(rank), "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -5,8 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from making import batch_for, make, noise_for, train_points
 
+from helpers.feature_distance import apart, features_of
+from helpers.making import batch_for, make, noise_for, train_points
 from swad.algorithms.coral import coral
 
 
@@ -66,23 +67,6 @@ def test_statistics_are_in_full_precision_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = coral(features).item()
     assert found == pytest.approx(by_hand(features.double().numpy()), rel=1e-2)
-
-
-def apart(generator: torch.Generator, n: int = 64):
-    """The label is in the first number; the second is the domain, with a spread of its own."""
-    labels = torch.randint(0, 2, (3, n), generator=generator)
-    first = 2.0 * labels - 1 + torch.randn(3, n, generator=generator)
-    where = torch.tensor([-2.0, 0.0, 3.0])[:, None] + torch.tensor([0.5, 1.0, 2.0])[:, None] * torch.randn(
-        3, n, generator=generator
-    )
-    return torch.stack([first, where], -1), labels
-
-
-@torch.no_grad()
-def features_of(algorithm):
-    points, _ = apart(torch.Generator().manual_seed(1), 256)
-    features = algorithm.predictor.forward_features(points.flatten(0, 1)).view(3, 256, -1)
-    return features / features.flatten(0, 1).std(0).mean()
 
 
 def test_it_brings_the_domains_together():

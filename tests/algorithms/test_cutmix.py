@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from making import Points, batch_for, make, noise_for, update
-from test_mixup import entropies
 
+from helpers.making import Points, batch_for, make, noise_for, update
+from helpers.mixing import entropies
 from swad.algorithms.cutmix import box
-from swad.batches import Batch
+from swad.data.loaders import Batch
 
 
 def corners(side, centre, size):

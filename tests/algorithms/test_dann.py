@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
-from making import batch_for, make, noise_for, train_points
-from together import require_same_step
 from torch.nn import functional
 
+from helpers.making import batch_for, make, noise_for, train_points
+from helpers.together import require_same_step
 from swad import algorithms
 from swad.algorithms._adversarial import Discriminator
-from swad.algorithms._base import Stepping
-from swad.algorithms._hyper import draw, fill
+from swad.algorithms.base import Stepping
+from swad.algorithms.hyperparameters import draw, fill
 
 SETTINGS = [
     {},

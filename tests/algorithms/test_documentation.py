@@ -9,18 +9,17 @@ import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from making import batch_for, make, noise_for, update
 from torch.nn import functional
 
-from runs import short
+from helpers import ROOT
+from helpers.making import batch_for, make, noise_for, update
+from helpers.runs import short
 from swad import algorithms
-from swad.run import train
+from swad.training.loop import train
 
-ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "algorithms.md").read_text()
 COMMON = {field.name for field in dataclasses.fields(algorithms.get("erm").Hyperparameters)}
 

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from swad import algorithms, networks
+from swad import algorithms
 from swad.algorithms import AlgorithmError
-from swad.algorithms._base import Stepping
-from swad.algorithms._hyper import draw, fill
-from swad.batches import Batch
+from swad.algorithms.base import Stepping
+from swad.algorithms.hyperparameters import draw, fill
+from swad.data.loaders import Batch
+from swad.models import networks
 
 
 def batch(step: int = 1, domains: int = 3, per_domain: int = 4) -> Batch:

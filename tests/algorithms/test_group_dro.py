@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from making import batch_for, make, noise_for, risks, risks_by_hand, train_points, update
 
-from swad.algorithms._base import Stepping
+from helpers.making import batch_for, make, noise_for, risks, risks_by_hand, train_points, update
+from swad.algorithms.base import Stepping
 
 
 def test_weights_follow_the_exponentiated_gradient():

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from swad import algorithms
-from swad.algorithms._hyper import draw, search_range
+from swad.algorithms.hyperparameters import draw, search_range
 
 LR, SMALL_LR = "10^U(-5, -3.5)", "10^U(-4.5, -2.5)"
 DECAY, SHARE = "10^U(-6, -2)", "one of 0, 0.1, 0.5"

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from making import batch_for, make, noise_for
-from test_mixup import entropies, sureness
+
+from helpers.making import batch_for, make, noise_for
+from helpers.mixing import entropies, sureness
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])

@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from making import batch_for, make, noise_for, risks, spurious, train_points, update
 from torch.nn import functional
 
-from swad.algorithms._base import Stepping
+from helpers.making import batch_for, make, noise_for, risks, spurious, train_points, update
+from swad.algorithms.base import Stepping
 from swad.algorithms.irm import slope
-from swad.batches import Batch
+from swad.data.loaders import Batch
 
 
 def published(algorithm, batch, weight):

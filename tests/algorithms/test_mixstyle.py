@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
-from making import batch_for, make, noise_for
-from together import require_same_step
 from torch.nn import functional
 
-from swad import networks
-from swad.algorithms._base import Stepping
+from helpers.making import batch_for, make, noise_for
+from helpers.together import require_same_step
+from swad.algorithms.base import Stepping
 from swad.algorithms.mixstyle import EPS
-from swad.batches import Batch
+from swad.data.loaders import Batch
+from swad.models import networks, small_cnn
 
 
 def seen_after(algorithm, batch, noise, mode=True):
@@ -247,7 +247,7 @@ def test_the_class_is_told_without_the_style():
 
     def right(name, **options):
         torch.manual_seed(0)
-        algorithm = make(name, networks.SmallNet(2, 1), domains=2, batch_size=16, lr=1e-3, **options)
+        algorithm = make(name, small_cnn.SmallNet(2, 1), domains=2, batch_size=16, lr=1e-3, **options)
         for step in range(1, 61):
             algorithm.update(draw(step, True), noise_for(algorithm, step), Stepping())
         fresh = draw(999, False)

@@ -3,15 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from making import batch_for, make, noise_for, train_points
 
+from helpers.making import batch_for, make, noise_for
+from helpers.mixing import entropies, sureness
 from swad.algorithms import _host
-
-
-def entropies(scores, labels):
-    """Cross entropy, image by image, in double precision."""
-    z = scores.detach().double().numpy()
-    return [np.log(np.exp(row).sum()) - row[y] for row, y in zip(z, labels, strict=True)]
 
 
 def test_loss_by_hand():
@@ -54,22 +49,6 @@ def test_chance_follows_from_seed_and_step():
     assert len({*shares(1), *shares(2)}) == 40
     one, two = (algorithm.noise(torch.Generator().manual_seed(seed), 1)["partner"] for seed in (1, 2))
     assert not one.equal(two)
-
-
-def clear(generator: torch.Generator, n: int = 32):
-    """Two classes with room between them, in three domains."""
-    labels = torch.randint(0, 2, (3, n), generator=generator)
-    points = torch.randn(3, n, 2, generator=generator) * 0.1
-    return points + (2.0 * labels - 1)[..., None], labels
-
-
-def sureness(name, **given):
-    """How sure a trained classifier is of points a little off the middle between the classes."""
-    algorithm = train_points(name, clear, steps=100, **given)
-    points, labels = clear(torch.Generator().manual_seed(1000))
-    points = points.flatten(0, 1)
-    assert (algorithm.predictor(points).argmax(1) == labels.flatten()).all()
-    return algorithm.predictor(0.2 * points).softmax(1).amax(1).mean().item()
 
 
 def test_between_the_classes_it_is_less_sure():

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from making import Points, batch_for, make, noise_for
-from together import require_same_step
 from torch.nn import functional
 
-from swad.algorithms._base import Stepping
+from helpers.making import Points, batch_for, make, noise_for
+from helpers.together import require_same_step
+from swad.algorithms.base import Stepping
 
 
 def by_copies(algorithm, batch, noise, lr, decay, beta):

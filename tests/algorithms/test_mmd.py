@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from making import batch_for, make, noise_for, train_points
-from test_coral import apart, features_of
 
+from helpers.feature_distance import apart, features_of
+from helpers.making import batch_for, make, noise_for, train_points
 from swad.algorithms.mmd import mmd
 
 

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from making import batch_for, make, noise_for, train_points
-from together import require_same_step
 from torch.nn import functional
 
-from swad import networks
-from swad.algorithms._base import Stepping
+from helpers.making import batch_for, make, noise_for, train_points
+from helpers.together import require_same_step
+from swad.algorithms.base import Stepping
+from swad.models import networks
 
 
 def features_of(network, images):

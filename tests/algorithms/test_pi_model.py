@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from making import batch_for, make, noise_for, update
 
-from swad import algorithms, datasets
+from helpers.making import batch_for, make, noise_for, update
+from swad import algorithms
 from swad.algorithms.pi_model import ramp
-from swad.config import RunConfig
+from swad.data import benchmarks
+from swad.training.config import RunConfig
 
 
 def probabilities(scores):
@@ -66,7 +67,7 @@ def test_equal_views_leave_the_cross_entropy():
 @pytest.mark.parametrize("dataset", ["digits", "RotatedMNIST", "PACS"])
 def test_equal_views_of_small_images_are_refused(name, dataset, tmp_path):
     def problems(**own):
-        target = datasets.get(dataset).domains[0]
+        target = benchmarks.get(dataset).domains[0]
         return RunConfig(dataset, target, tmp_path, tmp_path, algorithm=name, hyperparameters=own).problems()
 
     rule = (
@@ -86,7 +87,7 @@ def test_of_all_methods_only_this_one_looks_at_two_views(tmp_path):
 
 
 def test_in_the_digits_steps_the_weight_stays_far_below_its_largest():
-    assert datasets.get("digits").defaults.steps == 600
+    assert benchmarks.get("digits").defaults.steps == 600
     assert noise_for(make("pi_model"), 600)["weight"].item() == pytest.approx(0.22, abs=0.005)
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from making import batch_for, make, noise_for, train_points
 from torch.nn import functional
 
+from helpers.making import batch_for, make, noise_for, train_points
 from swad.algorithms.rsc import below
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from making import Points, batch_for, make, noise_for, update
-from together import require_same_step
 from torch.nn import functional
 
-from swad.algorithms._base import Stepping
+from helpers.making import Points, batch_for, make, noise_for, update
+from helpers.together import require_same_step
+from swad.algorithms.base import Stepping
 from swad.algorithms.sagnet import EPS, other_content, other_style
-from swad.batches import Batch
+from swad.data.loaders import Batch
 
 
 @settings(max_examples=30)

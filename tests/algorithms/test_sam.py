@@ -5,14 +5,14 @@ import dataclasses
 
 import pytest
 import torch
-from making import Points, batch_for, make, noise_for
-from together import require_same_step
 from torch.nn import functional
 
+from helpers.making import Points, batch_for, make, noise_for
+from helpers.together import require_same_step
 from swad import algorithms
 from swad.algorithms import AlgorithmError
-from swad.algorithms._base import Stepping
 from swad.algorithms._weights import restored
+from swad.algorithms.base import Stepping
 from swad.algorithms.erm import ERM
 from swad.algorithms.sam import SAM, Climb
 

@@ -9,15 +9,15 @@ import signal
 import pytest
 import torch
 
-from runs import require_same, short
-from swad import datasets
-from swad.batches import EvalBatches
-from swad.config import ConfigError, RunConfig
-from swad.domains import hold_out
-from swad.evaluate import evaluate
-from swad.processes import Team
-from swad.run import Interrupted, train
-from swad.saving import load_predictor, read_card
+from helpers.runs import require_same, short
+from swad.data import benchmarks
+from swad.data.loaders import EvalBatches
+from swad.data.splits import hold_out
+from swad.training.config import ConfigError, RunConfig
+from swad.training.distributed import Team
+from swad.training.evaluation import evaluate
+from swad.training.export import load_predictor, read_card
+from swad.training.loop import Interrupted, train
 
 
 class StopAt:
@@ -49,8 +49,8 @@ def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
     require_same(whole.output, tmp_path / "cut")
     path = whole.output / "weights" / "swad.safetensors"
     model = load_predictor(path)
-    _, target = hold_out(datasets.load("digits", None), ("paper",), trial=0)
-    pixels = datasets.get("digits").pixels
+    _, target = hold_out(benchmarks.load("digits", None), ("paper",), trial=0)
+    pixels = benchmarks.get("digits").pixels
     score = evaluate(model, EvalBatches(target.outside[0], pixels, 4), Team(torch.device("cpu")))
     recorded = result.scores["swad"]["paper"]["out"]
     assert score.accuracy == recorded["accuracy"]

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from making import batch_for, make, noise_for, train_points
-from test_mixup import clear
 from torch.nn import functional
 
+from helpers.making import batch_for, make, noise_for, train_points
+from helpers.mixing import clear
 from swad.algorithms.vat import unit
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from making import batch_for, make, noise_for, risks, risks_by_hand, spurious, train_points, update
+
+from helpers.making import batch_for, make, noise_for, risks, risks_by_hand, spurious, train_points, update
 
 
 @pytest.mark.parametrize(("step", "weight"), [(1, 1.0), (500, 1.0), (501, 10.0)])

@@ -7,11 +7,11 @@ import json
 
 import pytest
 import torch
-from landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
 from torch import nn
 
+from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
 from swad.flatness import Comparison, compare, image_losses, local
-from swad.flatness.neighbourhood import LocalFlatness
+from swad.flatness._local import LocalFlatness
 
 
 def by_scale(scales):

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 import torch
-from landscapes import Point, Quadratic, fingerprint, network, symmetric, trained
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from helpers.landscapes import Point, Quadratic, fingerprint, network, symmetric, trained
 from swad.flatness import curvature, image_losses, local
-from swad.flatness.directions import Directions
-from swad.flatness.weights import Weights
+from swad.flatness._directions import Directions
+from swad.flatness._perturb import Weights
 
 pytest.importorskip("curvlinops")
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from landscapes import Point, Quadratic, brute_force, fingerprint, images, network, symmetric
 from torch.nn import functional
 
 import swad
+from helpers.landscapes import Point, Quadratic, brute_force, fingerprint, images, network, symmetric
 from swad.flatness import LocalFlatness, image_losses, local
-from swad.flatness.directions import Directions
-from swad.flatness.resampling import Effects, interval, p_value, resample
-from swad.flatness.weights import Weights
+from swad.flatness._bootstrap import Effects, interval, p_value, resample
+from swad.flatness._directions import Directions
+from swad.flatness._perturb import Weights
 
 RADII = [0.0, 0.5, 2.0, 7.0]
 

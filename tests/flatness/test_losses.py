@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from landscapes import fingerprint, images, network
 from torch.nn import functional
 
+from helpers.landscapes import fingerprint, images, network
 from swad.flatness import captured, compare, image_losses, local, worst_case
-from swad.flatness.losses import measured
+from swad.flatness._losses import measured
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
 from torch.nn import functional
 
+from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
 from swad.flatness import image_losses, worst_case
 
 

@@ -8,69 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+
+from helpers import HELPERS
 
 pl = pytest.importorskip("lightning.pytorch")
 
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
 import swad  # noqa: E402
+from helpers.lightning_parts import EVERY, OPTIONS, KeepAll, Net, loader  # noqa: E402
 from swad.integrations.lightning import SWADCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning")
 
-EVERY = 4  # batches per epoch, and steps per evaluation
-LOSSES = [2.0, 1.0, 1.1, 1.2, 1.1, 3.0, 3.0, 3.0]  # the floor is the second; the end is the fifth, seen at the seventh
 START, END, STOP = 2 * EVERY, 5 * EVERY, 7 * EVERY
-OPTIONS = {"n_converge": 3, "n_tolerance": 2}
-
-
-class Net(pl.LightningModule):
-    """Trains on real gradients; its validation losses are scripted, by step, so that the window is known."""
-
-    def __init__(self, every=EVERY, dropout=0.5, norm=True):
-        super().__init__()
-        norms = nn.BatchNorm1d(8) if norm else nn.LayerNorm(8)
-        self.net = nn.Sequential(nn.Linear(3, 8), norms, nn.Dropout(dropout), nn.Linear(8, 1))
-        self.every = every
-
-    def training_step(self, batch, batch_idx):
-        return self.net(batch[0]).sub(1).square().mean()
-
-    def validation_step(self, batch, batch_idx):
-        done = self.global_step // self.every
-        self.log("val_loss", LOSSES[done - 1] if done else 1e-9)
-        self.log("magnitude", self.net(batch[0]).abs().mean())
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
-
-
-class KeepAll(Callback):
-    """The slow twin: every weight after every step."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def on_train_batch_end(self, trainer, module, *_):
-        if trainer.global_step not in self.kept:
-            self.kept[trainer.global_step] = {k: v.clone() for k, v in module.state_dict().items()}
-
-    def average(self, spans):
-        updates = [i for span in spans for i in range(span.first, span.last + 1)]
-        last = self.kept[updates[-1]]
-        return {
-            k: torch.stack([self.kept[i][k].double() for i in updates]).mean(0).to(last[k].dtype)
-            if k.endswith(("weight", "bias"))
-            else last[k]
-            for k in last
-        }
-
-
-def loader(n_batches=EVERY):
-    data = torch.randn(4 * n_batches, 3, generator=torch.Generator().manual_seed(1))
-    return DataLoader(TensorDataset(data), batch_size=4)
 
 
 def fit(callbacks, model=None, max_epochs=8, ckpt_path=None, train=None, **options):
@@ -334,7 +286,9 @@ def test_without_lightning_the_error_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.filterwarnings("ignore::swad.averaging.NeverConvergedWarning")  # how many steps are left is the scaler's
+@pytest.mark.filterwarnings(
+    "ignore::swad.averaging.swad.NeverConvergedWarning"
+)  # how many steps are left is the scaler's
 @pytest.mark.parametrize("fused", [False, True])
 def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_the_host(fused):
     class Overflows(Net):
@@ -367,11 +321,11 @@ def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_
 
 def test_two_processes(tmp_path):
     """DDP and FSDP2 average alike on both ranks, resume exactly, and a loss that is not synced is refused."""
-    script, source = Path(__file__).with_name("lightning_processes.py"), Path(__file__).parents[2] / "src"
+    script = HELPERS / "lightning_processes.py"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(source)}
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [
         subprocess.Popen(
             [sys.executable, str(script), str(tmp_path)],

@@ -23,10 +23,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from swad.algorithms._base import Algorithm
+    from swad.algorithms.base import Algorithm
 
 __all__ = ["AlgorithmError", "canonical", "get", "names"]
 
+
+_FRAME = {"base", "hyperparameters"}
+"""Files that are no algorithms: what authors import."""
 
 FOLDERS = "SWAD_ALGORITHMS"
 """The environment variable with folders of one's own, which processes started from here inherit."""
@@ -40,7 +43,12 @@ class AlgorithmError(ValueError):
 def names() -> tuple[str, ...]:
     """The algorithms there are."""
     # One folder after the other: of two files with one name, pkgutil would hide the second.
-    found = Counter(m.name for folder in __path__ for m in pkgutil.iter_modules([folder]) if m.name[0] != "_")
+    found = Counter(
+        m.name
+        for folder in __path__
+        for m in pkgutil.iter_modules([folder])
+        if m.name[0] != "_" and m.name not in _FRAME
+    )
     if missing := [folder for folder in __path__ if not os.path.isdir(folder)]:
         raise AlgorithmError(f"{FOLDERS} names folders of algorithms, and {missing[0]} is none: mend or unset it")
     if twice := [name for name, times in found.items() if times > 1]:

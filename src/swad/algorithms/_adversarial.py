@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad import networks
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise, Stepping
-from swad.algorithms._hyper import Choice, Constant, Power, hyper
-from swad.batches import Batch
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise, Stepping
+from swad.algorithms.hyperparameters import Choice, Constant, Power, hyper
+from swad.data.loaders import Batch
+from swad.models import networks
 
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 
 
 @dataclass(frozen=True)
-class AdversarialHyperparameters(_hyper.Hyperparameters):
+class AdversarialHyperparameters(hp.Hyperparameters):
     """The two sides' own rates, the discriminator's shape, and how they play."""
 
     weight_decay: float = hyper(0.0, Constant(0), "stays 0: the two sides have wd_g and wd_d")
@@ -76,7 +76,7 @@ class Adversarial(Algorithm):
     domains: Tensor
     conditional = False
 
-    def __init__(self, predictor: nn.Module, hyperparameters: _hyper.Hyperparameters, n_domains: int) -> None:
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
         chosen, head = self.hyperparameters, networks.head(self.predictor)
         self.n_classes = head.out_features

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm
-from swad.algorithms._hyper import Power, hyper
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm
+from swad.algorithms.hyperparameters import Power, hyper
 
 
 @dataclass(frozen=True)
-class AnnealedHyperparameters(_hyper.Hyperparameters):
+class AnnealedHyperparameters(hp.Hyperparameters):
     """The penalty's weight, and when it takes it."""
 
     penalty: float = hyper(10.0, Power(10, -1, 5), "weight of the penalty once annealed, λ; 1 before")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from swad import networks
+from swad.models import networks
 
 
 class Grouped(nn.Module):

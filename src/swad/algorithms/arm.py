@@ -29,15 +29,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from swad import networks
-from swad.algorithms import _hyper
+from swad.algorithms import hyperparameters as hp
 from swad.algorithms._grouped import Grouped
-from swad.algorithms._hyper import Constant, Power, hyper
 from swad.algorithms.erm import ERM
+from swad.algorithms.hyperparameters import Constant, Power, hyper
+from swad.models import networks
 
 
 @dataclass(frozen=True)
-class ARMHyperparameters(_hyper.Hyperparameters):
+class ARMHyperparameters(hp.Hyperparameters):
     """The common ones, with a small group, and the size of the context network."""
 
     batch_size: int = hyper(
@@ -97,13 +97,13 @@ class ARM(ERM):
     predictor: Context
 
     @classmethod
-    def wrap(cls, network: nn.Module, hyperparameters: _hyper.Hyperparameters) -> nn.Module:
+    def wrap(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
         """The network with its context."""
         assert isinstance(hyperparameters, ARMHyperparameters)
         return Context(network, hyperparameters.batch_size, hyperparameters.context_width)
 
     @classmethod
-    def group(cls, hyperparameters: _hyper.Hyperparameters) -> int:
+    def group(cls, hyperparameters: hp.Hyperparameters) -> int:
         """As many as of a domain in training."""
         return hyperparameters.batch_size
 

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise
-from swad.algorithms._hyper import Power, hyper
-from swad.batches import Batch
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Power, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)
-class CORALHyperparameters(_hyper.Hyperparameters):
+class CORALHyperparameters(hp.Hyperparameters):
     """How much the distance of the domains weighs."""
 
     gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains, γ")

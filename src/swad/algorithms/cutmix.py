@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _host, _hyper
-from swad.algorithms._base import Algorithm, Noise
-from swad.algorithms._hyper import Constant, hyper
-from swad.batches import Batch
+from swad.algorithms import _host
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Constant, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)
-class CutMixHyperparameters(_hyper.Hyperparameters):
+class CutMixHyperparameters(hp.Hyperparameters):
     """How much is cut, and how often."""
 
     alpha: float = hyper(1.0, Constant(1.0), "of Beta(α, α), the share of pixels that stay; 0: nothing is cut")

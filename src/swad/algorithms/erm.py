@@ -10,8 +10,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms._base import Algorithm, Noise
-from swad.batches import Batch
+from swad.algorithms.base import Algorithm, Noise
+from swad.data.loaders import Batch
 
 
 class ERM(Algorithm):

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise
-from swad.algorithms._hyper import Power, hyper
-from swad.batches import Batch
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Power, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)
-class GroupDROHyperparameters(_hyper.Hyperparameters):
+class GroupDROHyperparameters(hp.Hyperparameters):
     """How fast the weights follow."""
 
     eta: float = hyper(0.01, Power(10, -3, -1), "step of the domains' weights, η")
@@ -41,7 +41,7 @@ class GroupDRO(Algorithm):
     hyperparameters: GroupDROHyperparameters
     q: Tensor
 
-    def __init__(self, predictor: nn.Module, hyperparameters: _hyper.Hyperparameters, n_domains: int) -> None:
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
         self.register_buffer("q", torch.full((n_domains,), 1 / n_domains))
 

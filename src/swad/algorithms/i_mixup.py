@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _host, _hyper
-from swad.algorithms._base import Algorithm, Noise
-from swad.algorithms._hyper import Power, hyper
-from swad.batches import Batch
+from swad.algorithms import _host
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Power, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)
-class IMixupHyperparameters(_hyper.Hyperparameters):
+class IMixupHyperparameters(hp.Hyperparameters):
     """How far domains are mixed."""
 
     alpha: float = hyper(0.2, Power(10, -1, 1), "of Beta(α, α), the share of a domain; 0: nothing is mixed")

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from swad.algorithms._annealed import Annealed, AnnealedHyperparameters
-from swad.algorithms._base import Noise
-from swad.algorithms._hyper import Power, hyper
-from swad.batches import Batch
+from swad.algorithms.base import Noise
+from swad.algorithms.hyperparameters import Power, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)

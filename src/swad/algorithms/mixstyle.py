@@ -27,12 +27,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from swad import networks
-from swad.algorithms import _host, _hyper
-from swad.algorithms._base import Noise
-from swad.algorithms._hyper import Constant, hyper
+from swad.algorithms import _host
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Noise
 from swad.algorithms.erm import ERM
-from swad.batches import Batch
+from swad.algorithms.hyperparameters import Constant, hyper
+from swad.data.loaders import Batch
+from swad.models import networks
 
 EPS = 1e-6
 STAGES = 3
@@ -40,7 +41,7 @@ STAGES = 3
 
 
 @dataclass(frozen=True)
-class MixStyleHyperparameters(_hyper.Hyperparameters):
+class MixStyleHyperparameters(hp.Hyperparameters):
     """The common ones, how far styles are mixed, and how often."""
 
     alpha: float = hyper(0.1, Constant(0.1), "of Beta(α, α), the share of an image's own style; 0: nothing is mixed")
@@ -56,7 +57,7 @@ class MixStyle(ERM):
     hyperparameters: MixStyleHyperparameters
     min_domains = 2
 
-    def __init__(self, predictor: nn.Module, hyperparameters: _hyper.Hyperparameters, n_domains: int) -> None:
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
         self._now = Now()
         stages, channels = networks.stages(self.predictor)[:STAGES], networks.channels(self.predictor)

@@ -28,11 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.algorithms._base import Noise, Stepping
-from swad.algorithms._hyper import Hyperparameters, Power, hyper
 from swad.algorithms._weights import gradients, restored
+from swad.algorithms.base import Noise, Stepping
 from swad.algorithms.erm import ERM
-from swad.batches import Batch
+from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad import networks
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise
+from swad.algorithms import hyperparameters as hp
 from swad.algorithms._grouped import Grouped
-from swad.algorithms._hyper import Choice, hyper
-from swad.batches import Batch
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Choice, hyper
+from swad.data.loaders import Batch
+from swad.models import networks
 
 
 @dataclass(frozen=True)
-class MTLHyperparameters(_hyper.Hyperparameters):
+class MTLHyperparameters(hp.Hyperparameters):
     """The common ones, and how fast a domain's embedding moves."""
 
     ema: float = hyper(
@@ -68,18 +68,18 @@ class MTL(Algorithm):
     hyperparameters: MTLHyperparameters
     embeddings: Tensor
 
-    def __init__(self, predictor: nn.Module, hyperparameters: _hyper.Hyperparameters, n_domains: int) -> None:
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
         self.n_features = networks.head(self.predictor).in_features // 2
         self.register_buffer("embeddings", torch.zeros(n_domains, self.n_features))
 
     @classmethod
-    def wrap(cls, network: nn.Module, hyperparameters: _hyper.Hyperparameters) -> nn.Module:
+    def wrap(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
         """The network with the wider head."""
         return Embedding(network, hyperparameters.batch_size)
 
     @classmethod
-    def group(cls, hyperparameters: _hyper.Hyperparameters) -> int:
+    def group(cls, hyperparameters: hp.Hyperparameters) -> int:
         """As many as of a domain in training."""
         return hyperparameters.batch_size
 

@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise
-from swad.algorithms._hyper import Choice, Constant, hyper
-from swad.batches import Batch
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Choice, Constant, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)
-class PiModelHyperparameters(_hyper.Hyperparameters):
+class PiModelHyperparameters(hp.Hyperparameters):
     """How much the difference of the views weighs, from when, and what makes it."""
 
     weight: float = hyper(1.0, Choice((1, 10, 100, 300)), "largest weight of the views' difference, w_max")

@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad import networks
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise
-from swad.algorithms._hyper import Uniform, hyper
-from swad.batches import Batch
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Uniform, hyper
+from swad.data.loaders import Batch
+from swad.models import networks
 
 
 @dataclass(frozen=True)
-class RSCHyperparameters(_hyper.Hyperparameters):
+class RSCHyperparameters(hp.Hyperparameters):
     """How much is muted."""
 
     feature_drop: float = hyper(1 / 3, Uniform(0, 0.5), "share of an image's features that are muted", high=1)

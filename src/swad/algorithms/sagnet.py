@@ -27,17 +27,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad import networks
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise, Stepping
-from swad.algorithms._hyper import Power, hyper
-from swad.batches import Batch
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise, Stepping
+from swad.algorithms.hyperparameters import Power, hyper
+from swad.data.loaders import Batch
+from swad.models import networks
 
 EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class SagNetHyperparameters(_hyper.Hyperparameters):
+class SagNetHyperparameters(hp.Hyperparameters):
     """The common ones, and the adversary's weight."""
 
     w_adv: float = hyper(0.1, Power(10, -2, 1), "weight of the adversary against style")
@@ -51,7 +51,7 @@ class SagNet(Algorithm):
     Hyperparameters = SagNetHyperparameters
     hyperparameters: SagNetHyperparameters
 
-    def __init__(self, predictor: nn.Module, hyperparameters: _hyper.Hyperparameters, n_domains: int) -> None:
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
         head = networks.head(self.predictor)
         self.style = nn.Linear(head.in_features, head.out_features)

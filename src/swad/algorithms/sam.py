@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import AlgorithmError
-from swad.algorithms._base import Algorithm, Noise, Stepping
-from swad.algorithms._hyper import Choice, Hyperparameters, hyper
 from swad.algorithms._weights import restored
+from swad.algorithms.base import Algorithm, Noise, Stepping
 from swad.algorithms.erm import ERM
-from swad.batches import Batch
+from swad.algorithms.hyperparameters import Choice, Hyperparameters, hyper
+from swad.data.loaders import Batch
 
 
 def _rho() -> Any:

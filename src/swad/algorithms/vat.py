@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _hyper
-from swad.algorithms._base import Algorithm, Noise
-from swad.algorithms._hyper import Constant, Power, hyper
-from swad.batches import Batch
+from swad.algorithms import hyperparameters as hp
+from swad.algorithms.base import Algorithm, Noise
+from swad.algorithms.hyperparameters import Constant, Power, hyper
+from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)
-class VATHyperparameters(_hyper.Hyperparameters):
+class VATHyperparameters(hp.Hyperparameters):
     """How far images are moved, and how much it weighs."""
 
     eps: float = hyper(1.0, Power(10, -1, 1), "length of the adversarial direction, ε")

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from swad.algorithms._annealed import Annealed, AnnealedHyperparameters
-from swad.algorithms._base import Noise
-from swad.batches import Batch
+from swad.algorithms.base import Noise
+from swad.data.loaders import Batch
 
 
 class VREx(Annealed):

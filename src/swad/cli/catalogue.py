@@ -17,7 +17,7 @@ algorithms_app = typer.Typer(help="The algorithms: list them, show what one comp
 def list_algorithms(context: typer.Context) -> None:
     """List the algorithms."""
     if context.invoked_subcommand is None:
-        from swad.display import show_algorithms
+        from swad.cli._console import show_algorithms
 
         show_algorithms()
 
@@ -25,7 +25,7 @@ def list_algorithms(context: typer.Context) -> None:
 @algorithms_app.command("show")
 def show_algorithm(name: Annotated[str, typer.Argument(help="An algorithm's name, or NAME+sam.")]) -> None:
     """What one algorithm computes, whom to credit, and every hyperparameter with its default and range."""
-    from swad.display import show_algorithm
+    from swad.cli._console import show_algorithm
 
     show_algorithm(name)
 
@@ -34,7 +34,7 @@ def show_algorithm(name: Annotated[str, typer.Argument(help="An algorithm's name
 def list_datasets(context: typer.Context) -> None:
     """List the data sets."""
     if context.invoked_subcommand is None:
-        from swad.display import show_datasets
+        from swad.cli._console import show_datasets
 
         show_datasets()
 
@@ -42,7 +42,7 @@ def list_datasets(context: typer.Context) -> None:
 @datasets_app.command("show")
 def show_dataset(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
     """Everything known about one data set: counts, licence, citation, where it comes from."""
-    from swad.display import show_dataset
+    from swad.cli._console import show_dataset
 
     show_dataset(name)
 
@@ -54,11 +54,11 @@ def check_dataset(
     decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
 ) -> None:
     """Count the images of a copy, decode every one, and name what is wrong."""
-    from swad import datasets
+    from swad.data import benchmarks
 
-    with datasets.progress_bar() as progress:
-        result = datasets.check(path, name, decode=decode, progress=progress)
-    datasets.show_check(result)
+    with benchmarks.progress_bar() as progress:
+        result = benchmarks.check(path, name, decode=decode, progress=progress)
+    benchmarks.show_check(result)
     if not result.ok:
         raise typer.Exit(1)
 
@@ -69,15 +69,15 @@ def fetch_dataset(
     output: Output = Path("data"),
 ) -> None:
     """Download a data set: goes on after a break, checks sums, unpacks safely."""
-    from swad import datasets
+    from swad.data import benchmarks
 
-    with datasets.progress_bar() as progress:
-        result = datasets.fetch(name, output, progress=progress)
-    datasets.show_fetched(result)
+    with benchmarks.progress_bar() as progress:
+        result = benchmarks.fetch(name, output, progress=progress)
+    benchmarks.show_fetched(result)
 
 
 def doctor() -> None:
     """What this machine has and can do."""
-    from swad.doctor import examine
+    from swad.cli.doctor import examine
 
     examine()

@@ -51,8 +51,8 @@ def flatness(
 
     Rows are kept in each run's flatness.jsonl as they are computed: run it again after a stop and it goes on.
     """
-    from swad.flatness.commands import show_flatness
-    from swad.flatness.lab import Measuring
+    from swad.experiments.flatness_commands import show_flatness
+    from swad.experiments.run_flatness import Measuring
 
     if normalise not in ("sphere", "filter", "layer"):
         raise ValueError(f"--normalise is one of sphere, filter, layer; got {normalise!r}")
@@ -102,7 +102,7 @@ def surface(
 
     Rows are kept in each run's surface.jsonl as they are computed: run it again after a stop and it goes on.
     """
-    from swad.flatness.commands import show_surface
+    from swad.experiments.flatness_commands import show_surface
 
     if not 0 <= margin < math.inf:
         raise ValueError(f"--margin must be a number of 0 or more, got {margin}")
@@ -154,7 +154,7 @@ def reproduce(
 
     Runs are shared between figures, finished ones are kept, and stopped work goes on.
     """
-    from swad import paper
+    from swad.experiments import paper
 
     paper.reproduce(
         what,

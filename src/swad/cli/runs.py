@@ -14,7 +14,7 @@ from swad.cli.options import Device, Output, Select
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from swad.config import RunConfig
+    from swad.training.config import RunConfig
 
 # Headings of `swad train --help`.
 DATA, TRAINING, MEASURING, FILES, MACHINE = "Data", "Training", "Averages and evaluation", "Files", "Machine"
@@ -27,10 +27,10 @@ def demo(
     device: Device = "cpu",
 ) -> None:
     """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
-    from swad.cores import cores
-    from swad.demo import configs, look
-    from swad.display import show_report
-    from swad.jobs import train_all
+    from swad.cli._console import show_report
+    from swad.experiments.demo import configs, look
+    from swad.experiments.launch import train_all
+    from swad.util.cores import cores
 
     planned = configs(output, trials, steps, read.device(device))
     train_all(planned, jobs=cores())
@@ -200,17 +200,19 @@ def train(
 
     Run it again after a stop and it goes on where it was: finished runs are kept, unfinished ones resume.
     """
-    from swad import algorithms, datasets, named_averages
-    from swad.config import RunConfig
-    from swad.display import show_report
-    from swad.jobs import train_all
+    from swad import algorithms
+    from swad.averaging import registry
+    from swad.cli._console import show_report
+    from swad.data import benchmarks
+    from swad.experiments.launch import train_all
+    from swad.training.config import RunConfig
 
-    benchmark = datasets.get(dataset)
+    benchmark = benchmarks.get(dataset)
     method = algorithms.canonical(algorithm)
     jobs = None if jobs is None else read.count("jobs", jobs, 1)
     targets = dict.fromkeys(target or _domains(benchmark.name, data))  # each once
     name = benchmark.name if benchmark.domains or data is None else data.resolve().name
-    chosen = tuple(one for text in average or ["swad"] for one in named_averages.split(text))
+    chosen = tuple(one for text in average or ["swad"] for one in registry.split(text))
     where = read.device(device)
     configs = [
         RunConfig(
@@ -260,7 +262,7 @@ def train(
     if data is not None and not benchmark.domains:
         _check_targets(configs)
     if no_resume:
-        from swad.run_folder import begun
+        from swad.training.run_dir import begun
 
         if held := [str(config.output) for config in configs if begun(config.output)]:
             raise ValueError(f"--no-resume wants new folders, and {held[0]} holds a run: choose another --output")
@@ -282,16 +284,16 @@ def report(
     ] = "few",
 ) -> None:
     """The table of all runs in a folder, beside the paper's, and a page that opens without a network."""
-    from swad.display import show_report
+    from swad.cli._console import show_report
 
     show_report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
 
 
 def _domains(dataset: str, data: Path | None) -> Sequence[str]:
-    from swad import datasets
+    from swad.data import benchmarks
 
-    benchmark = datasets.get(dataset)
-    return benchmark.domains or datasets.load(dataset, data).domain_names
+    benchmark = benchmarks.get(dataset)
+    return benchmark.domains or benchmarks.load(dataset, data).domain_names
 
 
 def _targets(text: str, dataset: str, data: Path | None) -> tuple[str, ...]:
@@ -301,14 +303,14 @@ def _targets(text: str, dataset: str, data: Path | None) -> tuple[str, ...]:
 
 def _check_targets(configs: Sequence[RunConfig]) -> None:
     """Hold every target of one's own folder out for a moment: what is wrong with the last shows before the first."""
-    from swad import datasets
-    from swad.config import ConfigError
-    from swad.domains import hold_out
+    from swad.data import benchmarks
+    from swad.data.splits import hold_out
+    from swad.training.config import ConfigError
 
     for config in configs:  # settings first: they need no data to be judged
         if problems := config.problems():
             raise ConfigError(problems)
-    dataset = datasets.load(configs[0].dataset, configs[0].data)
+    dataset = benchmarks.load(configs[0].dataset, configs[0].data)
     for config in configs:
         hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
 

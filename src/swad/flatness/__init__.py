@@ -18,52 +18,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swad.flatness.ascent import WorstCase, WorstCaseRow, worst_case
-    from swad.flatness.domain_distance import Divergence, divergence
-    from swad.flatness.graphs import Captured, captured
-    from swad.flatness.hessian import Curvature, CurvatureRow, curvature
-    from swad.flatness.losses import ImageLosses, LossFn, image_losses
-    from swad.flatness.neighbourhood import FlatnessRow, LocalFlatness, local
-    from swad.flatness.overhead import Cost, MeasuredCost, cost, measured_cost
-    from swad.flatness.pairing import Comparison, DifferenceRow, compare
-    from swad.flatness.rank_order import Ranking, ranking
-    from swad.flatness.slices import Line, Plane, Surface, SurfaceRow, line, plane
-    from swad.flatness.theorems import Bound, bound
+    from swad.experiments.cost import Cost, MeasuredCost, cost, measured_cost
+    from swad.flatness._bound import Bound, bound
+    from swad.flatness._captured import Captured, captured
+    from swad.flatness._compare import Comparison, DifferenceRow, compare
+    from swad.flatness._divergence import Divergence, divergence
+    from swad.flatness._hessian import Curvature, CurvatureRow, curvature
+    from swad.flatness._local import FlatnessRow, LocalFlatness, local
+    from swad.flatness._losses import ImageLosses, LossFn, image_losses
+    from swad.flatness._surface import Line, Plane, Surface, SurfaceRow, line, plane
+    from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
+    from swad.results.rank_correlation import Ranking, ranking
 
 _HOMES = {
-    "Bound": "theorems",
-    "Captured": "graphs",
-    "Comparison": "pairing",
-    "Cost": "overhead",
-    "Curvature": "hessian",
-    "CurvatureRow": "hessian",
-    "DifferenceRow": "pairing",
-    "Divergence": "domain_distance",
-    "FlatnessRow": "neighbourhood",
-    "ImageLosses": "losses",
-    "Line": "slices",
-    "LocalFlatness": "neighbourhood",
-    "LossFn": "losses",
-    "MeasuredCost": "overhead",
-    "Plane": "slices",
-    "Ranking": "rank_order",
-    "Surface": "slices",
-    "SurfaceRow": "slices",
-    "WorstCase": "ascent",
-    "WorstCaseRow": "ascent",
-    "bound": "theorems",
-    "captured": "graphs",
-    "compare": "pairing",
-    "cost": "overhead",
-    "curvature": "hessian",
-    "divergence": "domain_distance",
-    "image_losses": "losses",
-    "line": "slices",
-    "local": "neighbourhood",
-    "measured_cost": "overhead",
-    "plane": "slices",
-    "ranking": "rank_order",
-    "worst_case": "ascent",
+    "Bound": "swad.flatness._bound",
+    "Captured": "swad.flatness._captured",
+    "Comparison": "swad.flatness._compare",
+    "Cost": "swad.experiments.cost",
+    "Curvature": "swad.flatness._hessian",
+    "CurvatureRow": "swad.flatness._hessian",
+    "DifferenceRow": "swad.flatness._compare",
+    "Divergence": "swad.flatness._divergence",
+    "FlatnessRow": "swad.flatness._local",
+    "ImageLosses": "swad.flatness._losses",
+    "Line": "swad.flatness._surface",
+    "LocalFlatness": "swad.flatness._local",
+    "LossFn": "swad.flatness._losses",
+    "MeasuredCost": "swad.experiments.cost",
+    "Plane": "swad.flatness._surface",
+    "Ranking": "swad.results.rank_correlation",
+    "Surface": "swad.flatness._surface",
+    "SurfaceRow": "swad.flatness._surface",
+    "WorstCase": "swad.flatness._worst_case",
+    "WorstCaseRow": "swad.flatness._worst_case",
+    "bound": "swad.flatness._bound",
+    "captured": "swad.flatness._captured",
+    "compare": "swad.flatness._compare",
+    "cost": "swad.experiments.cost",
+    "curvature": "swad.flatness._hessian",
+    "divergence": "swad.flatness._divergence",
+    "image_losses": "swad.flatness._losses",
+    "line": "swad.flatness._surface",
+    "local": "swad.flatness._local",
+    "measured_cost": "swad.experiments.cost",
+    "plane": "swad.flatness._surface",
+    "ranking": "swad.results.rank_correlation",
+    "worst_case": "swad.flatness._worst_case",
 }
 
 __all__ = [  # noqa: RUF022 - the reader's order
@@ -106,7 +106,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         # The files have other names than the functions: a submodule of a function's name would hide the function.
-        return getattr(importlib.import_module(f"swad.flatness.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'swad.flatness' has no attribute {name!r}")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from swad.average import Average
-from swad.integrations._driver import AverageDriver, MissingState, metrics, whole
+from swad.averaging.base import Average
+from swad.integrations._callback import AverageDriver, MissingState, metrics, whole
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.average import Average
-from swad.averaging import SWAD
-from swad.tensors import unwrap
-from swad.valley import Status
+from swad.averaging.base import Average
+from swad.averaging.swad import SWAD
+from swad.averaging.tensors import unwrap
+from swad.averaging.valley import Status
 
 
 class ModelSwad(nn.Module):

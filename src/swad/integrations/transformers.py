@@ -17,9 +17,9 @@ from typing import Any
 
 from torch import nn
 
-from swad.average import Average
+from swad.averaging.base import Average
 from swad.integrations import _files
-from swad.integrations._driver import AverageDriver, MissingState, whole
+from swad.integrations._callback import AverageDriver, MissingState, whole
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

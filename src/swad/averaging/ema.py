@@ -1,0 +1,67 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from swad.averaging.base import Average
+from swad.averaging.semantics import OPEN, Mix, Phase
+from swad.averaging.tensors import Buffers, Patterns
+from swad.averaging.valley import Span, Status
+
+
+class EMA(Average):
+    """Exponential moving average: m <- decay * m + (1 - decay) * theta, beginning with the first update's weights.
+
+    The paper compares with decay 0.99 (Polyak and Juditsky, 1992). Every update weighs differently, so an
+    EMA cannot share a segment's sum: it costs a pass of its own.
+    """
+
+    dense = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        decay: float = 0.99,
+        buffers: Buffers = "copy",
+        include: Patterns = None,
+        exclude: Patterns = None,
+    ) -> None:
+        super().__init__(model, buffers=buffers, include=include, exclude=exclude)
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be at least 0 and below 1, got {decay}; the paper uses 0.99")
+        self.decay = decay
+
+    @property
+    def status(self) -> Status:
+        """Where the trajectory is, and what would be averaged if training ended now."""
+        spans = (Span(1, self.step),) if self.step else ()
+        return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on", None, spans)
+
+    def _evaluated(self, loss: float, step: int) -> Status:
+        return self.status
+
+    def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+        if not self._segment.allocated:
+            with torch.no_grad():  # buffers must exist before a capture begins
+                self._segment.allocate(self._tracked.live(model))
+        super()._update(model, skipped)
+
+    def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
+        self._segment.last = self._updates
+        self._segment.blend(live, 1 - self.decay, weight)
+        self._segment.forget_carried()
+
+    def _result(self) -> Mix:
+        return {OPEN: 1.0}
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"decay": self.decay}
+
+    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+        if header["decay"] != self.decay:
+            raise ValueError(f"an EMA resumes with its decay: {header['decay']} there, {self.decay} here")

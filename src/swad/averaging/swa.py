@@ -1,0 +1,149 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from swad.averaging.base import Average
+from swad.averaging.semantics import OPEN, Mix, Phase
+from swad.averaging.sums import Piece
+from swad.averaging.tensors import Buffers, Patterns
+from swad.averaging.valley import Span, Status
+
+
+class SWA(Average):
+    """Average the weights of a fixed window of updates, every `interval` of them.
+
+    Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018. The
+    window is (start, end]: `SWA(model, start=4000, end=5000, interval=100)` averages updates 4100, 4200, ...,
+    5000, the paper's ten. With interval 1 it is the ablation "without opt-overfit". Train with a constant or
+    a cyclic learning rate (`swad.cyclic_lr`); the average never touches it.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> average = SWA(model, start=2, interval=2)
+    >>> for value in (1., 2., 3., 4., 5., 6.):
+    ...     _ = model.weight.data.fill_(value)
+    ...     average.update_parameters(model)
+    >>> average.averaged_state()["weight"].item()
+    5.0
+    """
+
+    FLUSH = 256
+    """Updates after which a dense sum joins the mean, so that rounding does not grow with the window."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        start: int,
+        end: int | None = None,
+        interval: int = 1,
+        buffers: Buffers = "copy",
+        offload: bool = False,
+        include: Patterns = None,
+        exclude: Patterns = None,
+    ) -> None:
+        super().__init__(model, buffers=buffers, offload=offload, include=include, exclude=exclude)
+        if start < 0 or interval < 1 or (end is not None and end <= start):
+            raise ValueError(
+                f"a window needs 0 <= start < end and interval >= 1; got start={start}, end={end}, interval={interval}"
+            )
+        self.start, self.end, self.interval = start, end, interval
+        self._closed = False
+        self.dense, self._sparse = interval == 1, interval > 1
+
+    @property
+    def status(self) -> Status:
+        """Where the trajectory is, and what would be averaged if training ended now."""
+        step, every = self.step, self.interval
+        last = step if self.end is None else min(step, self.end)
+        if every == 1:
+            spans: tuple[Span, ...] = (Span(self.start + 1, last),) if last > self.start else ()
+        else:
+            spans = tuple(Span(i, i) for i in range(self.start + every, last + 1, every))
+        window = f"the window ({self.start}, {'end' if self.end is None else self.end}]"
+        if step <= self.start:
+            return Status(Phase.SEARCHING, f"update {step} is before {window}")
+        if self._finished():
+            return Status(Phase.STOPPED, f"update {step} is past {window}", None, spans)
+        return Status(Phase.AVERAGING, f"update {step} is in {window}", None, spans)
+
+    def _evaluated(self, loss: float, step: int) -> Status:
+        self._boundary(step)
+        return self.status
+
+    def _boundary(self, step: int) -> None:
+        with torch.no_grad():
+            self._flush()
+
+    def _wants(self, step: int | Tensor) -> bool | Tensor:
+        inside = (step > self.start) & ((step - self.start) % self.interval == 0)
+        return inside if self.end is None else inside & (step <= self.end)
+
+    def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
+        super()._accumulate(live, weight, counted)
+        if self.dense and weight is None and self._segment.upper_bound >= self.FLUSH and counted:
+            self._flush()
+
+    def _chooses(self, weight: Tensor | None) -> bool:
+        ends = self.end is not None and (weight is not None or self._updates == self.end)
+        return self._sparse or ends
+
+    def _require_capturable(self, skipped: Tensor | None) -> None:
+        super()._require_capturable(skipped)
+        if self.end is not None or self._updates < self.start:
+            raise RuntimeError("a captured update cannot see where a window begins or ends: put it into a SegmentFeed")
+
+    def _flush(self) -> None:
+        if self.dense and self._segment_inside() and self._segment.weight:
+            mean = self._pieces.get("mean")
+            if mean is None:
+                mean = self._pieces["mean"] = Piece.zeros(self._tracked, self._offload)
+            mean.absorb(self._segment, 1.0, self._tracked)
+            if not self._shared:
+                self._segment.clear()
+
+    def _segment_inside(self) -> bool:
+        # A feed closes its segment at both edges, so it is inside the window as a whole or not at all.
+        return not self._shared or (
+            self._segment.first > self.start and (self.end is None or self._updates <= self.end)
+        )
+
+    def _result(self) -> Mix:
+        mix: Mix = dict.fromkeys(self._pieces, 1.0)
+        return {**mix, OPEN: 1.0} if self._segment_inside() else mix
+
+    def _finished(self) -> bool:
+        # For good: a step that a scaler may skip makes the count uncertain again, and must not reopen the window.
+        if self.end is not None and self._updates >= self.end and self._skips is None:
+            self._closed = True
+        return self._closed
+
+    def _edges(self) -> tuple[int, ...]:
+        return (self.start,) if self.end is None else (self.start, self.end)
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"window": [self.start, self.end, self.interval]}
+
+    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+        if header["window"] != [self.start, self.end, self.interval]:
+            raise ValueError(
+                f"an average resumes with its window: (start, end, interval) = {tuple(header['window'])} there, "
+                f"{(self.start, self.end, self.interval)} here"
+            )
+        self._closed = False
+
+
+class SMA(SWA):
+    """Simple moving average: every update after update `start`, to the end of training.
+
+    Arpit et al., "Ensemble of Averages: Improving Model Selection and Boosting Performance in Domain
+    Generalization", NeurIPS 2022, start at update 100.
+    """
+
+    def __init__(self, model: nn.Module, start: int = 100, **options: Any) -> None:
+        super().__init__(model, start=start, **options)

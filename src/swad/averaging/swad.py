@@ -1,0 +1,180 @@
+"""SWAD, and its relatives SWA, SMA and EMA behind the same interface: all can ride on one trajectory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from swad.averaging.base import Average
+from swad.averaging.semantics import LIVE, Mix, NeverConverged, Nonfinite, Phase, Semantics
+from swad.averaging.sums import Piece
+from swad.averaging.tensors import Buffers, Patterns
+from swad.averaging.valley import LossValley, Span, Status
+
+
+class NeverConvergedWarning(UserWarning):
+    """The average was read before its valley was confirmed; the text says what was averaged instead."""
+
+
+class SWAD(Average):
+    """Average the weights of every update between the floor of the loss valley and the start of overfitting.
+
+    Cha et al., "SWAD: Domain Generalization by Seeking Flat Minima", NeurIPS 2021 (`swad.averaging.valley` has the
+    rules). Three lines in a training loop; the learning rate is never touched:
+
+    >>> import torch, swad
+    >>> model = torch.nn.Linear(2, 1)
+    >>> averager = swad.SWAD(model)                             # 1
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> for step in range(1, 91):
+    ...     optimizer.zero_grad()
+    ...     model(torch.ones(1, 2)).square().sum().backward()
+    ...     optimizer.step()
+    ...     averager.update_parameters(model)                   # 2: after every optimiser step
+    ...     if step % 10 == 0:
+    ...         val_loss = 1.0 + abs(step - 30) / 50            # of the live model
+    ...         if averager.observe(val_loss).should_stop:      # 3: after every evaluation
+    ...             break
+    >>> averager.copy_to(model)
+    >>> averager.status.start_step, averager.status.end_step
+    (30, 90)
+
+    Memory: two float32 copies of the averaged tensors in steady state (a third for a moment under `paper`
+    when the loss jumps right after its floor); `semantics="reference"` needs up to max(N_s, N_e) + 2 until
+    its queue has passed the floor. `offload=True` keeps all but the open segment in pinned host memory.
+
+    Trained from scratch, a plateau before the loss first falls can pass for a valley: begin to observe after it.
+
+    Precision: sums inside a segment are float32, so rounding grows with the updates between two evaluations:
+    relative errors of about 2e-7 at 100, 1e-6 at 1,000 (weights that hardly move: 1e-6 and 7e-6).
+
+    `interval` > 1 averages every so many updates from the start on only: the ablation "without dense".
+    `n_tolerance=math.inf` averages to the end of training: the ablation "without overfit".
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        n_converge: int = 3,
+        n_tolerance: float = 6,
+        tolerance_ratio: float = 0.3,
+        semantics: Semantics = "paper",
+        never_converged: NeverConverged = "candidate",
+        buffers: Buffers = "copy",
+        nonfinite: Nonfinite = "raise",
+        offload: bool = False,
+        include: Patterns = None,
+        exclude: Patterns = None,
+        interval: int = 1,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            buffers=buffers,
+            offload=offload,
+            include=include,
+            exclude=exclude,
+            process_group=process_group,
+        )
+        if interval < 1:
+            raise ValueError(f"interval counts updates and must be at least 1, got {interval}")
+        if interval > 1 and semantics == "reference":
+            raise ValueError("semantics='reference' is dense by definition, got interval > 1: use 'paper' or 'text'")
+        if interval > 1 and never_converged != "candidate":
+            raise ValueError(f"an interval is counted from the candidate, got never_converged={never_converged!r}")
+        self.interval = interval
+        self.dense, self._sparse = interval == 1, interval > 1
+        self.valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, never_converged, nonfinite)
+        self._anchor = 0  # the update the interval is counted from: the candidate for the start
+        with torch.no_grad():
+            self._follow(self.valley.recipe)
+
+    @property
+    def status(self) -> Status:
+        """Where the trajectory is, and what would be averaged if training ended now."""
+        now = self.valley.status
+        return Status(now.phase, now.reason, now.threshold, self._spans())
+
+    @property
+    def max_buffers(self) -> int:
+        """Weight-sized buffers this average can hold at worst."""
+        return self.valley.max_buffers
+
+    def copy_to(self, model: nn.Module | None = None) -> None:
+        """Write the average, as if training ended now, into `model`. No state of the average changes."""
+        self._warn_if_searching()
+        super().copy_to(model)
+
+    def averaged_state(self) -> dict[str, Tensor]:
+        """The average as if training ended now, by name, as a state dict of new tensors."""
+        self._warn_if_searching()
+        return super().averaged_state()
+
+    def _check_loss(self, loss: float) -> None:
+        self.valley.check(loss)
+
+    def _evaluated(self, loss: float, step: int) -> Status:
+        before = self.valley.state_dict()
+        self.valley.observe(loss, step)
+        try:
+            with torch.no_grad():
+                self._follow(self.valley.recipe)
+        except BaseException:  # no room for a piece, say: losses and tensors must tell the same story
+            self.valley.load_state_dict(before)
+            raise
+        if any(LIVE in mix for mix in self.valley.recipe.pieces.values()):
+            self._anchor = step
+        return self.status
+
+    def _wants(self, step: int | Tensor) -> bool | Tensor:
+        return True if self.interval == 1 else (step - self._anchor) % self.interval == 0
+
+    def _result(self) -> Mix:
+        return self.valley.result()
+
+    def _finished(self) -> bool:
+        return self.valley.status.phase is Phase.STOPPED
+
+    def _boundary(self, step: int) -> None:
+        if self._finished() or not self._segment.weight:
+            return
+        if self._held is None:
+            self._held = Piece.zeros(self._tracked, self._offload)
+        self._held.absorb(self._segment, 1.0, self._tracked)
+
+    def _spans(self) -> tuple[Span, ...]:
+        spans = self.valley.spans(self.step)
+        if self.interval == 1:
+            return spans
+        every = self.interval
+        return tuple(
+            Span(i, i, s.times)
+            for s in spans
+            for i in range(s.first + (self._anchor - s.first) % every, s.last + 1, every)
+        )
+
+    def _warn_if_searching(self) -> None:
+        if self.valley.converged:
+            return
+        spans = ", ".join(map(str, self.valley.spans(self.step))) or "there are (none yet)"
+        rule = "last" if self.valley.semantics == "reference" else self.valley.never_converged
+        warnings.warn(
+            f"the validation loss has not converged ({self.valley.status.reason}); "
+            f"never_converged={rule!r} averages the updates {spans}",
+            NeverConvergedWarning,
+            stacklevel=3,
+        )
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"valley": self.valley.state_dict(), "interval": self.interval, "anchor": self._anchor}
+
+    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+        if header["interval"] != self.interval:
+            raise ValueError(f"a SWAD resumes with its interval: {header['interval']} there, {self.interval} here")
+        self.valley.load_state_dict(header["valley"])
+        self._anchor = int(header["anchor"])

@@ -1,0 +1,98 @@
+"""What this machine has and can do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from swad.util.cores import cores
+from swad.version import __version__
+
+NEEDS = {
+    "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer"),
+    "report": ("matplotlib", "jinja2"),
+    "lightning": ("lightning",),
+    "transformers": ("transformers", "accelerate"),
+    "ray": ("ray",),
+}
+"""Packages by the extra that brings them."""
+
+
+def examine(console: Console | None = None) -> None:
+    """Print versions, devices, room, what is missing and how to get it, and what an update of an average costs."""
+    console = console or Console()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in (*_system(), *_torch()):
+        table.add_row(name, value)
+    for extra, packages in NEEDS.items():
+        found = {package: _version(package) for package in packages}
+        have = ", ".join(f"{package} {version}" for package, version in found.items() if version)
+        lacking = ", ".join(package for package, version in found.items() if not version)
+        note = f'[yellow]without {lacking}[/]: pip install "swad\\[{extra}]"' if lacking else ""
+        table.add_row(extra, "; ".join(filter(None, (have, note))))
+    console.print(table)
+
+
+def _system() -> list[tuple[str, str]]:
+    free = shutil.disk_usage(".").free
+    return [
+        ("swad", f"{__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
+        ("cores", f"{cores()}, {_memory()} of memory, {free / 2**30:.0f} GiB free here"),
+    ]
+
+
+def _memory() -> str:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return "an unknown amount"
+    return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+
+
+def _torch() -> list[tuple[str, str]]:
+    try:
+        import torch
+    except ImportError:
+        return [("torch", "[red]missing[/]: pip install torch")]
+    rows = [("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")]
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            gpu = torch.cuda.get_device_properties(index)
+            bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+            rows.append((f"cuda:{index}", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"))
+    else:
+        rows.append(("gpu", "none that torch sees: training runs on the CPU"))
+    rows.append(("averaging", _update_cost()))
+    return rows
+
+
+def _update_cost() -> str:
+    """One update of an average of 25 million parameters, measured here and now."""
+    import torch
+
+    from swad.averaging.swad import SWAD
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = torch.nn.ModuleList([torch.nn.Linear(500, 500, bias=False) for _ in range(100)]).to(device)
+    averager = SWAD(model)
+    times = []
+    for _ in range(8):
+        begun = time.perf_counter()
+        averager.update_parameters(model)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+    return f"{sorted(times)[len(times) // 2] * 1e3:.2f} ms an update for 25 M parameters on {device}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

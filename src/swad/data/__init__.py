@@ -1,0 +1,1 @@
+"""Domains, splits, loaders, the image cache and augmentation on the GPU."""

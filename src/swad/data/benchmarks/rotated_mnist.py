@@ -1,0 +1,52 @@
+"""RotatedMNIST: a sixth of MNIST at each of six angles, 28 × 28 grey (Ghifary et al. 2015; as in DomainBed).
+
+Training and test digits are put together and dealt to the domains, so no digit occurs in two of them. Rotation is
+counter-clockwise, bicubic, filled with black.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from swad.data.benchmark import Benchmark, Options
+from swad.data.benchmarks import _mnist
+from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, Pixels
+
+ANGLES = (0, 15, 30, 45, 60, 75)
+
+
+def read(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
+    """Rotate every sixth digit by the domain's angle."""
+    from PIL import Image
+
+    images, labels = _mnist.mnist(benchmark, root, strict)
+    domains: list[Domain] = []
+    for angle, hand in zip(ANGLES, _mnist.deal(len(images), len(ANGLES)), strict=True):
+        turned = images[hand]
+        if angle:
+            bicubic = Image.Resampling.BICUBIC
+            turned = np.stack([np.asarray(Image.fromarray(one).rotate(angle, bicubic)) for one in turned])
+        domains.append(ArrayDomain(str(angle), labels[hand].copy(), np.ascontiguousarray(turned[..., None])))
+    classes = tuple(str(digit) for digit in range(10))
+    return Dataset(benchmark.name, tuple(domains), classes, benchmark.pixels, benchmark.defaults)
+
+
+BENCHMARK = Benchmark(
+    name="RotatedMNIST",
+    folder="MNIST",
+    domains=tuple(map(str, ANGLES)),
+    counts={"0": 11667, "15": 11667, "30": 11667, "45": 11667, "60": 11666, "75": 11666},
+    n_classes=10,
+    # DomainBed feeds these digits as they are, between 0 and 1.
+    pixels=Pixels(size=28, channels=1, small=True, mean=(0.0,), std=(1.0,)),
+    defaults=Defaults(batch_size=64, lr=1e-3),
+    licence=_mnist.LICENCE,
+    citation="Ghifary, Kleijn, Zhang, Balduzzi: Domain Generalization for Object Recognition with Multi-Task "
+    f"Autoencoders. ICCV 2015. Digits: {_mnist.MNIST}",
+    homepage="https://github.com/facebookresearch/DomainBed",
+    downloads=_mnist.DOWNLOADS,
+    read=read,
+    kind="idx",
+)

@@ -1,0 +1,1 @@
+"""Many runs: plans, launchers, and what is measured on saved runs."""

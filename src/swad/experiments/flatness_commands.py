@@ -1,0 +1,441 @@
+"""What `swad flatness` and `swad surface` do: measure and show how far they are, print a table, draw."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from swad.cli._console import _console
+from swad.experiments import run_flatness
+from swad.experiments.run_flatness import BOTH, Measuring
+from swad.experiments.saved_run import Subject, open_runs
+from swad.flatness._compare import Comparison, unlike
+from swad.flatness._hessian import require_curvlinops
+from swad.flatness._local import LocalFlatness, checked_radii
+from swad.flatness._rows import Progress
+from swad.results import flatness_stats as reading
+from swad.results.figures import flatness, training
+from swad.results.flatness_stats import Difference, FlatCurve, RunFlatness, Unit
+from swad.results.flatness_tables import curvature_table, domain_table, spread_cell, verdicts, worst_table
+from swad.results.runs import RunData, load_run
+from swad.results.tables import Cell, Row, Table
+from swad.training.run_dir import RunError
+
+AT_MOST = 7
+"""Radii in a printed table."""
+EVERY = 5.0
+"""Least seconds between two lines that say how far it is, where there is no terminal for a bar."""
+
+
+def show_flatness(
+    folders: Sequence[Path],
+    *,
+    weights: Sequence[str] = (),
+    measuring: Measuring | None = None,
+    worst_radii: Sequence[float] = (),
+    curvature: bool = False,
+    output: Path | None = None,
+    formats: Sequence[str] = ("svg", "pdf", "png"),
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+) -> list[Path]:
+    """Measure the flatness of some weights of some runs, print what came out, draw it, and say where it lies."""
+    subjects, left_out = open_runs(folders, data)
+    chosen = {subject.folder: _chosen(subject, weights, subjects) for subject in subjects}
+    for text in left_out:
+        _console().print(f"[yellow]note[/]: {text}", highlight=False)
+    return flatness_of_runs(
+        chosen,
+        measuring or Measuring(),
+        worst_radii=worst_radii,
+        curvature=curvature,
+        place=output if output is not None else Path(folders[0]) / "figures",
+        formats=formats,
+        device=device,
+        workers=workers,
+        data=data,
+    )
+
+
+def flatness_of_runs(
+    weights: Mapping[Path, Sequence[str]],
+    measuring: Measuring,
+    *,
+    worst_radii: Sequence[float] = (),
+    curvature: bool = False,
+    place: Path,
+    stem: str = "flatness",
+    formats: Sequence[str] = ("svg", "pdf", "png"),
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+) -> list[Path]:
+    """The same for given weights of given run folders; the first of each leads."""
+    for radii in (measuring.radii, worst_radii or None):  # now, not after the hours that the rest may take
+        if radii is not None:
+            checked_radii(radii)
+    if curvature:
+        require_curvlinops()
+    subjects, _ = open_runs(list(weights), data)
+    options: dict[str, Any] = {"device": device, "workers": workers}
+    same: dict[str, Any] = {
+        "images": measuring.images, "include": measuring.include, "exclude": measuring.exclude, **options
+    }  # fmt: skip
+    found: dict[Path, Comparison] = {}
+    kinds = {subject.folder: [subject.known(name) for name in weights[subject.folder]] for subject in subjects}
+    for number, subject in enumerate(subjects, start=1):
+        names = kinds[subject.folder]
+        shown = _counted(subject, number, len(subjects))
+        with following(f"{shown}: flatness") as progress:
+            found[subject.folder] = run_flatness.flatness(subject, names, measuring, progress=progress, **options)
+        if worst_radii:
+            with following(f"{shown}: worst case") as progress:
+                run_flatness.worst(subject, names, worst_radii, progress=progress, **same)
+        if curvature:
+            with following(f"{shown}: curvature") as progress:
+                run_flatness.curved(subject, names, progress=progress, **same)
+    runs = [load_run(subject.folder) for subject in subjects]
+    read = [one for run in runs if (one := reading.flatness_of(run, kinds[run.path])) is not None]
+    read = [
+        replace(one, worst=one.worst if worst_radii else (), curvature=one.curvature if curvature else ())
+        for one in read
+    ]
+    console = _console()
+    written = draw_flatness(read, place, stem, formats)
+    written += print_flatness(console, read, merged(runs, found), place, stem, formats)
+    if worst_radii:
+        console.print(worst_table(read).rich())
+        console.print("A lower bound: the true maximum within the radius is this or more.", style="dim")
+    if curvature:
+        console.print(curvature_table(read, BOTH).rich())
+    _say_written(written, [subject.folder / "flatness.jsonl" for subject in subjects])
+    return written
+
+
+def show_surface(
+    folders: Sequence[Path],
+    *,
+    corners: Sequence[str] = (),
+    points: Sequence[str] | None = None,
+    steps: int = run_flatness.GRID,
+    margin: float = run_flatness.MARGIN,
+    images: int | None = 200,
+    output: Path | None = None,
+    stem: str = "surface",
+    formats: Sequence[str] = ("svg", "pdf", "png"),
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+) -> list[Path]:
+    """Measure the plane through three weights of some runs (two: the line), draw it, and say where it lies."""
+    subjects, left_out = open_runs(folders, data)
+    for subject in subjects:  # all faults of all runs before the first measurement of any
+        for name in corners or run_flatness.default_corners(subject):
+            subject.file(name)
+    console = _console()
+    for text in left_out:
+        console.print(f"[yellow]note[/]: {text}", highlight=False)
+    shape = "line" if len(corners) == 2 else "plane"
+    for number, subject in enumerate(subjects, start=1):
+        shown = _counted(subject, number, len(subjects))
+        with following(f"{shown}: {shape}") as progress:
+            run_flatness.surface(
+                subject, corners, points, steps=steps, margin=margin, images=images, device=device, workers=workers,
+                progress=progress,
+            )  # fmt: skip
+    runs = [load_run(subject.folder) for subject in subjects]
+    found = [one for run in runs if (one := reading.surfaces_of(run, shape)) is not None]
+    place = output if output is not None else Path(folders[0]) / "figures"
+    draw = flatness.line_figure if shape == "line" else flatness.surface_figure
+    written = save(draw(found), place, "line" if shape == "line" else stem, formats)
+    console.print(points_table(found).rich())
+    _say_written(written, [subject.folder / "surface.jsonl" for subject in subjects])
+    return written
+
+
+# ------------------------------------------------------------ drawing and printing
+
+
+def draw_flatness(found: Sequence[RunFlatness], place: Path, stem: str, formats: Sequence[str]) -> list[Path]:
+    """The figure of every data set: the mean over targets, and each target."""
+    written = []
+    datasets = dict.fromkeys(one.run.dataset for one in found)
+    for dataset in datasets:
+        some = [one for one in found if one.run.dataset == dataset]
+        name = stem if len(datasets) == 1 else f"{stem}-{dataset}"
+        groups = reading.with_mean(reading.by_target(some))
+        written += save(flatness.flatness_figure(groups, colours=_colours(some)), place, name, formats)
+    return written
+
+
+def _colours(found: Sequence[RunFlatness]) -> dict[str, int]:
+    """The same in all figures of a data set."""
+    return flatness.colours_of(reading.methods_of(found))
+
+
+def print_flatness(
+    console: Console,
+    found: Sequence[RunFlatness],
+    together: Mapping[tuple[str, Unit], Comparison],
+    place: Path,
+    stem: str,
+    formats: Sequence[str],
+) -> list[Path]:
+    """Tables, paired comparisons and the ranking; figures of the last two and a summary as JSON are written."""
+    summary: dict[str, Any] = {
+        "settings": {},
+        "curves": [],
+        "domains": [],
+        "comparisons": [],
+        "differences": [],
+        "ranking": [],
+        "worst_case": _measured(found, "worst"),
+        "curvature": _measured(found, "curvature"),
+    }
+    written: list[Path] = []
+    for dataset in dict.fromkeys(one.run.dataset for one in found):
+        some = [one for one in found if one.run.dataset == dataset]
+        groups = reading.by_target(some)
+        summary["settings"][dataset] = {**some[0].settings, "directions": some[0].directions}
+        for title, sides in reading.with_mean(groups).items():
+            for side in BOTH:
+                # The mean stands for all where there are several; each target is in the figure and the file.
+                if len(groups) == 1 or title not in groups:
+                    console.print(curve_table(f"{dataset}, {title}: F on {side} domains", sides[side]).rich())
+                summary["curves"] += [
+                    {"dataset": dataset, "group": title, "side": side, "method": curve.method, "radius": radius,
+                     "mean": mean, "low": low, "high": high}
+                    for curve in sides[side]
+                    for radius, mean, low, high in zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
+                ]  # fmt: skip
+        console.print(domain_table(some).rich())
+        summary["domains"] += [
+            {"dataset": dataset, "run": f"{one.target}-{one.run.trial}", "domain": domain, "method": curve.method,
+             "radius": radius, "mean": mean, "low": low, "high": high}
+            for one in some
+            for domain, curves in one.curves.items()
+            for curve in curves
+            for radius, mean, low, high in zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
+        ]  # fmt: skip
+        console.print(
+            f"F: by how much the loss rises on average at that distance; less is flatter. {some[0].directions} "
+            "directions; ± half of the 95 % interval.",
+            style="dim",
+            highlight=False,
+        )
+        for side in BOTH:
+            radius = max(some[0].curves[side][0].radii)
+            order = reading.ranking_of(some, side, radius)
+            if order is None:
+                continue
+            told = (
+                f"Flat and accurate? F at radius {radius:g} on {side} domains against accuracy on the target, over "
+                f"{len(order.rows)} methods: Spearman {order.spearman.value:+.2f} (95 % {order.spearman.low:+.2f} to "
+                f"{order.spearman.high:+.2f} {order.interval_over}, p = {order.spearman.p:.2g}), Kendall "
+                f"{order.kendall.value:+.2f} (p = {order.kendall.p:.2g})."
+            )
+            console.print(told, highlight=False)
+            summary["ranking"].append(
+                {"dataset": dataset, "side": side, "radius": radius, "spearman": vars(order.spearman),
+                 "kendall": vars(order.kendall), "resampled": order.resampled,
+                 "rows": [vars(row) for row in order.rows]}
+            )  # fmt: skip
+            name = f"ranking-{side}" if len(summary["settings"]) == 1 else f"ranking-{dataset}-{side}"
+            where = f" at γ = {radius:g}, {side}"
+            figure = flatness.ranking_figure(order, where=where, colours=_colours(some))
+            written += save(figure, place, name, formats)
+    pairs: dict[str, dict[Unit, list[Difference]]] = {}
+    several = len({one.run.dataset for one in found}) > 1
+    for (dataset, unit), comparison in together.items():
+        title = f"{dataset}, " * several + f"{unit[0]}, trial {unit[1]}"
+        first, *others = comparison.models
+        rows = [row.as_dict() for other in others for row in comparison.differences(other, first)]
+        mine = [one for one in found if (one.run.dataset, one.unit) == (dataset, unit)]
+        pulls = {(c.method, side): c.pulls for one in reversed(mine) for side in BOTH for c in one.curves[side]}
+        if differences := reading.differences(rows, {}, pulls):
+            pairs.setdefault(dataset, {})[unit] = differences
+        summary["comparisons"] += [
+            {"run": title, "side": side, "text": comparison.sentence(other, first, side)}
+            for other in others
+            for side in BOTH
+        ]
+        summary["differences"] += [{"run": title, **row} for row in rows]
+    for dataset, units in pairs.items():
+        title = "Paired, in the same directions and on the same images"
+        console.print(verdicts(f"{dataset}: {title.lower()}" if several else title, units).rich())
+    if pairs:
+        console.print(
+            "By 95 % intervals, bootstrap over directions and images. Numbers are radii; open: no difference shown.",
+            style="dim",
+            highlight=False,
+        )
+    for dataset, units in pairs.items():
+        name = f"{stem}-paired-{dataset}" if several else f"{stem}-paired"
+        versus, curves = reading.paired_curves(units)
+        colours = _colours([one for one in found if one.run.dataset == dataset])
+        figure = flatness.flatness_figure(curves, colours=colours, versus=versus)
+        written += save(figure, place, name, formats)
+    path = place / "flatness.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_spelled(summary), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return [*written, path]
+
+
+def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[tuple[str, Unit], Comparison]:
+    """Models of one data set, target and trial together, of whichever runs: they saw the same directions and images.
+
+    The one that the others are compared with is the first.
+    """
+    groups: dict[tuple[str, Unit], dict[str, LocalFlatness]] = {}
+    for run in runs:
+        unit = ("+".join(run.targets), run.trial)
+        for name, flat in found[run.path].models.items():
+            groups.setdefault((run.dataset, unit), {}).setdefault(reading.method(run, name), flat)
+    leads = reading.leads((run, next(iter(found[run.path].models))) for run in runs)
+    together = {}
+    for title, models in groups.items():
+        lead = next(name for name in leads if name in models)
+        order = [lead, *(name for name in sorted(models, key=reading.placed) if name != lead)]
+        alike = [name for name in order if not unlike(models[lead], models[name])]  # of others there are no pairs
+        together[title] = Comparison({name: models[name] for name in alike})
+    return together
+
+
+def curve_table(title: str, curves: Sequence[FlatCurve]) -> Table:
+    """Methods below each other, radii side by side."""
+    radii = [radius for radius in curves[0].radii if radius > 0] if curves else []
+    step = math.ceil(len(radii) / AT_MOST)
+    radii = radii[::-1][:: step or 1][::-1]  # the largest always
+    rows = [
+        Row(
+            curve.method,
+            tuple(spread_cell(*curve.at(radius)) if radius in curve.radii else Cell() for radius in radii),
+        )
+        for curve in curves
+    ]
+    return Table(title, tuple(f"γ = {radius:g}" for radius in radii), tuple(rows))
+
+
+def points_table(found: Sequence[reading.RunSurface]) -> Table:
+    """Losses at the corners, their mean and the averages, and how far off the plane they are."""
+    rows = []
+    for one, title in zip(found, reading.titles([one.run for one in found]), strict=True):
+        names = dict(zip(reading.CORNERS, one.corners, strict=False))
+        for name, (_, _, distance) in one.points.items():
+            label = "mean of the corners" if name == reading.MEAN else reading.method(one.run, names.get(name, name))
+            rows.append(
+                Row(
+                    f"{title}, {label}",
+                    (
+                        Cell(one.losses[name]["seen"], decimals=4),
+                        Cell(one.losses[name]["unseen"], decimals=4),
+                        Cell(distance, decimals=2),
+                    ),
+                )
+            )
+    shape = found[0].settings["shape"] if found else "plane"
+    return Table("Loss", ("seen", "unseen", f"off the {shape}"), tuple(rows), corner="Weights")
+
+
+def save(figure: Any, folder: Path, stem: str, formats: Sequence[str]) -> list[Path]:
+    """Write a figure in every format."""
+    return [training.save(figure, folder / f"{stem}.{kind}") for kind in formats]
+
+
+# ------------------------------------------------------------ small parts
+
+
+@contextmanager
+def following(what: str) -> Iterator[Progress]:
+    """A bar with the time left in a terminal; elsewhere a line now and then. Ctrl-C says that work goes on."""
+    from swad.data.benchmarks import progress_bar
+
+    console = Console(stderr=True)
+    begun = last = time.monotonic()
+    told, before = 0, -1
+
+    def say(done: int, total: int) -> None:
+        nonlocal told, before, last
+        before = done - 1 if before < 0 else before  # what was there already took no time
+        tenth, now = 10 * done // total, time.monotonic()
+        if tenth > told and (now - last >= EVERY or tenth == 10):
+            told, last = tenth, now
+            left = (now - begun) * (total - done) / max(1, done - before)
+            print(f"{what}: {10 * tenth} %, {now - begun:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    try:
+        with progress_bar(console) as bar:
+            yield (lambda done, total: bar(what, done, total)) if console.is_terminal else say
+    except KeyboardInterrupt:
+        print("what was measured is kept: run the same command again to go on", file=sys.stderr, flush=True)
+        raise
+
+
+def _chosen(subject: Subject, wanted: Sequence[str], subjects: Sequence[Subject]) -> list[str]:
+    """Of the weights asked for those that this run has; nothing asked for means all that it reports."""
+    if not wanted:
+        return list(subject.reported)
+    found = []
+    for name in wanted:
+        try:
+            subject.file(name)
+        except RunError:
+            if not any(_has(other, name) for other in subjects):
+                raise
+            continue
+        found.append(name)
+    if not found:
+        raise RunError(f"{subject.folder} has none of {', '.join(wanted)}; it has {', '.join(subject.weights)}")
+    return found
+
+
+def _has(subject: Subject, name: str) -> bool:
+    try:
+        return subject.file(name).is_file()
+    except RunError:
+        return False
+
+
+def _counted(subject: Subject, number: int, total: int) -> str:
+    """A run's name; of several with the folder above it, which as a rule names the method, and how many there are."""
+    return f"{subject.folder.parent.name}/{subject.folder.name} ({number} of {total})" if total > 1 else subject.name
+
+
+def _measured(found: Sequence[RunFlatness], kind: str) -> list[dict[str, Any]]:
+    """Rows of the worst case or the curvature, with what they are of."""
+    return [
+        {
+            "dataset": one.run.dataset,
+            "run": f"{one.target}-{one.run.trial}",
+            "method": reading.method(one.run, row["weights"]),
+            **{key: value for key, value in row.items() if key not in ("key", "kind")},
+        }
+        for one in found
+        for row in getattr(one, kind)
+    ]
+
+
+def _spelled(value: Any) -> Any:
+    """With text for the numbers that JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: _spelled(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _say_written(written: Sequence[Path], rows: Sequence[Path]) -> None:
+    """Unbroken, whatever the width: a path is there to be copied."""
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    print(f"rows in {rows[0]}{more}", flush=True)
+    print(f"wrote {', '.join(str(path) for path in written)}", flush=True)

@@ -1,0 +1,210 @@
+"""The paper's figures as recipes: the runs each needs, and how it is measured and drawn from them.
+
+    figure3   local flatness of ERM, SAM, SWA with cyclic and with constant rate, and SWAD, on seen and unseen domains
+    figure4   the loss on the plane through three weights of ERM's trajectory, and its averages
+    figure5   validation accuracy and loss of every source over training, with t_s and t_e
+
+ERM, SWA with a constant rate and SWAD come from one training; the cyclic rate and SAM need their own. All figures
+share their runs. On the embedded digits (the default) they take minutes on two cores; on PACS give `--data`.
+
+>>> recipe = figure3(Setting("digits", Path("paper"), targets=("paper",)))
+>>> [str(config.output) for config in recipe.configs]
+['paper/digits/erm/paper-0', 'paper/digits/sam/paper-0', 'paper/digits/erm-cyclic/paper-0']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swad.data import benchmarks
+from swad.training.config import RunConfig
+
+SNAPSHOTS = (50, 70, 90)
+"""Percent of training at which the weights of Figure 4 are taken: updates 2500, 3500, 4500 of 5000."""
+
+METHODS = {
+    "erm": ("erm", "erm_{erm}"),
+    "sam": ("sam", "erm_{erm}"),
+    "swa-cyclic": ("erm-cyclic", "swa"),
+    "swa": ("erm", "swa"),
+    "swad": ("erm", "swad"),
+}
+"""The methods of Figure 3: which run they come from, and which of its weights they are."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """On what a figure is reproduced, how long, and how finely it is measured."""
+
+    dataset: str
+    output: Path
+    data: Path | None = None
+    targets: tuple[str, ...] = ()
+    """Empty: every domain in turn."""
+    trials: int = 1
+    network: str | None = None
+    weights: str | None = None
+    steps: int | None = None
+    device: str = "cpu"
+    workers: int | None = None
+    strict: bool = True
+    methods: tuple[str, ...] = ()
+    """Of Figure 3; empty: all five."""
+    erm: str = "best"
+    """Which live weights stand for ERM and SAM: "best" on source validation, or "last"."""
+    radii: tuple[float, ...] | None = None
+    directions: int = 100
+    images: int | None = 200
+    grid: int = 21
+    formats: tuple[str, ...] | list[str] = ("svg", "pdf", "png")
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs of this data set lie."""
+        return self.output / benchmarks.get(self.dataset).name
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A figure: the runs it needs, and what is done once they are there; that returns the files it wrote."""
+
+    configs: tuple[RunConfig, ...]
+    draw: Callable[[], list[Path]]
+
+
+def figure3(setting: Setting) -> Recipe:
+    """Local flatness against the radius, per target and on average."""
+    chosen = setting.methods or tuple(METHODS)
+    unknown = [name for name in chosen if name not in METHODS]
+    if unknown:
+        raise ValueError(f"the methods of Figure 3 are {', '.join(METHODS)}; got {', '.join(unknown)}")
+    if setting.erm not in ("best", "last"):
+        raise ValueError(f"--erm is best or last, got {setting.erm!r}")
+    wanted: dict[str, list[str]] = {}
+    for name in METHODS:
+        if name in chosen:
+            kind, weights = METHODS[name]
+            wanted.setdefault(kind, []).append(weights.format(erm=setting.erm))
+    by_kind = {kind: _configs(setting, kind) for kind in wanted}
+    weights_of = {config.output: wanted[kind] for kind, configs in by_kind.items() for config in configs}
+
+    def draw() -> list[Path]:
+        from swad.experiments.flatness_commands import flatness_of_runs
+        from swad.experiments.run_flatness import Measuring
+
+        measuring = Measuring(setting.radii, setting.directions, setting.images)
+        return flatness_of_runs(
+            weights_of,
+            measuring,
+            place=_figures(setting),
+            stem="figure3",
+            formats=setting.formats,
+            device=setting.device,
+            workers=setting.workers,
+            data=setting.data,
+        )
+
+    return Recipe(tuple(config for configs in by_kind.values() for config in configs), draw)
+
+
+def figure4(setting: Setting) -> Recipe:
+    """Loss surfaces through three weights of the trajectory, seen above unseen, a column for each target."""
+    configs = _configs(setting, "erm")
+
+    def draw() -> list[Path]:
+        from swad.experiments.flatness_commands import show_surface
+
+        return show_surface(
+            [config.output for config in configs],
+            steps=setting.grid,
+            images=setting.images,
+            output=_figures(setting),
+            stem="figure4",
+            formats=setting.formats,
+            device=setting.device,
+            workers=setting.workers,
+            data=setting.data,
+        )
+
+    return Recipe(configs, draw)
+
+
+def figure5(setting: Setting) -> Recipe:
+    """Validation accuracy and loss of every source over training, with t_s and t_e, a column for each target."""
+    configs = _configs(setting, "erm")
+
+    def draw() -> list[Path]:
+        from swad.results.figures import training
+        from swad.results.runs import load_run
+
+        written = []
+        for trial in range(setting.trials):
+            runs = [load_run(config.output) for config in configs if config.trial == trial]
+            drawn = training.valleys_figure(runs, "swad", ("accuracy", "loss"))
+            stem = "figure5" if setting.trials == 1 else f"figure5-trial{trial}"
+            written += [training.save(drawn, _figures(setting) / f"{stem}.{kind}") for kind in setting.formats]
+        print(f"wrote {', '.join(map(str, written))}", flush=True)
+        return written
+
+    return Recipe(configs, draw)
+
+
+RECIPES: dict[str, Callable[[Setting], Recipe]] = {"figure3": figure3, "figure4": figure4, "figure5": figure5}
+
+
+def reproduce(what: str, setting: Setting, jobs: int = 1) -> list[Path]:
+    """Train what is missing of a figure's runs, measure and draw it, and write the report page of its runs."""
+    from swad.experiments.launch import train_all
+    from swad.results.page import build
+    from swad.results.runs import find_runs, load_run
+
+    if what not in RECIPES:
+        raise ValueError(f"there is no recipe for {what!r}; there are {', '.join(RECIPES)}")
+    recipe = RECIPES[what](setting)
+    train_all(recipe.configs, jobs)
+    written = recipe.draw()
+    found = find_runs(setting.folder)
+    # A cyclic rate is a method of its own: in the table its SWA would compete with the constant one's for one row.
+    plain = [run for run in found if run.config.get("lr_schedule") != "cyclic"] or [
+        load_run(config.output) for config in recipe.configs
+    ]
+    written.append(build.write(plain, setting.output / "report.html", flatness=found))
+    print(f"wrote {written[-1]}", flush=True)
+    return written
+
+
+def _figures(setting: Setting) -> Path:
+    return setting.output / "figures" / benchmarks.get(setting.dataset).name
+
+
+def _configs(setting: Setting, kind: str) -> tuple[RunConfig, ...]:
+    """The runs of one kind: a plain trajectory with its averages, SAM, or a cyclic learning rate."""
+    benchmark = benchmarks.get(setting.dataset)
+    targets: Sequence[str] = setting.targets or benchmark.domains
+    if not targets:
+        targets = benchmarks.load(setting.dataset, setting.data).domain_names
+    steps = setting.steps or benchmark.defaults.steps
+    marks = tuple(sorted({max(1, steps * share // 100) for share in SNAPSHOTS}))
+    return tuple(
+        RunConfig(
+            setting.dataset,
+            target,
+            setting.folder / kind / f"{target}-{trial}",
+            data=setting.data,
+            strict=setting.strict,
+            trial=trial,
+            algorithm="sam" if kind == "sam" else "erm",
+            network=setting.network,
+            weights=setting.weights,
+            steps=setting.steps,
+            lr_schedule="cyclic" if kind == "erm-cyclic" else "constant",
+            averages={"erm": ("swad", "swa"), "sam": (), "erm-cyclic": ("swa",)}[kind],
+            snapshots=marks if kind == "erm" else (),
+            device=setting.device,
+            workers=setting.workers,
+        )
+        for trial in range(setting.trials)
+        for target in targets
+    )

@@ -1,0 +1,126 @@
+"""A loss function replayed as a CUDA graph: recorded once, then no launches and no Python between the kernels.
+
+A perturbation writes the weights in place, so the recorded kernels read the new ones at every replay.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from swad.averaging.tensors import unwrap
+from swad.flatness._losses import LossFn, Returned
+from swad.models.cuda_graph import end_failed_capture
+
+WARM_UP = 3
+"""Calls before the recording, in which libraries choose their kernels and take their memory."""
+
+
+def captured(loss_fn: LossFn, model: nn.Module) -> Captured:
+    """Wrap `loss_fn`, so that on a GPU its evaluation of `model` is recorded at the first call and then replayed.
+
+    `loss_fn` must read nothing but the model and tensors that stay where they are, as `image_losses` does, and must
+    not wait for the device. Where no graph can be made the calls go through as they are and `reason` says why.
+    """
+    return Captured(loss_fn, model)
+
+
+class Captured:
+    """A loss function that replays its recording; see `captured`."""
+
+    def __init__(self, loss_fn: LossFn, model: nn.Module) -> None:
+        self.loss_fn = loss_fn
+        self._model = unwrap(model)
+        self.reason: str | None = None
+        """Why there is no graph; None where there is one, or none was needed yet."""
+        if not all(tensor.is_cuda for tensor in _tensors(self._model)):
+            self.reason = "the model is not on a GPU"
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._key: list[object] = []
+        self._returned: Returned = 0.0
+
+    @property
+    def parts(self) -> Any:
+        """The pieces of the wrapped function, for gradients, where it has them."""
+        return getattr(self.loss_fn, "parts", None)
+
+    @property
+    def n_images(self) -> Any:
+        """Images of every domain, where the wrapped function says so."""
+        return getattr(self.loss_fn, "n_images", None)
+
+    def __call__(self, model: nn.Module) -> Returned:
+        """Replay; record first where nothing fits. Gradients, and models other than the one given, go straight."""
+        if self.reason is not None or torch.is_grad_enabled() or unwrap(model) is not self._model:
+            return self.loss_fn(model)
+        key = self._state()
+        if self._graph is None or key != self._key:
+            if not self._record(model):
+                return self.loss_fn(model)
+            self._key = key
+        assert self._graph is not None
+        self._graph.replay()
+        # The next replay writes to the same tensors.
+        if isinstance(self._returned, Mapping):
+            return {domain: tensor.clone() for domain, tensor in self._returned.items()}
+        return self._returned.clone() if isinstance(self._returned, Tensor) else self._returned
+
+    def _state(self) -> list[object]:
+        """What the recording depends on: where the tensors lie, the modes, and an autocast of the caller's."""
+        return [
+            torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+            *(tensor.data_ptr() for tensor in _tensors(self._model)),
+            *(module.training for module in self._model.modules()),
+        ]
+
+    def _record(self, model: nn.Module) -> bool:
+        self._graph = None
+        device = next(_tensors(self._model)).device
+        try:
+            with torch.cuda.device(device):
+                self._graph, self._returned = _recorded(self.loss_fn, model)
+        except RuntimeError as error:
+            self.reason = f"recording failed: {str(error).strip().splitlines()[0]}"
+            return False
+        return True
+
+
+def _recorded(loss_fn: LossFn, model: nn.Module) -> tuple[torch.cuda.CUDAGraph, Returned]:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            loss_fn(model)
+        # A wait for the device inside a recording leaves torch's allocator astray, so it is looked for before.
+        mode = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings():  # torch's, that this mode is a prototype
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                loss_fn(model)
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    # Under an autocast of the caller's, casts of the weights outlive the warm-up: recorded with them, the graph would
+    # never read the weights; and casts of the recording are in its own memory, which is no one else's to read.
+    torch.clear_autocast_cache()
+    try:
+        with torch.cuda.graph(graph):
+            returned = loss_fn(model)
+    except RuntimeError:
+        end_failed_capture()
+        raise
+    torch.clear_autocast_cache()
+    if not isinstance(returned, Tensor | Mapping):
+        raise RuntimeError("loss_fn returned a Python number, which a replay cannot renew")
+    return graph, returned
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()

@@ -1,0 +1,268 @@
+"""The weights of a model, moved in place and put back to the last bit.
+
+One copy of the weights is kept, no copy of the model. Every move starts from that copy, so nothing drifts, and the
+way back is a copy of what was there rather than a subtraction.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from swad.averaging.tensors import (
+    Patterns,
+    _matches,
+    _named_tensors,
+    _patterns,
+    accumulator,
+    canonical,
+    is_sharded,
+    unwrap,
+)
+
+State = Mapping[str, Tensor]
+"""Weights by name, as `state_dict()` gives them."""
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""What the buffers of a batch norm are called, where only names tell buffers from parameters."""
+
+
+COARSE = 0.05
+"""Share of a move's length that rounding may be."""
+
+
+class Weights:
+    """The floating-point parameters of a model, or those that `include` and `exclude` choose, to be moved about.
+
+    Frozen parameters count too: a landscape does not ask what was trained. Tied ones count once. Inside the `with`
+    block the model is in evaluation mode; at its end parameters, buffers, modes, gradients and `requires_grad` are
+    what they were before, whatever happened inside.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> before = model.weight.clone()
+    >>> with Weights(model) as weights:
+    ...     weights.move([torch.ones(1, 2)], 0.5)
+    ...     bool((model.weight == before + 0.5).all())
+    True
+    >>> torch.equal(model.weight, before)
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        include: Patterns = None,
+        exclude: Patterns = None,
+        names: Collection[str] | None = None,
+    ) -> None:
+        self.model = unwrap(model)
+        self._given = model
+        chosen = chosen_parameters(self.model, include, exclude)
+        if names is not None:
+            chosen = {name: tensor for name, tensor in chosen.items() if name in names}
+        self.names = list(chosen)
+        self.live = [tensor.detach() for tensor in chosen.values()]
+        self.parameters = list(chosen.values())
+        self.dim = sum(tensor.numel() for tensor in self.live)
+        self.device = self.live[0].device
+        # Sums of half-precision weights and small moves need more digits than the weights have.
+        self.dtypes = [accumulator(tensor) for tensor in self.live]
+        self.base: list[Tensor] = []
+
+    def __enter__(self) -> Self:
+        self._parameters = [(tensor, tensor.requires_grad, tensor.grad) for tensor in self.model.parameters()]
+        self._buffers = [
+            (module._buffers, {key: (value, None if value is None else value.clone()) for key, value in held})
+            for module in self.model.modules()
+            for held in [list(module._buffers.items())]
+        ]
+        self._modes = [(module, module.training) for module in self._given.modules()]
+        self.base = [tensor.clone() for tensor in self.live]
+        try:
+            for tensor, _, _ in self._parameters:
+                tensor.grad = None  # what a loss function accumulates goes elsewhere
+            self._given.eval()
+        except BaseException:  # Ctrl-C, or a `train` of the model's own: `with` calls no __exit__ for what fails here
+            self._restore()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._restore()
+        except KeyboardInterrupt:  # a second Ctrl-C must not leave half of the weights elsewhere
+            self._restore()
+            raise
+
+    @torch.no_grad()
+    def _restore(self) -> None:
+        self.back()
+        for holder, before in self._buffers:
+            for key in [key for key in holder if key not in before]:
+                del holder[key]
+            for key, (tensor, value) in before.items():
+                holder[key] = tensor  # a buffer may have been replaced rather than written to
+                if tensor is not None and value is not None:
+                    tensor.detach().copy_(value)
+        for parameter, flag, grad in self._parameters:
+            parameter.requires_grad_(flag)
+            parameter.grad = grad
+        for module, mode in self._modes:
+            module.training = mode
+
+    @torch.no_grad()
+    def move(self, direction: Sequence[Tensor], length: float) -> None:
+        """Put the weights at the copy plus `length` times `direction`."""
+        self.put(self.base, [(direction, length)])
+
+    @torch.no_grad()
+    def back(self) -> None:
+        """Put the weights back at the copy."""
+        torch._foreach_copy_(self.live, self.base)
+        torch.clear_autocast_cache()
+
+    @torch.no_grad()
+    def put(self, start: Sequence[Tensor], moves: Sequence[tuple[Sequence[Tensor], float]] = ()) -> None:
+        """Put the weights at `start` plus the sum of length times direction over `moves`."""
+        if all(tensor.dtype == dtype for tensor, dtype in zip(self.live, self.dtypes, strict=True)):
+            torch._foreach_copy_(self.live, list(start))
+            for direction, length in moves:
+                torch._foreach_add_(self.live, list(direction), alpha=length)
+        else:
+            for i, (tensor, dtype) in enumerate(zip(self.live, self.dtypes, strict=True)):
+                value = start[i].to(tensor.device, dtype)
+                for direction, length in moves:
+                    value = value + direction[i] * length
+                tensor.copy_(value)
+        # Under an autocast of the caller's, casts of the weights outlive a forward and would hide the move.
+        torch.clear_autocast_cache()
+
+    def warn_of_rounding(self, distance: float) -> None:
+        """Warn where the weights' own precision is too coarse for a move of that length."""
+        # A number is rounded by up to half of its last digit: about 0.22 eps of it, as a standard deviation.
+        squares = [
+            (0.22 * torch.finfo(tensor.dtype).eps * torch.linalg.vector_norm(tensor, dtype=torch.float64).item()) ** 2
+            for tensor in self.live
+        ]
+        rounded = math.sqrt(math.fsum(squares))
+        if rounded > COARSE * distance:
+            precision = str(self.live[0].dtype).removeprefix("torch.")
+            warnings.warn(
+                f"weights in {precision} are rounded by about {rounded:.2g}, which is not small beside a move of "
+                f"{distance:.2g}: use larger radii, or a copy in higher precision",
+                stacklevel=3,
+            )
+
+    def shaped(self, flat: Tensor) -> list[Tensor]:
+        """Views of a flat vector in the shapes of the parameters; copies where layout, device or precision differ."""
+        pieces = torch.split(flat, [tensor.numel() for tensor in self.live])
+        shaped = []
+        for piece, tensor, dtype in zip(pieces, self.live, self.dtypes, strict=True):
+            view = piece.view(tensor.shape)
+            if view.stride() == tensor.stride() and view.dtype == dtype and view.device == tensor.device:
+                shaped.append(view)
+            else:  # e.g. channels last: foreach is fast only where the strides are the same
+                shaped.append(torch.empty_like(tensor, dtype=dtype).copy_(view))
+        return shaped
+
+    def of(self, state: State | nn.Module, what: str = "the weights") -> list[Tensor]:
+        """The tensors of `state` that belong to these parameters, in their order, device and layout."""
+        found = by_name(state)
+        missing = [name for name in self.names if name not in found]
+        if missing:
+            raise ValueError(f"{what} lack {_some(missing)} of {type(self.model).__name__}: give weights of that model")
+        tensors = []
+        for name, tensor in zip(self.names, self.live, strict=True):
+            if found[name].shape != tensor.shape:
+                raise ValueError(
+                    f"{what} have {name} of shape {tuple(found[name].shape)} instead of {tuple(tensor.shape)}: "
+                    "give weights of the same architecture"
+                )
+            tensors.append(torch.empty_like(tensor, dtype=found[name].dtype).copy_(found[name].detach()))
+        return tensors
+
+    @torch.no_grad()
+    def put_buffers(self, state: State | nn.Module) -> None:
+        """Take over the buffers that `state` has; the block's end puts the old ones back."""
+        found = by_name(state)
+        for name, tensor, _, is_buffer in _named_tensors(self.model):
+            if is_buffer and name in found:
+                tensor.copy_(found[name])
+
+    @contextmanager
+    def differentiable(self) -> Iterator[list[Tensor]]:
+        """The chosen parameters as leaves to differentiate by, gradients on, all others frozen."""
+        before = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
+        try:
+            for parameter, _ in before:
+                parameter.requires_grad_(False)
+            for tensor in self.parameters:
+                tensor.requires_grad_(True)
+            with torch.enable_grad():
+                yield self.parameters
+        finally:
+            for parameter, flag in before:
+                parameter.requires_grad_(flag)
+
+
+def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patterns = None) -> dict[str, Tensor]:
+    """The floating-point parameters whose names match, each once, by canonical name."""
+    wanted, unwanted = _patterns(include), _patterns(exclude)
+    named = {name: tensor for name, tensor, _, is_buffer in _named_tensors(unwrap(model)) if not is_buffer}
+    for pattern in (*wanted, *unwanted):
+        if not any(_matches(name, [pattern]) for name in named):
+            raise ValueError(
+                f"the pattern {pattern!r} matches no parameter; names look like {', '.join(list(named)[:3])}"
+            )
+    matching = {
+        name: tensor
+        for name, tensor in named.items()
+        if (not wanted or _matches(name, wanted)) and not _matches(name, unwanted)
+    }
+    for name, tensor in matching.items():
+        if tensor.is_complex():
+            raise ValueError(f"only real weights can be moved, and {name} is complex: exclude it by name")
+    chosen = {name: tensor for name, tensor in matching.items() if tensor.is_floating_point()}
+    if not chosen:
+        raise ValueError(
+            f"there is nothing to move: no floating-point parameter of {type(unwrap(model)).__name__} matches "
+            f"include={include!r}, exclude={exclude!r}"
+        )
+    for name, tensor in chosen.items():
+        if is_lazy(tensor) or tensor.is_meta:
+            raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialise the model first")
+        if is_sharded(tensor):
+            raise ValueError(f"{name} is sharded over processes: measure flatness on a whole copy of the model")
+    return chosen
+
+
+def by_name(state: State | nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by canonical name, of a module or a state dict."""
+    if isinstance(state, nn.Module):
+        state = unwrap(state).state_dict()
+    return {canonical(name): tensor for name, tensor in state.items()}
+
+
+def parameters_by_name(state: State | nn.Module) -> dict[str, Tensor]:
+    """The floating-point parameters of a module, or of a state dict all but what batch norms call their statistics."""
+    if isinstance(state, nn.Module):
+        return {name: tensor.detach() for name, tensor in chosen_parameters(state).items()}
+    return {
+        name: tensor
+        for name, tensor in by_name(state).items()
+        if tensor.is_floating_point() and name.rpartition(".")[2] not in STATISTICS
+    }
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,1 @@
+"""Networks, fused frozen batch norm and CUDA graph capture."""

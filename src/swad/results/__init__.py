@@ -1,0 +1,1 @@
+"""What runs measured: records, selection, statistics, tables, figures and the page. Never imports torch."""

@@ -1,0 +1,1 @@
+"""One run: its config, loop, evaluation, checkpoints and saved weights."""

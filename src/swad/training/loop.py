@@ -1,0 +1,474 @@
+"""THE loop: settings in; records, models and an outcome out.
+
+    result = train(RunConfig("digits", target="paper", output="runs/paper-0", averages=("swad", "swa", "ema")))
+    result.target_accuracy("swad")
+
+Called again on the same folder, a finished run answers at once and an unfinished one goes on from its checkpoint as
+if it had never stopped. Under ``torchrun`` the processes share every batch and give the numbers of one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import platform
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from swad.averaging.segment_log import load_segments
+from swad.averaging.swad import NeverConvergedWarning
+from swad.averaging.valley import Status
+from swad.data import benchmarks
+from swad.data.cache import ImageCache, open_cache
+from swad.data.domains import Dataset
+from swad.data.splits import HeldOut, Sources, Target, hold_out
+from swad.results.records import Record, RecordError, export_tensorboard, iterate_records
+from swad.training import export
+from swad.training.config import ConfigError, RunConfig
+from swad.training.distributed import Team, team
+from swad.training.evaluation import Score
+from swad.training.evaluator import Measurer, records
+from swad.training.interrupts import Stop, stoppable
+from swad.training.result import RunResult, range_of
+from swad.training.run_dir import SEGMENTS, TENSORBOARD, WEIGHTS, RunError, RunFolder, outcome, read_checkpoint
+from swad.training.state import Training
+from swad.version import __version__
+
+__all__ = ["ConfigError", "Interrupted", "Progress", "RunConfig", "RunError", "RunResult", "train"]
+
+CHECKPOINT_SECONDS = 60.0
+
+
+class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
+    """The run was asked to stop, and can be gone on with."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder, self.step = folder, step
+        how = f"goes on from step {step:,}" if step else "begins again"
+        super().__init__(f"stopped; {folder} {how} when the same run is started again")
+
+
+class Progress(Protocol):
+    """Whoever wants to watch a run. All calls come from the first process."""
+
+    def on_start(self, config: RunConfig, total: int, step: int) -> None:
+        """Training begins, or goes on after `step` of `total` updates."""
+
+    def on_note(self, text: str) -> None:
+        """Something about how the run is computed: what was chosen, what was not possible and why."""
+
+    def on_progress(self, what: str, done: int, total: int | None) -> None:
+        """Work before the first step: so much of it is done."""
+
+    def on_step(self, step: int, loss: Tensor) -> None:
+        """An update was made. Reading the loss waits for the device: do so now and then."""
+
+    def on_evaluation(
+        self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
+    ) -> None:
+        """The mean loss of the steps since the last one, source validation losses by domain, where averages stand."""
+
+    def on_end(self, result: RunResult) -> None:
+        """The run is done; also called for a run that was done before."""
+
+
+def train(config: RunConfig, *, progress: Progress | None = None) -> RunResult:
+    """Train, evaluate, average and save as `config` says.
+
+    Raises `ConfigError` for settings that cannot be run, `RunError` for a folder that cannot be used or a run that
+    cannot go on, `Interrupted` after Ctrl-C or SIGTERM, and what data and networks raise for themselves.
+    """
+    config = config.resolved()
+    done = outcome(config)
+    if done is not None:
+        result = RunResult.from_json(done, config)
+    else:
+        with ExitStack() as stack:
+            us = stack.enter_context(team(config.device))
+            stack.enter_context(_numerics(config, us.device))
+            stop = stack.enter_context(stoppable())
+            folder = _open_folder(config, us, stack)
+            run = _Run(config, us, folder, stop, progress if us.first else None)
+            try:
+                result = run.whole()
+            except KeyboardInterrupt:
+                raise Interrupted(config.output, run.safe_step) from None
+            except Exception as error:
+                # Packages that are interrupted while they load swallow it, and fail for another reason.
+                if stop.raised:
+                    raise Interrupted(config.output, run.safe_step) from None
+                if isinstance(error, RecordError):
+                    raise RunError(str(error)) from None
+                raise
+    if progress is not None and (done is not None or us.first):
+        progress.on_end(result)
+    return result
+
+
+class _Run:
+    """One run from its first to its last step."""
+
+    def __init__(
+        self, config: RunConfig, us: Team, folder: RunFolder | None, stop: Stop, progress: Progress | None
+    ) -> None:
+        self.config, self.us, self.folder, self.stop, self.progress = config, us, folder, stop, progress
+        # Of the last checkpoint.
+        self.safe_step = 0 if folder is None or folder.resumed is None else int(folder.resumed["step"])
+        self.began = self.checkpointed = time.perf_counter()
+        self.notes: list[str] = []
+
+    def whole(self) -> RunResult:
+        """Load, train, report."""
+        with self.stop.at_once():
+            dataset = self._dataset()
+            for note in dataset.notes:
+                self._note(note)
+            sources, target = self._held_out(dataset)
+            self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
+            cache = self._cache(dataset)
+            self.training = Training(self.config, sources, self.us, self.config.output / SEGMENTS, cache, self._note)
+            self.measurer = Measurer(self.config, sources, self.us, self.training, cache, self._note)
+            self._resume()
+        if self.progress is not None:
+            self.progress.on_start(self.config, self.config.total, self.training.step)
+        self._loop(sources, target)
+        written = None if self.folder is None else self.folder.records.offset()
+        with self.stop.at_once():
+            try:
+                return self._report(sources, target)
+            except BaseException:  # an image of the target that cannot be read, say: training must not be lost for it
+                if self.folder is not None and written is not None and self.safe_step < self.training.step:
+                    self.folder.records.cut_back(written)  # the report begins again as a whole
+                    self._checkpoint()
+                raise
+
+    def _loop(self, sources: Sources, target: Target) -> None:
+        config, training = self.config, self.training
+        mark = time.perf_counter()
+        for step, inputs in training.batches.inputs(training.step + 1, config.total):
+            if training.complete:
+                break
+            loss = training.update(step, inputs)
+            if self.progress is not None:
+                self.progress.on_step(step, loss)
+            if step in config.snapshots:
+                self._save(_snapshot(step), export.snapshot(training.predictor), sources, "The live weights")
+            if config.evaluates(step):
+                train_loss = training.take_train_loss()  # waits for the device, so that the clock below is right
+                training.clock.steps += time.perf_counter() - mark
+                mark = time.perf_counter()
+                with self.stop.at_once():
+                    self._evaluate(train_loss, target)
+                training.clock.evaluation += time.perf_counter() - mark
+                self._checkpoint_if_due()
+                mark = time.perf_counter()
+                if self.us.any(self.stop.asked):
+                    self._leave()
+            elif self.stop.asked and self.us.world == 1:
+                training.clock.steps += time.perf_counter() - mark
+                self._leave()
+
+    def _evaluate(self, train_loss: float, target: Target) -> None:
+        """Measure the live weights, write it down, and let the averages decide."""
+        training, measurer, step = self.training, self.measurer, self.training.step
+        scores = measurer.sources(training.predictor)
+        loss = _mean([score.loss for score in scores.values()])
+        found = [
+            *records(self.config.name, step, {name: {"out": score} for name, score in scores.items()}),
+            self._record("valley_loss", loss),
+            self._record("train_loss", train_loss),
+        ]
+        full_loss = None
+        if measurer.checks:
+            full = measurer.sources(training.predictor, full=True)
+            full_loss = _mean([score.loss for score in full.values()])
+            found += [self._record("valley_loss", full_loss, name) for name in training.full_valleys]
+        if self.config.target_every_evaluation:
+            found += records(self.config.name, step, measurer.target(training.predictor, target))
+        self._write(found)  # before the averages see the loss: one they refuse is then on record
+        try:
+            statuses = training.observe(loss, full_loss)
+        except ValueError as error:
+            raise RunError(f"step {step}: {error}") from None
+        self._write(self._changes(statuses))
+        training.consider(_mean([score.accuracy for score in scores.values()]))
+        if self.progress is not None:
+            losses = {name: score.loss for name, score in scores.items()}
+            self.progress.on_evaluation(step, train_loss, losses, statuses)
+
+    def _changes(self, statuses: Mapping[str, Status]) -> list[Record]:
+        """What is new about the valleys since it was last written."""
+        found = []
+        for name, status in statuses.items():
+            if self.training.valley_of(name) is None:
+                continue
+            for metric in ("threshold", "start_step", "end_step", "n_averaged"):
+                value = getattr(status, metric)
+                key = f"{name} {metric}"
+                if value is not None and self.training.told.get(key) != value:
+                    self.training.told[key] = value
+                    found.append(self._record(metric, value, name))
+        return found
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _report(self, sources: Sources, target: Target) -> RunResult:
+        """Measure and save everything that is reported, and mark the run as done."""
+        training, config = self.training, self.config
+        judge = copy.deepcopy(training.predictor)  # the averages still look at the live one
+        scores: dict[str, dict[str, dict[str, Score]]] = {}
+        ranges = {name: range_of(average.status) for name, average in training.averages.items()}
+        ranges |= {name: range_of(valley.status) for name, valley in training.full_valleys.items()}
+        files: dict[str, str] = {}
+        for name, text, weights in self._finals():
+            judge.load_state_dict(weights)
+            mark = time.perf_counter()
+            scores[name] = self.measurer.everything(judge, target)
+            training.clock.evaluation += time.perf_counter() - mark
+            self._write(records(config.name, training.step, scores[name], name))
+            files[name] = self._save(name, weights, sources, text, ranges.get(name), _plain(scores[name]))
+        for step in config.snapshots:
+            if step <= training.step:
+                files[_snapshot(step)] = f"{WEIGHTS}/{_snapshot(step)}.safetensors"
+        clock = training.clock
+        clock.total += time.perf_counter() - self.began
+        self._write(
+            [
+                self._record("seconds_total", clock.total),
+                self._record("seconds_per_step", clock.steps / max(1, training.step)),
+                self._record("seconds_evaluation", clock.evaluation),
+            ]
+        )
+        result = RunResult(
+            config.output,
+            config,
+            training.step,
+            {name: _plain(found) for name, found in scores.items()},
+            ranges,
+            files,
+            clock.total,
+            self._warnings(),
+            {"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            (f"engine {training.engine.kind}, {config.images} images, {config.precision}", *self.notes),
+        )
+        if self.folder is not None:
+            self._tensorboard()
+            self.folder.finish(result.to_json())
+        self.us.any(False)  # nobody leaves before the outcome is written
+        return result
+
+    def _finals(self) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
+        training = self.training
+        if self.config.erm:
+            best = training.best
+            if best.weights is not None:
+                text = f"The weights of update {best.step}, with the best mean accuracy on source validation"
+                yield "erm_best", text, best.weights
+            yield "erm_last", "The weights of the last update", export.snapshot(training.predictor)
+        for name, average in training.averages.items():
+            with warnings.catch_warnings():  # the outcome says it for good
+                warnings.simplefilter("ignore", NeverConvergedWarning)
+                yield name, f"An average of the weights along the trajectory: {name}", average.averaged_state()
+
+    def _warnings(self) -> tuple[str, ...]:
+        found = []
+        for name in self.training.averages:
+            valley = self.training.valley_of(name)
+            if valley is not None and not valley.converged:
+                found.append(f"the validation loss never converged for {name}, so its range is a fallback")
+        return tuple(found)
+
+    def _save(
+        self,
+        name: str,
+        weights: dict[str, Tensor],
+        sources: Sources,
+        what: str,
+        taken: Mapping[str, Any] | None = None,
+        scores: Mapping[str, Any] | None = None,
+    ) -> str:
+        file = f"{WEIGHTS}/{name}.safetensors"
+        if self.folder is None:
+            return file
+        config, pixels = self.config, sources.pixels
+        card = {
+            "what": what,
+            "version": __version__,
+            "network": config.network,
+            "freeze_bn": config.freeze_bn,
+            "classes": list(sources.classes),
+            "input": {
+                "size": pixels.size,
+                "channels": pixels.channels,
+                "mean": list(pixels.mean),
+                "std": list(pixels.std),
+            },
+            "dataset": config.dataset,
+            "algorithm": config.algorithm,
+            "sources": list(sources.names),
+            "targets": list(config.targets),
+            "trial": config.trial,
+            "steps": self.training.step,
+            "range": taken,
+            "scores": scores,
+            "config": config.to_json(),
+        }
+        export.save_weights(config.output / file, weights, card)
+        return file
+
+    def _tensorboard(self) -> None:
+        if self.config.tensorboard:
+            place = self.config.output / TENSORBOARD
+            shutil.rmtree(place, ignore_errors=True)  # of an attempt that was killed here
+            export_tensorboard(iterate_records(self.config.output), place)
+
+    # -- going on -------------------------------------------------------------------------------------------------
+
+    def _dataset(self) -> Dataset:
+        config = self.config
+        return benchmarks.load(config.dataset, config.data, strict=config.strict, **config.dataset_options)
+
+    def _held_out(self, dataset: Dataset) -> HeldOut:
+        config = self.config
+        return hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
+
+    def _cache(self, dataset: Dataset) -> ImageCache | None:
+        """The decoded images, where the run works on those; the first run on a data set makes them."""
+        config = self.config
+        if config.images != "fast":
+            return None
+        progress = self.progress.on_progress if self.progress is not None else None
+        cache = open_cache(
+            dataset, config.cache, config.cache_size, decoder=config.decoder,
+            device=str(self.us.device) if self.us.device.type == "cuda" else "cuda", workers=config.workers,
+            progress=progress, say=self._note,
+        )  # fmt: skip
+        self._note(cache.describe())
+        return cache
+
+    def _note(self, text: str) -> None:
+        """Something about how this run is computed that its reader should know."""
+        if text not in self.notes:
+            self.notes.append(text)
+            if self.progress is not None:
+                self.progress.on_note(text)
+
+    def _resume(self) -> None:
+        state = read_checkpoint(self.config.output) if self.folder is None else self.folder.resumed
+        if state is not None:
+            self._require_same_images(state["images"])
+            self.training.load(state)
+            self.safe_step = self.training.step
+        elif self.folder is not None:
+            # Segments of an attempt that was killed before its first checkpoint.
+            for path in load_segments(self.config.output / SEGMENTS):
+                path.unlink()
+
+    def _require_same_images(self, before: Mapping[str, int]) -> None:
+        """Splits follow from the number of images: with another, validation images would have been trained on."""
+        now = self.images
+        differs = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+        if differs:
+            listed = ", ".join(f"{name} {before.get(name, 0)} then, {now.get(name, 0)} now" for name in differs)
+            raise RunError(
+                f"the data changed since {self.config.output} began ({listed}): put the images back, or remove that "
+                "folder to begin again"
+            )
+
+    def _checkpoint_if_due(self) -> None:
+        every, training = self.config.checkpoint_every, self.training
+        if every is not None:
+            due = training.step - self.safe_step >= every
+        else:
+            due = time.perf_counter() - self.checkpointed >= CHECKPOINT_SECONDS
+        if due:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Write down where we are. Processes other than the first have the same state and write nothing."""
+        now = time.perf_counter()
+        if self.folder is not None:
+            state = self.training.state()
+            state["images"] = self.images
+            state["clock"] = {**state["clock"], "total": self.training.clock.total + now - self.began}
+            self.folder.save_checkpoint(state)
+        self.safe_step, self.checkpointed = self.training.step, now
+
+    def _leave(self) -> None:
+        if self.safe_step < self.training.step:
+            self._checkpoint()
+        raise KeyboardInterrupt
+
+    def _write(self, found: list[Record]) -> None:
+        if self.folder is not None:
+            self.folder.records.append(*found)
+
+    def _record(self, metric: str, value: float, average: str | None = None) -> Record:
+        return Record(self.config.name, self.training.step, None, None, metric, value, average)
+
+
+def _snapshot(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def _open_folder(config: RunConfig, us: Team, stack: ExitStack) -> RunFolder | None:
+    """Take the folder, in the first process; if it cannot, all processes hear why."""
+    folder, trouble = None, None
+    if us.first:
+        try:
+            folder = RunFolder(config)
+            stack.callback(folder.close)
+        except RunError as error:
+            trouble = str(error)
+    trouble = us.tell(trouble)
+    if trouble is not None:
+        raise RunError(trouble)
+    return folder
+
+
+@contextmanager
+def _numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
+    """torch's global switches as the run wants them, and everything as it was afterwards."""
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+        torch.get_num_threads(),
+    )
+    on_gpu = device.type == "cuda"
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+        torch.use_deterministic_algorithms(True)
+    # Trying every algorithm took 6 to 9 s and found none faster: ResNet-50 in bf16, 13.2 ms either way (H200).
+    torch.backends.cudnn.benchmark = False
+    if config.threads is not None and config.threads != before[3]:
+        torch.set_num_threads(config.threads)
+    try:
+        with torch.random.fork_rng([device] if on_gpu else []):
+            yield
+    finally:
+        if config.deterministic:  # the call loads torch's compiler, seconds of it
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = before[2]
+        if torch.get_num_threads() != before[3]:
+            torch.set_num_threads(before[3])
+
+
+def _plain(scores: Mapping[str, Mapping[str, Score]]) -> dict[str, dict[str, dict[str, float]]]:
+    return {
+        domain: {split: {"loss": score.loss, "accuracy": score.accuracy} for split, score in splits.items()}
+        for domain, splits in scores.items()
+    }
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,100 @@
+"""The validation images of all domains on the GPU, evaluated in one pass that a CUDA graph holds.
+
+Domains lie one after the other and batches may straddle them, so that only the very last batch has rows to spare. The
+weights of the model change in place: a graph captured once stays valid for the whole training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from swad.data.loaders import EvalBatches
+from swad.data.transforms import Normalise
+from swad.models.cuda_graph import end_failed_capture
+from swad.training.distributed import Team
+from swad.training.evaluation import Autocast, Score, evaluating, per_image, read_scores
+
+
+class ResidentEvaluation:
+    """Evaluates one model, over and over, on images that stay where they are."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Mapping[str, EvalBatches],
+        team: Team,
+        autocast: Autocast,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._say = say
+        self._model, self._team, self._autocast, self._names = model, team, autocast, tuple(parts)
+        some = next(iter(parts.values()))
+        self._normalise: Callable[[Tensor], Tensor] = Normalise(some.pixels, team.device)
+        sizes = torch.tensor([len(batches) for batches in parts.values()])
+        n = int(sizes.sum())
+        self.batch_size = _batch_size(n)
+        padding = -n % self.batch_size
+        held = [batches.bytes() for batches in parts.values()]
+        spare = held[0].new_zeros(padding, *held[0].shape[1:])
+        self._images = torch.cat([*held, spare])
+        labels = torch.cat([batches.labels() for batches in parts.values()])
+        self._labels = functional.pad(labels, (0, padding), value=-1)
+        owner = functional.pad(torch.repeat_interleave(sizes), (0, padding))
+        self._owner = functional.one_hot(owner, len(parts)).double().to(team.device)
+        self._sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=team.device)
+        self._places: tuple[Tensor, ...] = ()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._warm = False
+        self.reason = ""
+        """Why there is no graph, where capturing failed: then it is evaluated call by call."""
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, Score]:
+        """Scores of the model as it is now, by domain."""
+        self._sums.zero_()
+        with evaluating(self._model):
+            if self._warm and self._graph is None and not self.reason:
+                self._capture()
+            for start in range(0, len(self._images), self.batch_size):
+                rows = slice(start, start + self.batch_size)
+                batch = (self._images[rows], self._labels[rows], self._owner[rows])
+                if self._graph is None:
+                    self._add(*batch)
+                    continue
+                for place, value in zip(self._places, batch, strict=True):
+                    place.copy_(value)
+                self._graph.replay()
+        self._warm = True
+        return read_scores(self._sums.clone(), self._names, self._team)
+
+    def _add(self, images: Tensor, labels: Tensor, owner: Tensor) -> None:
+        self._sums += owner.T @ per_image(self._model, self._normalise(images), labels, self._autocast)
+
+    def _capture(self) -> None:
+        rows = slice(0, self.batch_size)
+        self._places = (self._images[rows].clone(), self._labels[rows].clone(), self._owner[rows].clone())
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._add(*self._places)
+        except Exception as error:  # whatever a network does that a graph cannot hold
+            self.reason = " ".join(str(error).split())[:200]
+            self._say(f"evaluation call by call: it cannot be captured ({self.reason})")
+            end_failed_capture()
+            return
+        self._graph = graph
+
+
+def _batch_size(n: int) -> int:
+    """Large enough to fill a GPU, with the fewest rows to spare.
+
+    >>> _batch_size(1587), _batch_size(40)
+    (320, 64)
+    """
+    if n < 256:
+        return -(-n // 32) * 32
+    return min(range(512, 255, -32), key=lambda size: -n % size)

@@ -1,0 +1,309 @@
+"""The moving parts of a run: what changes from step to step, how it steps, and how it is written down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from swad import algorithms
+from swad.algorithms.base import Noise, Stepping
+from swad.averaging import registry
+from swad.averaging.base import Average
+from swad.averaging.group import SegmentFeed
+from swad.averaging.lr_schedules import cyclic_lr
+from swad.averaging.segment_log import SegmentLog
+from swad.averaging.swad import SWAD
+from swad.averaging.valley import LossValley, Status
+from swad.data.cache import ImageCache
+from swad.data.cached_loader import CachedBatches
+from swad.data.loaders import Inputs, TrainBatches
+from swad.data.splits import Sources
+from swad.models import networks
+from swad.models.fused_norm import fold, fuse
+from swad.results.records import FULL
+from swad.training import export
+from swad.training.config import RunConfig
+from swad.training.distributed import Team
+from swad.training.run_dir import RunError
+from swad.training.step import COMPILE, GRAPH, Engine, choose
+from swad.util.packages import has_triton
+
+# Leading numbers keep these streams apart from those of the batches, which begin with 1 and 2.
+_NOISE, _WEIGHTS = 3, 4
+
+
+def seed_of(*words: int) -> int:
+    """One seed for torch from several numbers."""
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0]) >> 1
+
+
+@dataclass
+class Best:
+    """The live weights at the best mean validation accuracy; the earlier of equals."""
+
+    step: int = 0
+    accuracy: float = -math.inf
+    weights: dict[str, Tensor] | None = None
+
+
+@dataclass
+class Clock:
+    """Seconds spent so far, over all restarts."""
+
+    total: float = 0.0
+    steps: float = 0.0
+    evaluation: float = 0.0
+
+
+class Training:
+    """The algorithm with its optimisers, its batches, and the averages that follow it, after `step` updates."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        sources: Sources,
+        team: Team,
+        segments: Path,
+        cache: ImageCache | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        assert config.seed is not None
+        assert config.network is not None
+        self.config, self.team = config, team
+        kind = algorithms.get(config.algorithm)
+        n_domains = len(sources.names)
+        if n_domains < kind.min_domains:
+            raise RunError(
+                f"{config.algorithm} needs {kind.min_domains} source domains, got {', '.join(sources.names)}"
+            )
+        hyperparameters = kind.Hyperparameters(**config.hyperparameters)  # type: ignore[arg-type]
+        torch.manual_seed(seed_of(_WEIGHTS, config.seed))
+        predictor = networks.build(
+            config.network,
+            len(sources.classes),
+            weights=None if config.weights == "random" else config.weights,
+            channels=sources.pixels.channels,
+            freeze_bn=config.freeze_bn,
+        )
+        # Made on the CPU, so that the first weights are the same on every device.
+        self.algorithm = kind(predictor, hyperparameters, n_domains)
+        if not sources.pixels.small and (team.device.type == "cpu" or config.precision == "bf16"):
+            # The layout of tensor cores. With the small batches of evaluation, on two cores of a CPU: MobileNetV2
+            # 22 -> 105 images/s, ResNet-50 8 -> 19.
+            self.algorithm.to(memory_format=torch.channels_last)
+        self.algorithm.to(team.device).train()
+        self.algorithm.image_shape = (sources.pixels.channels, sources.pixels.size, sources.pixels.size)
+        self.algorithm.gather, self.algorithm.mine = partial(team.gather, n_domains), partial(team.mine, n_domains)
+        self.predictor = self.algorithm.predictor
+        options: dict[str, Any] = {"rank": team.rank, "world": team.world, "views": kind.views, "device": team.device}
+        given = (sources.train, sources.pixels, hyperparameters.batch_size, config.seed)
+        if cache is None:
+            self.batches = TrainBatches(*given, workers=config.workers, **options)
+        else:
+            self.batches = CachedBatches(cache, *given, say=say, **options)
+        self.how = Stepping(self.autocast, team.average_gradients, config.clip)
+        self.schedulers = self._schedulers()
+        self.averages = registry.make(registry.parse_all(config.averages), self.predictor, config.plan)
+        riders: dict[str, Average] = dict(self.averages)
+        if config.keep_segments:
+            if team.world > 1:
+                raise RunError(f"keep_segments works in one process, got {team.world}: leave it off or use one")
+            riders[":segments"] = SegmentLog(self.predictor, segments)
+        self.feed = SegmentFeed(self.predictor, riders) if riders else None
+        self.full_valleys = self._full_valleys() if config.validation_subsample and config.subsample_check else {}
+        self._statistics = [] if config.freeze_bn else self._running_statistics()
+        self.engine = self._engine(say)
+        self._noises = torch.Generator(team.device)
+        self.step = 0
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=team.device)
+        self.loss_count = 0
+        self.best = Best()
+        self.clock = Clock()
+        self.told: dict[str, float] = {}
+
+    # -- stepping -------------------------------------------------------------------------------------------------
+
+    def update(self, step: int, inputs: Inputs) -> Tensor:
+        """Make one step, show the weights to the averages, and return the loss, still on the device."""
+        phase = self.algorithm.phase(step)
+        if step > 1 and phase != self.algorithm.phase(step - 1):
+            self.algorithm.enter(phase)
+        loss, replayed = self.engine(step, phase, inputs, self._noise(step))
+        if replayed and self.feed is not None:
+            self.feed.count_replays()
+        for scheduler in self.schedulers:
+            scheduler.step()
+        self.step = step
+        self.loss_count += 1
+        return loss
+
+    def _whole_step(self, step: int, inputs: Inputs, noise: Noise) -> Tensor:
+        """From inputs to averages; what a graph holds."""
+        placed = {name: value.to(self.team.device, non_blocking=True) for name, value in inputs.items()}
+        loss = self.algorithm.update(self.batches.finish(step, placed), noise, self.how)
+        self.team.average([*self._statistics, loss])
+        if self.feed is not None:
+            self.feed.update_parameters(self.predictor)
+        self.loss_sum += loss
+        return loss
+
+    def _engine(self, say: Callable[[str], None]) -> Engine:
+        config, team = self.config, self.team
+        obstacle = "processes that talk to each other cannot be captured" if team.world > 1 else ""
+        fused = config.freeze_bn and config.precision == "bf16" and bool(networks.batch_norms(self.predictor))
+        kind, reason = choose(config.engine, team.device, config.total, fused, self.algorithm.uncapturable or obstacle)
+        if reason:
+            say(reason)
+        if kind == COMPILE or (kind == GRAPH and fused and has_triton()):
+            assert self.algorithm.image_shape is not None
+            images = torch.zeros(2, *self.algorithm.image_shape, device=team.device).normal_()
+            with self.autocast():
+                found = (fold if kind == COMPILE else fuse)(self.predictor, images)
+            if fused and not found:
+                say("the batch norms of this network are computed as they are: none could be joined to a convolution")
+        if kind == COMPILE:
+            compiled = partial(torch.compile, dynamic=False)
+            self.algorithm._features = compiled(self.algorithm._features)
+            self.algorithm._predict = compiled(self.algorithm._predict)
+            if isinstance(self.batches, CachedBatches):
+                self.batches.augment = compiled(self.batches.augment)
+        return Engine(kind, self._whole_step, say)
+
+    def observe(self, loss: float, full_loss: float | None) -> dict[str, Status]:
+        """Show the validation loss to the averages; each says where it is."""
+        statuses = self.feed.observe(loss) if self.feed is not None else {}
+        statuses.pop(":segments", None)
+        if full_loss is not None:
+            for name, valley in self.full_valleys.items():
+                statuses[name] = valley.observe(full_loss, self.step)
+        return statuses
+
+    def take_train_loss(self) -> float:
+        """The mean loss of the steps since this was last asked. Waits for the device."""
+        mean = float(self.loss_sum) / max(1, self.loss_count)
+        self.loss_sum.zero_()
+        self.loss_count = 0
+        return mean
+
+    def consider(self, accuracy: float) -> None:
+        """Keep the live weights if they are the best so far."""
+        if self.config.erm and accuracy > self.best.accuracy:
+            self.best = Best(self.step, accuracy, export.snapshot(self.predictor))
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing that was asked for needs another step."""
+        config = self.config
+        if not config.early_stop or config.erm or self.feed is None:
+            return False
+        return self.feed.should_stop and not any(step > self.step for step in config.snapshots)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The precision of forward passes."""
+        if self.config.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.team.device.type, dtype=torch.bfloat16)
+
+    def valley_of(self, name: str) -> LossValley | None:
+        """The valley behind an average, where it has one."""
+        if name in self.full_valleys:
+            return self.full_valleys[name]
+        average = self.averages.get(name)
+        return average.valley if isinstance(average, SWAD) else None
+
+    # -- resume ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as tensors and plain values."""
+        return {
+            "step": self.step,
+            "algorithm": self.algorithm.state_dict(),
+            "optimizers": {name: one.state_dict() for name, one in self.algorithm.optimizers.items()},
+            "schedulers": [one.state_dict() for one in self.schedulers],
+            "feed": None if self.feed is None else self.feed.state_dict(),
+            "full_valleys": {name: valley.state_dict() for name, valley in self.full_valleys.items()},
+            "loss_sum": self.loss_sum,
+            "loss_count": self.loss_count,
+            "best": vars(self.best),
+            "clock": vars(self.clock),
+            "told": self.told,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state` was taken. Batches and noise need nothing: they follow from the step."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        for name, optimizer in self.algorithm.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+            _settle(optimizer)
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        if self.feed is not None:
+            self.feed.load_state_dict(state["feed"])
+        for name, valley in self.full_valleys.items():
+            valley.load_state_dict(state["full_valleys"][name])
+        self.step, self.loss_count = state["step"], state["loss_count"]
+        self.loss_sum.copy_(state["loss_sum"])
+        self.best, self.clock, self.told = Best(**state["best"]), Clock(**state["clock"]), dict(state["told"])
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _noise(self, step: int) -> Noise:
+        assert self.config.seed is not None
+        seed = seed_of(_NOISE, self.config.seed, step)
+        drawn = self.algorithm.noise(self._noises.manual_seed(seed), step)
+        # What a network draws by itself then also follows from the step, and differs between processes.
+        _seed_torch(seed_of(_NOISE, self.config.seed, step, 1 + self.team.rank), self.team.device)
+        return {name: rows.to(self.team.device, non_blocking=True) for name, rows in drawn.items()}
+
+    def _schedulers(self) -> list[LambdaLR]:
+        cycle = self.config.cycle
+        if cycle is None:
+            return []
+        start = self.config.plan.late
+        return [cyclic_lr(one, cycle, start=start) for one in self.algorithm.optimizers.values()]
+
+    def _full_valleys(self) -> dict[str, LossValley]:
+        found = {}
+        for name, average in self.averages.items():
+            if isinstance(average, SWAD):
+                v = average.valley
+                found[name + FULL] = LossValley(
+                    v.n_converge, v.n_tolerance, v.tolerance_ratio, v.semantics, v.never_converged, v.nonfinite
+                )
+        return found
+
+    def _running_statistics(self) -> list[Tensor]:
+        """Batch-norm statistics that processes must agree on, each having seen its own images."""
+        return [
+            tensor
+            for module in networks.batch_norms(self.predictor)
+            for tensor in module.buffers(recurse=False)
+            if tensor.is_floating_point()
+        ]
+
+
+def _seed_torch(seed: int, device: torch.device) -> None:
+    """What `torch.manual_seed` does for these devices. For those that are not there it would keep a stack trace."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
+
+
+def _settle(optimizer: torch.optim.Optimizer) -> None:
+    """Keep rates where the parameters are, whatever device the state was saved on: a graph reads them there."""
+    for group in optimizer.param_groups:
+        device = group["params"][0].device
+        on_gpu, rate = device.type == "cuda", float(group["lr"])
+        group["lr"] = torch.tensor(rate, device=device) if on_gpu else rate
+        if "capturable" in group:
+            group["capturable"] = on_gpu

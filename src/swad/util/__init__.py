@@ -1,0 +1,1 @@
+"""Files, progress and optional packages: no torch, nothing else of swad."""

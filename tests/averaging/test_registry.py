@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from torch import nn
+
+from swad.averaging import registry
+from swad.averaging.ema import EMA
+from swad.averaging.registry import AverageError, Plan, Spec
+from swad.averaging.swa import SMA, SWA
+from swad.averaging.swad import SWAD
+
+PAPER = Plan(steps=5000, evaluate_every=100)
+
+
+def one(text: str, plan: Plan = PAPER):
+    return next(iter(registry.make([registry.parse(text)], nn.Linear(1, 1), plan).values()))
+
+
+def test_every_name_makes_an_average():
+    assert set(registry.describe()) == set(registry.names())
+    made = registry.make(registry.parse_all(registry.names()), nn.Linear(1, 1), PAPER)
+    assert tuple(made) == registry.names()
+    kinds = {name: type(average) for name, average in made.items()}
+    assert kinds["swad"] is kinds["without_dense"] is kinds["without_overfit"] is SWAD
+    assert kinds["swa"] is kinds["without_opt_overfit"] is SWA
+    assert (kinds["sma"], kinds["ema"]) == (SMA, EMA)
+
+
+def test_windows_of_the_paper():
+    swa = one("swa")
+    assert (swa.start, swa.end, swa.interval) == (4000, 5000, 100)
+    dense = one("without_opt_overfit")
+    assert (dense.start, dense.end, dense.interval) == (4000, 5000, 1)
+    assert one("without_dense").interval == 100
+    assert one("without_overfit").valley.n_tolerance == math.inf
+    assert one("sma").start == 100
+    assert one("ema").decay == 0.99
+    assert one("swad_text").valley.semantics == "text"
+    assert one("swad_reference").valley.semantics == "reference"
+
+
+def test_windows_of_other_schedules():
+    late = one("swa", Plan(5000, 100, offset=1))
+    assert (late.start, late.end) == (4001, 5001)  # evaluated after 4101, ..., 5001
+    cyclic = one("swa", Plan(5000, 50, cycle=100))
+    assert cyclic.interval == 100
+    for steps, every in ((1, 1), (10, 4), (10, 10), (24, 4), (400, 10), (7, 3)):
+        short = one("swa", Plan(steps, every))
+        assert short.start >= 0
+        assert short.start + short.interval <= short.end == steps
+        assert short.end % short.interval == short.start % short.interval
+
+
+def test_the_tolerance_is_the_data_sets_unless_given():
+    vlcs = Plan(5000, 50, tolerance_ratio=0.2)
+    assert one("swad", vlcs).valley.tolerance_ratio == 0.2
+    assert one("without_dense", vlcs).valley.tolerance_ratio == 0.2
+    assert one("swad:tolerance_ratio=0.4", vlcs).valley.tolerance_ratio == 0.4
+
+
+def test_lists_with_options():
+    text = "swad:semantics=reference,tolerance_ratio=0.2, ema:decay=0.9,swa"
+    assert registry.split(text) == ("swad:semantics=reference,tolerance_ratio=0.2", "ema:decay=0.9", "swa")
+    assert registry.split("") == ()
+    assert registry.parse("swad:semantics=text,as=other,offload=true,n_tolerance=inf") == Spec(
+        "swad", "other", {"semantics": "text", "offload": True, "n_tolerance": math.inf}
+    )
+    assert type(registry.parse("swad:n_tolerance=6").options["n_tolerance"]) is int
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("swat", "there is no average 'swat'; there are swad, swad_text"),
+        ("ema:decay=fast", "decay must be a number, got 'fast'"),
+        ("ema:decay=nan", "decay must be a number"),
+        ("swa:start=1.5", "start must be a whole number"),
+        ("swad:offload=maybe", "offload must be true or false"),
+        ("ema:speed=3", "ema takes decay, buffers, as"),
+        ("swad:0.3", "got '0.3'"),
+        ("swad:as=erm_best", "is not one of erm_best, erm_last"),
+        ("swad:as=../up", "got '../up'"),
+        ("swad:tolerance_ratio=-1", "average swad: r = 1"),
+        ("swa:start=9000", "average swa: a window needs"),
+        ("ema:decay=1", "average ema: decay must be"),
+    ],
+)
+def test_faults_are_one_line(text, words):
+    found = registry.problems([text], PAPER)
+    assert len(found) == 1
+    assert words in found[0]
+    assert "\n" not in found[0]
+
+
+def test_names_must_differ():
+    with pytest.raises(AverageError, match="two averages are called swad: give one another name with as=NAME"):
+        registry.parse_all(["swad", "swad:tolerance_ratio=0.1"])
+    specs = registry.parse_all(["swad", "swad:tolerance_ratio=0.1,as=strict"])
+    assert list(registry.make(specs, nn.Linear(1, 1), PAPER)) == ["swad", "strict"]
+    assert len(registry.problems(["swad", "swad"], PAPER)) == 1

@@ -1,0 +1,293 @@
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+
+from helpers import ROOT
+from helpers.tiny_runs import copied, tiny
+from swad import cli
+from swad.experiments import paper, run_flatness
+from swad.experiments.flatness_commands import merged
+from swad.experiments.saved_run import open_run
+from swad.flatness import Comparison
+from swad.flatness._local import LocalFlatness
+from swad.results.figures.training import PALETTE
+from swad.results.flatness_stats import flatness_of
+from swad.results.runs import RunData, load_run
+from swad.training.loop import train
+
+pytest.importorskip("matplotlib")
+
+QUICK = ["--directions", "4", "--images", "12", "--radii", "0:6:3"]
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    options = [folder, *QUICK, "--device", "cpu"]
+    result = here("flatness", *options, "--weights", "erm_best,swa,swad", "--output", tmp_path / "figures")
+    for text in ("ERM (best)", "SWAD", "γ = 6", "F on seen domains", "SWAD against ERM (best)"):
+        assert text in result.stdout
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names >= {"flatness.svg", "flatness.pdf", "flatness.png", "flatness-paired.png", "flatness.json"}
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("wrote ")
+    assert all((Path(name)).exists() for name in last.removeprefix("wrote ").split(", "))
+    assert f"rows in {folder / 'flatness.jsonl'}" in result.stdout
+    summary = json.loads((tmp_path / "figures" / "flatness.json").read_text())
+    assert {row["method"] for row in summary["curves"]} == {"ERM (best)", "SWA", "SWAD"}
+    assert {row["domain"] for row in summary["domains"]} == {"board", "clutter", "outline", "paper", "seen", "unseen"}
+    assert "F by domain at γ = 6" in result.stdout
+    assert "100 %" in result.stderr  # of the progress, where there is no terminal
+
+    again = here("flatness", *options, "--weights", "erm_best,swa,swad", "--figure-formats", "svg")
+    assert "flatness: 100 %" not in again.stderr
+    worst = here("flatness", *options, "--weights", "swad", "--figure-formats", "svg", "--worst-case", "0.05")
+    assert "Worst case on seen domains" in worst.stdout
+    assert "the true maximum within the radius is this or more" in worst.stdout
+    climbed = json.loads((folder / "figures" / "flatness.json").read_text())["worst_case"]
+    assert [(row["method"], row["measure"]) for row in climbed] == [("SWAD", "loss"), ("SWAD", "error")]
+    assert all(row["lower_bound"] >= row["loss"] for row in climbed)
+    page = tmp_path / "page.html"
+    here("report", folder, "--output", page)
+    text = page.read_text()
+    assert "Flatness on digits" in text
+    assert "SWAD against ERM (best)" in text
+    assert "Loss surfaces" not in text
+
+
+def test_some_parameters_alone(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    options = [folder, *QUICK, "--weights", "erm_best,swad", "--figure-formats", "svg", "--device", "cpu"]
+    here("flatness", *options)
+    whole = json.loads((folder / "figures" / "flatness.json").read_text())
+    filters = ["--include", "head.*, body.*", "--exclude", "*.bias", "--worst-case", "0.05"]
+    result = here("flatness", *options, *filters)
+    assert "flatness: 100 %" in result.stderr  # what was there is of all parameters
+    some = json.loads((folder / "figures" / "flatness.json").read_text())
+    assert some["settings"]["digits"]["include"] == ["head.*", "body.*"]
+    assert some["settings"]["digits"]["exclude"] == ["*.bias"]
+    assert [row["mean"] for row in some["curves"]] != [row["mean"] for row in whole["curves"]]
+    heads = [json.loads(line) for line in (folder / "flatness.jsonl").read_text().splitlines()]
+    moved = [row["settings"]["exclude"] for row in heads if row["kind"] == "flatness"]
+    assert moved == [[], [], ["*.bias"], ["*.bias"]]
+    climbed = [row for row in heads if row["kind"] == "settings" and "worst_radii" in row]
+    assert [row["include"] for row in climbed] == [["head.*", "body.*"]]
+    again = here("flatness", *options, *filters)
+    assert "100 %" not in again.stderr
+    here("report", folder, "--output", tmp_path / "page.html")
+    assert "parameters: include head.*, body.*; exclude *.bias" in (tmp_path / "page.html").read_text()
+
+
+def test_surface_and_line(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    quick = ["--steps", "3", "--images", "12", "--figure-formats", "svg", "--device", "cpu"]
+    result = here("surface", folder, *quick)
+    assert "mean of the corners" in result.stdout
+    assert "ERM (step 20)" in result.stdout
+    assert (folder / "figures" / "surface.svg").exists()
+    here("surface", folder, "--corners", "erm_best,30,10", *quick)
+    here("surface", folder, "--line", "erm_best", "swad", *quick)
+    assert (folder / "figures" / "line.svg").exists()
+    here("report", folder, "--output", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "Loss surfaces on digits" in text
+    assert text.count(">paper as target, trial 0<") == 2  # the plane measured last, and the line
+    assert "ERM (best), ERM (step 30), ERM (step 10)" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["flatness", "RUN", "--weights", "swadd"], "has no weights 'swadd'; it has erm_best, erm_last, swad, swa"),
+        (["flatness", "RUN", "--radii", "a"], "radii are numbers with commas or START:STOP:STEP, e.g. 0:60:5; got 'a'"),
+        (["flatness", "RUN", "--radii", "5:1:1"], "radii are numbers"),
+        (["flatness", "RUN", "--radii", "-1"], "radii must be different numbers of 0 or more"),
+        (["flatness", "RUN", "--radii", "nan"], "radii must be different numbers of 0 or more"),
+        (["flatness", "RUN", "--radii", "0:inf:1"], "radii are numbers"),
+        (["flatness", "RUN", "--directions", "2"], "one pair has no spread; got 2"),
+        (["surface", "RUN", "--margin", "nan"], "--margin must be a number of 0 or more, got nan"),
+        (
+            ["flatness", "RUN", "--directions", "5"],
+            "--directions must be an even number of 4 or more, as they come in pairs and one pair has no spread; got 5",
+        ),
+        (["flatness", "RUN", "--normalise", "cube"], "--normalise is one of sphere, filter, layer; got 'cube'"),
+        (["flatness", "RUN", "--include", "haed.*"], "the pattern 'haed.*' matches no parameter; names look like"),
+        (["flatness", "RUN", "--images", "-1"], "--images must be 0 or more, got -1"),
+        (["flatness", "RUN", "--figure-formats", "gif"], "--figure-formats is one or several of svg, pdf, png"),
+        (["flatness", "RUN", "--device", "tpu9"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu9'"),
+        (["flatness", "OPEN"], "is unfinished: run the same `swad train` again to finish it"),
+        (["flatness", "nowhere"], "nowhere is not a folder"),
+        (["surface", "OPEN"], "is unfinished"),
+        (["surface", "RUN", "--corners", "swad,swa"], "--corners takes three weights, got 'swad,swa'"),
+        (["surface", "RUN", "--corners", "swad,swa,10", "--line", "swad", "swa"], "--corners is for a plane"),
+        (["surface", "RUN", "--corners", "swad,swa,11"], "has no weights '11'"),
+        (["surface", "RUN", "--line", "swad", "x"], "has no weights 'x'"),
+        (["surface", "RUN", "--steps", "1"], "--steps must be 2 or more, got 1"),
+        (["surface", "BARE"], "saved no snapshots, and a plane needs three weights: train with --snapshots 20,28,36"),
+        (["reproduce", "figure9"], "there is no recipe for 'figure9'; there are figure3, figure4, figure5"),
+        (["reproduce", "figure3", "--methods", "erm,adam"], "the methods of Figure 3 are erm, sam"),
+        (["reproduce", "figure3", "--erm", "first"], "--erm is best or last"),
+        (["reproduce", "figure3", "--dataset", "pacs"], "needs the folder it lies in"),
+        (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
+    ],
+)
+def test_wrong_inputs_get_one_line(here: Call, tiny_run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    if "RUN" in arguments:
+        copied(tiny_run, tmp_path / "RUN")
+    if "OPEN" in arguments:
+        (copied(tiny_run, tmp_path / "OPEN") / "done.json").unlink()
+    if "BARE" in arguments:
+        done = json.loads((copied(tiny_run, tmp_path / "BARE") / "done.json").read_text())
+        done["weights"] = {name: path for name, path in done["weights"].items() if not name.startswith("step-")}
+        (tmp_path / "BARE" / "done.json").write_text(json.dumps(done))
+    result = here(*arguments, code=1)
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
+    """Three kinds of runs of 20 steps on one target; the other figures use what the first one trained."""
+    options = ["-t", "paper", "--steps", "20", "-o", tmp_path, "--figure-formats", "svg", "--device", "cpu"]
+    few = ["--directions", "4", "--images", "10", "--radii", "0,5"]
+    result = here("reproduce", "figure3", *options, *few)
+    text = (tmp_path / "figures" / "digits" / "figure3.svg").read_text()
+    for name in ("ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
+        assert f">{name}<" in text
+        assert name in result.stdout
+    assert "SAM (best) against ERM (best)" in result.stdout  # paired over runs
+    page = (tmp_path / "report.html").read_text()
+    assert "Flatness on digits" in page
+    for name in ("SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
+        assert f"paper, trial 0: {name} against ERM (best)" in page
+
+    monkeypatch.setattr("swad.training.loop._Run.whole", lambda self: pytest.fail("nothing is missing"))
+    here("reproduce", "figure4", *options, "--grid", "3", "--images", "10")
+    assert "target: paper" in (tmp_path / "figures" / "digits" / "figure4.svg").read_text()
+    here("reproduce", "figure5", *options)
+    drawn = (tmp_path / "figures" / "digits" / "figure5.svg").read_text()
+    assert "Validation accuracy, %" in drawn
+    assert "Validation loss" in drawn
+    assert "Loss surfaces on digits" in (tmp_path / "report.html").read_text()
+
+
+def test_recipes_share_runs_and_take_the_papers_weights():
+    setting = paper.Setting("pacs", Path("out"), data=Path("data"), network="resnet18", trials=2)
+    three, four, five = (recipe(setting).configs for recipe in paper.RECIPES.values())
+    assert four == five == three[: len(four)]
+    assert len(four) == 2 * 4
+    assert four[0].snapshots == (2500, 3500, 4500)
+    assert len(three) == 3 * len(four)
+    kinds = [(config.algorithm, config.lr_schedule, config.averages) for config in three]
+    assert set(kinds) == {("erm", "constant", ("swad", "swa")), ("sam", "constant", ()), ("erm", "cyclic", ("swa",))}
+    assert len({config.output for config in three}) == len(three)
+
+
+def test_the_documentation_names_every_option():
+    text = (ROOT / "docs" / "flatness.md").read_text()
+    written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}
+    commands = typer.main.get_command(cli.app).commands
+    options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
+    there = {opt for found in options.values() for p in found for opt in (*p.opts, *p.secondary_opts)}
+    assert written <= there
+    mine = options["flatness"] + options["surface"] + options["reproduce"]
+    assert not [p.opts for p in mine if not written & {*p.opts, *p.secondary_opts}]
+
+
+def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
+    root = tmp_path / "runs"
+    root.mkdir()
+    copied(tiny_run, root / "paper-0")
+    train(tiny(root / "board-0", target="board", averages=("swad:n_converge=2",), snapshots=()))
+    names = ["--weights", "erm_last,swad,swa", "--figure-formats", "svg"]
+    result = here("flatness", root, *names, *QUICK, "--device", "cpu")
+    assert "mean over targets: SWAD against ERM (last)" in result.stdout
+    assert "(2 of 2)" in result.stderr
+    text = (root / "figures" / "flatness.svg").read_text()
+    assert all(f">{title}<" in text for title in ("mean over targets", "board", "paper"))
+    summary = json.loads((root / "figures" / "flatness.json").read_text())
+    means = {row["method"] for row in summary["curves"] if row["group"] == "mean over targets"}
+    assert means == {"ERM (last)", "SWAD"}  # SWA was measured on one target alone
+
+
+def test_runs_measured_otherwise_are_not_paired():
+    def flat(seed: int) -> Comparison:
+        losses = {"all": torch.zeros(4, 1, dtype=torch.float64)}
+        one = LocalFlatness((1.0,), True, {"seed": seed, "norm": 1.0 + seed}, {"all": 0.0}, losses, {}, {}, named=False)
+        return Comparison({"erm_best": one})
+
+    runs = [RunData(Path(name), {"algorithm": name, "target": "a"}, (), True) for name in ("sam", "erm", "mixup")]
+    (together,) = merged(runs, {run.path: flat(seed) for run, seed in zip(runs, (0, 0, 1), strict=True)}).values()
+    assert list(together.models) == ["ERM (best)", "SAM (best)"]
+
+
+def test_faults_of_any_radii_come_before_anything_is_measured(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    result = here("flatness", folder, *QUICK, "--worst-case", "0.1,0.1", "--device", "cpu", code=1)
+    assert "radii must be different numbers of 0 or more, at least one; got [0.1, 0.1]" in result.stderr
+    assert not (folder / "flatness.jsonl").exists()
+
+
+def test_the_first_name_leads_in_table_and_page_however_often_it_is_changed(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    few = [*QUICK, "--figure-formats", "svg", "--device", "cpu"]
+    for first, second in (("erm_best", "swad"), ("swad", "erm_best"), ("erm_best", "swad")):
+        result = here("flatness", folder, "--weights", f"{first},{second}", *few)
+        here("report", folder, "--output", tmp_path / "page.html")
+        names = {"erm_best": "ERM (best)", "swad": "SWAD"}
+        for text in (result.stdout, (tmp_path / "page.html").read_text()):
+            assert f"{names[second]} against {names[first]}" in text
+            assert f"{names[first]} against {names[second]}" not in text
+    here("flatness", folder, "--weights", "swad", *few)  # one alone changes nothing
+    assert flatness_of(load_run(folder)).first == "erm_best"
+
+
+def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_page(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    few = ["--directions", "4", "--images", "12", "--radii", "0,3,1e25", "--figure-formats", "svg", "--device", "cpu"]
+    here("flatness", folder, "--weights", "erm_best,erm_last,swa,swad", *few)
+    summary = json.loads((folder / "figures" / "flatness.json").read_text())
+    far = [row["mean"] for row in summary["curves"] if row["radius"] == 1e25]
+    assert all(isinstance(value, str) for value in far)  # inf or nan
+    # One mapping for all figures: the colour of ERM (best), which leads, is no other's in the paired one.
+    drawn = [(folder / "figures" / f"{stem}.svg").read_text() for stem in ("flatness", "flatness-paired")]
+    assert [PALETTE[0] in text for text in drawn] == [True, False]
+    here("report", folder, "--output", tmp_path / "page.html")
+    run_flatness.flatness(
+        open_run(folder), ["erm_best", "swad"], run_flatness.Measuring((0.0, 3.0), directions=2, images=12)
+    )
+    here("report", folder, "--output", tmp_path / "page.html")
+    assert "2 random directions a point" in (tmp_path / "page.html").read_text()
+
+
+def test_normalised_directions_have_shares_for_radii(tiny_run):
+    subject, cpu = open_run(tiny_run), torch.device("cpu")
+    assert run_flatness.Measuring().of(subject, cpu)["radii"][-1] == 24
+    for kind in ("filter", "layer"):
+        assert run_flatness.Measuring(normalise=kind).of(subject, cpu)["radii"] == [k / 10 for k in range(11)]
+    assert run_flatness.Measuring((2.0,), normalise="filter").of(subject, cpu)["radii"] == [2.0]
+
+
+def test_curvature_without_its_package_fails_before_anything_is_measured(here: Call, tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "curvlinops", None)
+    folder = copied(tiny_run, tmp_path / "run")
+    result = here("flatness", folder, *QUICK, "--curvature", "--device", "cpu", code=1)
+    assert "pip install" in result.stderr
+    assert not (folder / "flatness.jsonl").exists()
+
+
+def test_ctrl_c_says_that_work_goes_on(here: Call, tiny_run, tmp_path, monkeypatch):
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("swad.experiments.run_flatness.compare", stop)
+    result = here("flatness", copied(tiny_run, tmp_path / "run"), *QUICK, "--device", "cpu", code=130)
+    assert "what was measured is kept: run the same command again to go on" in result.stderr

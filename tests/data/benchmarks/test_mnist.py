@@ -1,0 +1,53 @@
+"""RotatedMNIST and ColoredMNIST from idx files."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.small_trees import make_idx
+from swad.data import benchmarks
+from swad.data.benchmarks import _mnist, check
+from swad.data.domains import DataError
+
+
+@pytest.mark.parametrize("folder", ["", "MNIST", "MNIST/raw", "raw"])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_idx_files_are_found(tmp_path, folder, zipped):
+    make_idx(tmp_path / folder, zipped=zipped)
+    dataset = benchmarks.load("RotatedMNIST", tmp_path, strict=False)
+    assert [len(d) for d in dataset.domains] == [10] * 6
+
+
+def test_rotation_and_dealing(tmp_path):
+    make_idx(tmp_path)
+    rotated = benchmarks.load("rotated_mnist", tmp_path, strict=False)
+    images, labels = _mnist.mnist(benchmarks.get("rotated_mnist"), tmp_path, strict=False)
+    assert (rotated.domains[0].image(1)[..., 0] == images[6]).all()
+    turned = Image.fromarray(images[2]).rotate(30, Image.Resampling.BICUBIC)
+    assert (rotated.domains[2].image(0)[..., 0] == np.asarray(turned)).all()
+    assert rotated.domains[2].labels.tolist() == labels[2::6].tolist()
+
+
+def test_colours(tmp_path):
+    make_idx(tmp_path, 6000, 3000)
+    coloured = benchmarks.load("colored_mnist", tmp_path, strict=False)
+    _, digits = _mnist.mnist(benchmarks.get("colored_mnist"), tmp_path, strict=False)
+    assert coloured.classes == ("5-9", "0-4")
+    for i, (domain, flip) in enumerate(zip(coloured.domains, (0.1, 0.2, 0.9), strict=True)):
+        red = domain.images[..., 1].any(axis=(1, 2))
+        assert (red ^ domain.images[..., 0].any(axis=(1, 2))).all()  # one channel each
+        assert np.mean(red != domain.labels) == pytest.approx(flip, abs=0.03)
+        assert np.mean((digits[i::3] < 5) != domain.labels) == pytest.approx(0.25, abs=0.03)
+
+
+def test_wrong_counts_and_broken_files(tmp_path):
+    make_idx(tmp_path)
+    with pytest.raises(DataError, match="60 digits, expected 70000"):
+        benchmarks.load("RotatedMNIST", tmp_path)
+    result = check(tmp_path)
+    assert result.problems == ("60 images and 60 labels found, expected 70000 of both",)
+    file = tmp_path / "t10k-labels-idx1-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"cannot read .*t10k-labels"):
+        benchmarks.load("RotatedMNIST", tmp_path, strict=False)
+    assert "cannot read" in check(tmp_path).problems[0]

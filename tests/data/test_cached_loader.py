@@ -1,0 +1,116 @@
+"""Batches from the image cache: which image goes with which label, domain, parameters and process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from swad.data import gpu_augment
+from swad.data.cache import open_cache
+from swad.data.cached_loader import AHEAD, CachedBatches, evaluation_bytes
+from swad.data.domains import ArrayDomain, Dataset, FileDomain, Pixels
+from swad.data.loaders import TrainBatches
+from swad.data.splits import hold_out
+from swad.data.transforms import Normalise, eval_transform
+
+PIXELS = Pixels(size=16)
+SOURCES = hold_out(
+    Dataset(
+        "noise",
+        tuple(
+            ArrayDomain(
+                name,
+                np.arange(n) % 4,
+                np.random.RandomState(i).randint(0, 256, (n, 20, 20, 3)).astype(np.uint8),
+            )
+            for i, (name, n) in enumerate((("a", 30), ("held", 9), ("b", 41), ("c", 25)))
+        ),
+        ("w", "x", "y", "z"),
+        PIXELS,
+    ),
+    "held",
+)
+WHOLE = Dataset("noise", tuple(part.domain for part in (*SOURCES.target.full, *SOURCES.sources.train)), tuple("wxyz"))
+
+
+def cached(**options) -> CachedBatches:
+    return CachedBatches(open_cache(WHOLE), SOURCES.sources.train, PIXELS, 6, 3, **options)
+
+
+def test_every_image_is_its_own_augmented_by_its_own_row():
+    batches, plain = cached(), TrainBatches(SOURCES.sources.train, PIXELS, 6, 3, workers=0)
+    for step in (1, 2, AHEAD + 1):
+        batch, keys = batches.at(step), plain.keys(step)
+        assert batch.labels.equal(plain.at(step).labels)
+        rows = gpu_augment.draw_steps(3, [step], np.full((1, 18, 2), 20))[0, 0]
+        place = 0
+        for part, mine in zip(SOURCES.sources.train, keys, strict=True):
+            for key in mine:
+                assert batch.labels[place] == part.domain.labels[key]
+                alone = gpu_augment.augment(
+                    torch.from_numpy(part.domain.images[key])[None],
+                    torch.from_numpy(rows[place : place + 1]),
+                    PIXELS.size,
+                    torch.tensor(PIXELS.mean),
+                    torch.tensor(PIXELS.std),
+                )[0]
+                torch.testing.assert_close(batch.images[place], alone)
+                place += 1
+
+
+def test_without_augmentation_they_are_the_evaluation_transform(monkeypatch):
+    monkeypatch.setattr(
+        gpu_augment, "draw_steps", lambda seed, steps, sizes, views=1: gpu_augment.identity(sizes)[:, None]
+    )
+    batches = cached()
+    batch, keys = batches.at(5), batches.keys(5)
+    images = np.concatenate([p.domain.images[k] for p, k in zip(SOURCES.sources.train, keys, strict=True)])
+    resized = torch.nn.functional.interpolate(
+        torch.from_numpy(images).permute(0, 3, 1, 2).float(), (16, 16), mode="bilinear", antialias=True
+    )
+    torch.testing.assert_close(batch.images, Normalise(PIXELS)(resized), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "mean", "most"), [(227, 227, 0.2, 1), (375, 500, 1.0, 8), (1500, 2000, 5.9, 34)]
+)
+def test_evaluation_is_as_far_from_pillows_resize_as_the_documentation_says(height, width, mean, most, tmp_path):
+    """Large images are resized to 256 first: twice in all. Random textures of 12-pixel detail."""
+    draw, folder = np.random.default_rng(1), tmp_path / "a" / "x"
+    folder.mkdir(parents=True)
+    for i in range(2):
+        coarse = draw.integers(0, 255, (height // 12 + 2, width // 12 + 2, 3), np.uint8)
+        Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(folder / f"{i}.bmp")
+    domain = FileDomain("a", np.zeros(2, np.int64), tmp_path, ("a/x/0.bmp", "a/x/1.bmp"))
+    cache = open_cache(Dataset("textures", (domain,), ("x",)), tmp_path / "cache", workers=0)
+    got = evaluation_bytes(cache, "a", np.arange(2), 224, torch.device("cpu")).int()
+    wanted = torch.stack([eval_transform(Pixels())(domain.image(i)) for i in range(2)]).int()
+    error = (got - wanted).abs()
+    assert error.double().mean() == pytest.approx(mean, rel=0.4)
+    assert int(error.max()) == pytest.approx(most, rel=0.25)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_resumed_shared_and_streamed_they_are_the_same(views):
+    whole = {batch.step: batch for batch in cached(views=views).iterate(1, AHEAD + 3)}
+    ranks = [cached(views=views, rank=rank, world=2) for rank in range(2)]
+    streamed = cached(views=views, device_bytes=0)
+    for start in (1, 7, AHEAD, AHEAD + 2):
+        for batch in streamed.iterate(start, start + 1):
+            assert batch.images.equal(whole[batch.step].images)
+            assert batch.labels.equal(whole[batch.step].labels)
+        shares = [one.at(start) for one in ranks]
+        shape = (*whole[start].images.shape[:-4], 3, 3, *whole[start].images.shape[-3:])
+        together = torch.cat([share.images.reshape(shape) for share in shares], -4)
+        assert together.flatten(-5, -4).equal(whole[start].images)
+    assert not whole[1].images.equal(whole[2].images)
+
+
+def test_a_stream_left_in_the_middle_can_be_used_again():
+    streamed, resident = cached(device_bytes=0), cached()
+    for batch in streamed.iterate(1, 20):
+        if batch.step == 3:
+            break
+    assert streamed.at(9).images.equal(resident.at(9).images)

@@ -1,0 +1,248 @@
+"""Batches as pure functions of seed and step."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+
+from swad.data.domains import ArrayDomain, DataError, Dataset, FileDomain, Pixels
+from swad.data.loaders import EvalBatches, TrainBatches, draw_indices
+from swad.data.splits import hold_out
+from swad.data.transforms import Normalise, eval_transform, train_transform
+
+SMALL = Pixels(size=6, small=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+LARGE = Pixels(size=16)
+
+
+def arrays(pixels: Pixels) -> Dataset:
+    draw = np.random.RandomState(0)
+    domains = tuple(
+        ArrayDomain(
+            name,
+            draw.randint(0, 4, 30 + i).astype(np.int64),
+            draw.randint(0, 256, (30 + i, 6, 6, 3)).astype(np.uint8),
+        )
+        for i, name in enumerate("abc")
+    )
+    return Dataset("arrays", domains, tuple("wxyz"), pixels)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Dataset:
+    root = tmp_path_factory.mktemp("files")
+    draw = np.random.RandomState(0)
+    domains = []
+    for name in "abc":
+        paths = []
+        for i in range(12):
+            paths.append(f"{name}{i}.png")
+            Image.fromarray(draw.randint(0, 256, (20, 24, 3)).astype(np.uint8)).save(root / paths[-1])
+        domains.append(FileDomain(name, np.arange(12, dtype=np.int64) % 4, root, tuple(paths)))
+    return Dataset("files", tuple(domains), tuple("wxyz"), LARGE)
+
+
+def train(dataset: Dataset, **options) -> TrainBatches:
+    sources = hold_out(dataset, "c").sources
+    options = {"batch_size": 4, "seed": 7, "workers": 0} | options
+    return TrainBatches(sources.train, sources.pixels, **options)
+
+
+def same(left, right) -> bool:
+    return left.step == right.step and torch.equal(left.images, right.images) and torch.equal(left.labels, right.labels)
+
+
+def test_a_batch_is_domain_major_and_typed():
+    dataset = arrays(SMALL)
+    batches = train(dataset)
+    batch = batches.at(1)
+    assert batch.images.shape == (8, 3, 6, 6)
+    assert batch.images.dtype == torch.float32
+    assert batch.labels.dtype == torch.int64
+    for i, keys in enumerate(batches.keys(1)):
+        domain = dataset.domains[i]
+        expected = torch.from_numpy(domain.images[keys]).permute(0, 3, 1, 2).float() / 255
+        torch.testing.assert_close(batch.images[4 * i : 4 * i + 4], (expected - 0.5) / 0.25)
+        assert batch.labels[4 * i : 4 * i + 4].tolist() == domain.labels[keys].tolist()
+
+
+def test_only_training_images_of_the_sources_are_drawn():
+    dataset = arrays(SMALL)
+    sources = hold_out(dataset, "c").sources
+    batches = train(dataset, batch_size=16)
+    seen = [set(), set()]
+    for step in range(1, 60):
+        for i, keys in enumerate(batches.keys(step)):
+            seen[i] |= set(keys.tolist())
+    assert seen == [set(part.keys.tolist()) for part in sources.train]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "files"])
+def test_resuming_at_a_step_equals_the_unbroken_run(kind, files):
+    dataset = files if kind == "files" else arrays(SMALL)
+    unbroken = list(train(dataset).iterate(1, 5))
+    assert [batch.step for batch in unbroken] == [1, 2, 3, 4, 5]
+    resumed = list(train(dataset).iterate(4, 5))
+    assert all(map(same, unbroken[3:], resumed))
+    assert same(train(dataset).at(3), unbroken[2])
+    assert not same(train(dataset, seed=8).at(3), unbroken[2])
+
+
+def test_any_number_of_workers_gives_the_same_bits(files):
+    alone = list(train(files, workers=0).iterate(1, 4))
+    many = list(train(files, workers=2).iterate(1, 4))
+    assert len(many) == 4
+    assert all(map(same, alone, many))
+
+
+def test_endless_batches_with_workers_can_be_left(files):
+    stream = iter(train(files, workers=1))
+    assert [next(stream).step for _ in range(3)] == [1, 2, 3]
+    stream.close()
+
+
+@pytest.mark.parametrize("kind", ["arrays", "files"])
+def test_ranks_together_are_the_batch_of_one_process(kind, files):
+    dataset = files if kind == "files" else arrays(SMALL)
+    whole = train(dataset, batch_size=4).at(2)
+    shares = [train(dataset, batch_size=4, rank=rank, world=2).at(2) for rank in range(2)]
+    for which in ("images", "labels"):
+        halves = [getattr(share, which).unflatten(0, (2, 2)) for share in shares]
+        together = torch.cat(halves, dim=1).flatten(0, 1)
+        assert torch.equal(together, getattr(whole, which))
+
+
+def test_the_random_state_of_the_process_is_left_alone(files):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    numpy_before = np.random.get_state()[1].copy()
+    first = train(files).at(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == numpy_before).all()
+    torch.manual_seed(6)
+    assert same(train(files).at(1), first)
+
+
+def test_the_same_image_is_augmented_differently_at_each_place(files):
+    part = hold_out(files, "c").sources.train[0]
+    one = type(part)(part.domain, "train", part.keys[:1])
+    images = TrainBatches([one], LARGE, 6, 0, workers=0).at(1).images
+    assert len({tuple(image.flatten().tolist()) for image in images}) == 6
+
+
+def test_views(files):
+    single, double = train(files).at(1), train(files, views=2).at(1)
+    assert double.images.shape == (2, *single.images.shape)
+    assert torch.equal(double.images[0], single.images)
+    assert not torch.equal(double.images[1], single.images)
+    small = train(arrays(SMALL), views=2).at(1)
+    assert torch.equal(small.images[0], small.images[1])
+
+
+def test_transforms_are_the_protocols(files):
+    # The obvious twin: the older torchvision transforms, drawn from the same stream.
+    image = files.domains[0].image(0)
+    normalise = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    twin = v1.Compose(
+        [
+            v1.RandomResizedCrop(224, scale=(0.7, 1.0)),
+            v1.RandomHorizontalFlip(),
+            v1.ColorJitter(0.3, 0.3, 0.3, 0.3),
+            v1.RandomGrayscale(0.1),
+            v1.ToTensor(),
+            normalise,
+        ]
+    )
+    pixels = Pixels()
+    for seed in range(12):
+        torch.manual_seed(seed)
+        ours = Normalise(pixels)(train_transform(pixels)(image)[None])[0]
+        torch.manual_seed(seed)
+        torch.testing.assert_close(ours, twin(image))
+    ours = Normalise(pixels)(eval_transform(pixels)(image)[None])[0]
+    twin = v1.Compose([v1.Resize((224, 224)), v1.ToTensor(), normalise])
+    torch.testing.assert_close(ours, twin(image))
+
+
+def test_draws_are_golden():
+    assert draw_indices(0, 1, 0, 1000, 5).tolist() == GOLDEN_DRAW
+    assert draw_indices(0, 2, 0, 1000, 5).tolist() != GOLDEN_DRAW
+
+
+GOLDEN_DRAW = [141, 2, 266, 144, 379]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "files"])
+def test_evaluation_passes_once_over_the_part_in_order(kind, files):
+    dataset = files if kind == "files" else arrays(SMALL)
+    part = hold_out(dataset, "c").target.full[0]
+    batches = EvalBatches(part, dataset.pixels, batch_size=5, workers=0)
+    labels = torch.cat([labels for _, labels in batches])
+    assert labels.tolist() == part.labels.tolist()
+    assert len(batches) == len(part)
+    again = list(batches)
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(batches, again, strict=True))
+
+
+def test_evaluation_with_workers_and_kept_bytes(files):
+    whole = np.concatenate([np.arange(12)] * 4)
+    part = type(hold_out(files, "c").target.full[0])(files.domains[0], "full", whole)
+    plain = list(EvalBatches(part, LARGE, 10, workers=0))
+    kept = EvalBatches(part, LARGE, 10, workers=2, keep=True)
+    for _ in range(2):
+        got = list(kept)
+        assert len(got) == len(plain) == 5
+        assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(plain, got, strict=True))
+
+
+def test_evaluation_ranks_cover_everything_once(files):
+    part = hold_out(files, "c").target.full[0]
+    for augment in (None, 3):
+        whole = torch.cat([x for x, _ in EvalBatches(part, LARGE, 5, workers=0, augment=augment)])
+        shares = [EvalBatches(part, LARGE, 5, workers=0, augment=augment, rank=r, world=2) for r in range(2)]
+        assert sum(map(len, shares)) == len(part)
+        for rank, share in enumerate(shares):
+            assert torch.equal(torch.cat([x for x, _ in share]), whole[rank::2])
+
+
+def test_evaluation_of_a_subsample_is_stated_and_nested():
+    dataset = arrays(SMALL)
+    part = hold_out(dataset, "c").target.full[0]
+    keys = [EvalBatches(part, SMALL, n=n, seed=1).keys.tolist() for n in (5, 10, 1000)]
+    assert keys[0] == keys[1][:5]
+    assert keys[2] == part.keys.tolist()
+
+
+def test_rules_are_stated_in_one_line(files):
+    part = hold_out(files, "c").sources.train[0]
+    empty = type(part)(part.domain, "train", part.keys[:0])
+    cases = [
+        (lambda: train(files, batch_size=5, world=2), "multiple of 2; got 5"),
+        (lambda: train(files, rank=2, world=2), "rank must be between 0 and 1"),
+        (lambda: train(files, seed=-1), "seed must be 0 or more"),
+        (lambda: train(files).at(0), "count updates from 1, got 0"),
+        (lambda: list(train(files).iterate(0, 3)), "count updates from 1, got 0"),
+        (lambda: TrainBatches([], LARGE, 4, 0), "at least 1 source domain"),
+        (lambda: TrainBatches([empty], LARGE, 4, 0), "domain a has no training images"),
+        (lambda: EvalBatches(part, LARGE, 0), "batch size must be at least 1"),
+        (lambda: EvalBatches(part, LARGE, n=0), "at least 1 image"),
+        (lambda: Normalise(Pixels(channels=1)), "1 channels need as many means"),
+    ]
+    for make, words in cases:
+        with pytest.raises(DataError, match=words) as caught:
+            make()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_bad_image_is_named_in_one_line_by_workers_too(tmp_path):
+    files = tuple(f"{i}.png" for i in range(12))
+    for file in files:
+        (tmp_path / file).write_bytes(b"not an image")
+    domains = tuple(FileDomain(name, np.zeros(12, np.int64), tmp_path, files) for name in "de")
+    sources = hold_out(Dataset("two", domains, ("x",), Pixels(8)), "e").sources
+    batches = TrainBatches(sources.train, Pixels(8), 4, 0, workers=2)
+    with pytest.raises(DataError) as caught:
+        for _ in batches.inputs(1, 20):
+            pass
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).startswith(f"cannot decode image {tmp_path}")

@@ -1,0 +1,431 @@
+import json
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from helpers import HELPERS
+from helpers.tiny_runs import COARSE, NAMES, copied, measure, tiny
+from swad.data import benchmarks
+from swad.data.loaders import EvalBatches
+from swad.data.splits import hold_out
+from swad.experiments import run_flatness
+from swad.experiments.saved_run import Images, open_run, open_runs, stratified
+from swad.flatness import compare, image_losses
+from swad.flatness._directions import Directions
+from swad.flatness._divergence import divergence
+from swad.flatness._perturb import Weights
+from swad.models.networks import features
+from swad.results.flatness_rows import FLATNESS, SURFACE, Stored, read
+from swad.results.flatness_stats import average, flatness_of
+from swad.results.records import RecordError
+from swad.results.runs import load_run
+from swad.training import export
+from swad.training.loop import RunError, train
+
+
+def rows(folder: Path, name: str) -> list[dict]:
+    return read(folder, name)
+
+
+# --- opening ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_which_weights_it_has(tiny_run):
+    run = open_run(tiny_run)
+    assert run.reported == ("erm_best", "erm_last", "swad", "swa")
+    assert run.snapshots == ("step-000010", "step-000020", "step-000030")
+    assert run.known("20") == "step-000020"
+    with pytest.raises(RunError, match="has no weights 'ema'; it has erm_best, erm_last, swad, swa, step-000010"):
+        run.file("ema")
+
+
+def test_folders_of_runs_are_searched_and_unfinished_runs_named(tiny_run, tmp_path):
+    (tmp_path / "runs").mkdir()
+    copied(tiny_run, tmp_path / "runs" / "a")
+    open_ = copied(tiny_run, tmp_path / "runs" / "b")
+    (open_ / "done.json").unlink()
+    found, left_out = open_runs([tmp_path / "runs"])
+    assert [run.folder.name for run in found] == ["a"]
+    assert left_out == [f"{open_} is unfinished and was left out"]
+    with pytest.raises(RunError, match="b is unfinished: run the same `swad train` again"):
+        open_runs([open_])
+    (tmp_path / "runs" / "a" / "done.json").unlink()
+    with pytest.raises(RunError, match="no finished run to measure"):
+        open_runs([tmp_path / "runs"])
+    with pytest.raises(RunError, match="holds no run"):
+        open_run(tmp_path)
+
+
+def test_images_are_those_of_the_runs_own_split(tiny_run):
+    run = open_run(tiny_run)
+    images = run.images(30)
+    assert images.groups == {"seen": ["board", "clutter", "outline"], "unseen": ["paper"]}
+    sources, target = hold_out(benchmarks.load("digits"), "paper", trial=0)
+    for part in (*sources.train, *target.full):
+        pictures, labels = images.by_domain[part.name]
+        assert len(labels) == 30
+        whole, whole_labels = next(iter(EvalBatches(part, sources.pixels, 4096)))
+        same = (pictures[:, None] == whole[None]).flatten(2).all(2)
+        assert bool((same.sum(1) == 1).all()), "each is an image of the split, and only one"
+        assert whole_labels[same.int().argmax(1)].tolist() == labels.tolist()
+    everything = run.images(None)
+    assert [len(labels) for _, labels in everything.by_domain.values()] == [360, 360, 360, 449]
+
+
+@pytest.mark.parametrize("n", [1, 7, 50, 333, 10_000])
+def test_a_stratified_subset_keeps_the_classes_in_proportion(n):
+    part = hold_out(benchmarks.load("digits"), "paper").sources.train[1]
+    some = stratified(part, n)
+    assert len(some) == min(n, len(part))
+    assert set(some.keys) <= set(part.keys)
+    assert len(set(some.keys)) == len(some)
+    assert some.keys.tolist() == stratified(part, n).keys.tolist()
+    share = np.bincount(part.labels, minlength=10) * min(n, len(part)) / len(part)
+    assert np.abs(np.bincount(some.labels, minlength=10) - share).max() < 1
+
+
+# --- flatness -------------------------------------------------------------------------------------------------------
+
+
+def test_flatness_is_what_a_plain_loop_finds(tiny_run, tmp_path):
+    """The slow twin: a fresh model for every direction, its weights written one by one."""
+    folder = copied(tiny_run, tmp_path / "run")
+    run = open_run(folder)
+    found = run_flatness.flatness(run, NAMES, COARSE)
+    images = run.images(COARSE.images)
+    for name in NAMES:
+        path = folder / "weights" / f"{name}.safetensors"
+        start = export.load_predictor(path)
+        with Weights(start) as weights:
+            directions = Directions(weights, 0, True, "sphere")
+            drawn = [[tensor.clone() for tensor in directions[k]] for k in range(6)]
+        for side, domains in images.groups.items():
+
+            def loss(model: torch.nn.Module, domains: list[str] = domains) -> float:
+                with torch.no_grad():
+                    values = [functional.cross_entropy(model(x), y) for x, y in (images.by_domain[d] for d in domains)]
+                return float(sum(values) / len(values))
+
+            for radius in (2.0, 5.0):
+                rises = []
+                for direction in drawn:
+                    model = export.load_predictor(path)
+                    for parameter, tensor in zip(model.parameters(), direction, strict=True):
+                        parameter.data += radius * tensor
+                    rises.append(loss(model) - loss(start))
+                assert found.models[name].row(radius, side).mean == pytest.approx(np.mean(rises), rel=1e-4, abs=1e-5)
+
+
+def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, tmp_path, monkeypatch):
+    folder = copied(tiny_run, tmp_path / "run")
+    run = open_run(folder)
+    found = run_flatness.flatness(run, NAMES, COARSE)
+    written = (folder / FLATNESS).read_text()
+    shown = [row for row in rows(folder, FLATNESS) if row["kind"] == "row"]
+    assert {row["weights"] for row in shown} == set(NAMES)
+    assert {row["domain"] for row in shown} == {"board", "clutter", "outline", "paper", "seen", "unseen", None}
+    for row in shown:
+        assert row["mean"] == found.models[row["weights"]].row(row["radius"], row["domain"]).mean
+    different = [row for row in rows(folder, FLATNESS) if row["kind"] == "difference"]
+    assert {(row["first"], row["second"]) for row in different} == {("swad", "erm_best"), ("swa", "erm_best")}
+
+    monkeypatch.setattr("swad.experiments.saved_run.Subject.images", lambda *_: pytest.fail("no image is needed"))
+    again = run_flatness.flatness(open_run(folder), NAMES, COARSE)
+    assert [row for one in again.models.values() for row in one.rows] == [
+        row for one in found.models.values() for row in one.rows
+    ]
+    assert (folder / FLATNESS).read_text() == written
+
+
+def test_more_directions_and_more_weights_add_to_what_is_there(tiny_run, tmp_path):
+    folder, fresh = copied(tiny_run, tmp_path / "grown"), copied(tiny_run, tmp_path / "fresh")
+    run_flatness.flatness(open_run(folder), NAMES[:1], COARSE)
+    more = run_flatness.Measuring(radii=COARSE.radii, directions=10, images=COARSE.images)
+    grown = run_flatness.flatness(open_run(folder), NAMES[:2], more)
+    whole = run_flatness.flatness(open_run(fresh), NAMES[:2], more)
+    for name in NAMES[:2]:
+        assert grown.models[name].rows == whole.models[name].rows
+    # Asking for fewer than were measured takes what there is.
+    assert run_flatness.flatness(open_run(folder), NAMES[:2], COARSE).models["swad"].n_directions == 10
+
+
+@pytest.mark.parametrize(("what", "file", "fatal"), [("flatness", FLATNESS, 9), ("surface", SURFACE, 12)])
+def test_killed_work_goes_on_to_the_same_rows(tiny_run, tmp_path, what, file, fatal):
+    killed, whole = copied(tiny_run, tmp_path / "killed"), copied(tiny_run, tmp_path / "whole")
+    script = HELPERS / "tiny_runs.py"
+    process = subprocess.run([sys.executable, str(script), str(killed), what, str(fatal)], capture_output=True)
+    assert process.returncode == -9, process.stderr.decode()
+    text = (killed / file).read_text()
+    assert text.endswith("half a li")
+    kept = len(rows(killed, file))
+    assert kept == fatal - 1
+    measure(killed, what)
+    measure(whole, what)
+    assert len(rows(whole, file)) > kept
+    assert rows(killed, file) == rows(whole, file)
+
+
+def test_other_settings_stand_beside_each_other(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    other = run_flatness.Measuring(radii=(1.0,), directions=4, images=20, normalise="filter")
+    found = run_flatness.flatness(open_run(folder), ["swad"], other)
+    keys = [row["key"] for row in rows(folder, FLATNESS) if row["kind"] == "settings"]
+    assert len(set(keys)) == 2
+    assert found.models["swad"].settings["normalise"] == "filter"
+    assert found.models["swad"].radii == (1.0,)
+    # What is asked for last is what is shown, whether it was measured just now or before.
+    assert flatness_of(load_run(folder)).settings["normalise"] == "filter"
+    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    assert flatness_of(load_run(folder)).settings["normalise"] == "sphere"
+
+
+def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    (key,) = (row["key"] for row in rows(folder, FLATNESS) if row["kind"] == "settings")
+    settings = next(row for row in rows(folder, FLATNESS) if row["kind"] == "settings")
+    assert not {"include", "exclude"} & set(settings)  # as before there were filters: what was measured then counts
+    some = replace(COARSE, include=("head.*", "hidden.*"), exclude=("*.bias",))
+    found = run_flatness.flatness(open_run(folder), ["swad"], some).models["swad"]
+    state = open_run(folder).state("swad")
+    assert found.settings["parameters"] == state["head.weight"].numel() + state["hidden.0.weight"].numel()
+    last = [row for row in rows(folder, FLATNESS) if row["kind"] == "settings"][-1]
+    assert last["key"] != key
+    assert (last["include"], last["exclude"]) == (["head.*", "hidden.*"], ["*.bias"])
+    alone = compare({"swad": open_run(folder).model("swad")}, image_losses(open_run(folder).images(20).by_domain),
+                    COARSE.radii, 6, include=["head.weight", "hidden.0.weight"])  # fmt: skip
+    assert [row.mean for row in found.rows if row.domain is None] == pytest.approx(
+        [row.mean for row in alone.models["swad"].rows if row.domain is None], rel=1e-5
+    )
+    quick = {"images": 12, "steps": 1, "restarts": 0}
+    whole, part = (
+        run_flatness.worst(open_run(folder), ["swad"], [0.1], include=names, **quick) for names in ((), ("head.bias",))
+    )
+    assert whole[0]["key"] != part[0]["key"]
+    assert whole[0]["lower_bound"] > part[0]["lower_bound"]
+
+
+def test_trials_share_the_targets_images_and_not_the_training_images(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "first")
+    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    again = tmp_path / "second"
+    shutil.copytree(folder, again)
+    config = json.loads((again / "config.json").read_text())
+    (again / "config.json").write_text(json.dumps({**config, "trial": 1}))
+    one, two = (flatness_of(load_run(path)) for path in (folder, again))
+    for side, shared in (("seen", 1), ("unseen", 2)):
+        first, second = one.curves[side][0], two.curves[side][0]
+        assert len(first.pulls.keys() & second.pulls.keys()) == shared  # directions, and the target's images
+        (low, high), (_, alone) = (average(some).at(5.0)[1:] for some in ([first, second], [first, first]))
+        assert (high < alone) == (side == "seen")
+        assert low < high
+
+
+def test_weights_that_changed_are_refused(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    quick = {"images": 12, "steps": 1, "restarts": 0}
+    run_flatness.worst(open_run(folder), ["swad"], [0.1], **quick)
+    (folder / "weights" / "swad.safetensors").write_bytes((folder / "weights" / "erm_best.safetensors").read_bytes())
+    changed = r"swad.safetensors changed since .*flatness.jsonl was written: remove"
+    with pytest.raises(RunError, match=changed):
+        run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    with pytest.raises(RunError, match=changed):  # also where all that was asked for is there
+        run_flatness.worst(open_run(folder), ["swad"], [0.1], **quick)
+    (folder / "weights" / "swa.safetensors").unlink()
+    with pytest.raises(RunError, match=r"swa.safetensors is gone"):
+        run_flatness.flatness(open_run(folder), ["swa"], COARSE)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeypatch):
+    one, two = copied(tiny_run, tmp_path / "graph"), copied(tiny_run, tmp_path / "calls")
+    graph = run_flatness.flatness(open_run(one), NAMES, COARSE, device="cuda")
+    monkeypatch.setattr(run_flatness, "captured", lambda loss_fn, model: loss_fn)
+    calls = run_flatness.flatness(open_run(two), NAMES, COARSE, device="cuda")
+    for name in NAMES:
+        for here, there in zip(graph.models[name].rows, calls.models[name].rows, strict=True):
+            assert here.mean == pytest.approx(there.mean, rel=1e-3, abs=1e-4)
+    assert run_flatness.surface(open_run(one), steps=3, images=20, device="cuda").points["1"].loss > 0
+
+
+# --- worst case, curvature, bound -----------------------------------------------------------------------------------
+
+
+def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, monkeypatch):
+    folder = copied(tiny_run, tmp_path / "run")
+    found = run_flatness.worst(open_run(folder), ["erm_best", "swad"], [0.02, 0.2], images=15, steps=3, restarts=1)
+    assert len(found) == 8
+    for row in found:
+        assert row["lower_bound"] >= row["loss"]
+        assert row["measure"] == "loss" or 0 <= row["lower_bound"] <= 1
+    by_radius = [row["lower_bound"] for row in found if row["weights"] == "swad" and row["measure"] == "loss"]
+    assert by_radius == sorted(by_radius)
+    monkeypatch.setattr("swad.experiments.saved_run.Subject.images", lambda *_: pytest.fail("no image is needed"))
+    assert run_flatness.worst(open_run(folder), ["swad"], [0.02, 0.2], images=15, steps=3, restarts=1) == found[4:]
+
+
+def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    bounds = run_flatness.bounds(run, "swad", [0.02, 0.2], vc_cover=5, vc=20, images=12)
+    climbed = run_flatness.worst(run, ["swad"], [0.02, 0.2], images=12)
+    assert [one.robust for one in bounds] == [row["lower_bound"] for row in climbed if row["measure"] == "error"]
+    assert 0 < bounds[0].divergence <= 2
+    assert bounds[0].confidence["proved"] > bounds[1].confidence["proved"] > 1  # more balls, and 155,474 dimensions
+    assert bounds[0].vacuous
+
+
+def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    (found,) = run_flatness.bounds(run, "swad", [0.2], vc_cover=5, vc=20, images=12)
+    state = run.state("swad")
+    dimension = sum(tensor.numel() for tensor in state.values())
+    norm = math.sqrt(sum(tensor.double().square().sum().item() for tensor in state.values()))
+    m = 3 * 12  # of the 1,080 training images those that were climbed on
+    cover = dimension * math.log(2 * norm / 0.2)
+    confidence = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.05)) / m)
+    confidence2 = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.025)) / m)
+    sampling = math.sqrt((20 * math.log(m / 20) - math.log(0.025)) / m)
+    assert found.confidence["printed"] == pytest.approx(confidence)
+    assert found.theorem1["printed"] == pytest.approx(found.robust + found.divergence / 2 + confidence)
+    assert found.robust > 0
+    # Nothing is taken off for the least error of all weights, which nobody knows.
+    assert found.theorem2["printed"] == pytest.approx(found.robust + found.divergence + confidence2 + sampling)
+    model, images = run.model("swad"), run.images(12)
+    with torch.no_grad():
+        rows = {domain: features(model, pictures).numpy() for domain, (pictures, _) in images.by_domain.items()}
+    apart = [divergence(rows[domain], rows["paper"]) for domain in images.seen]
+    assert found.divergence_low == pytest.approx(sum(one.low for one in apart) / 3)
+    assert found.divergence_high == pytest.approx(sum(one.high for one in apart) / 3)
+    assert found.divergence_low < found.divergence <= found.divergence_high
+
+
+def test_curvature_of_a_run(tiny_run, tmp_path):
+    pytest.importorskip("curvlinops")
+    folder = copied(tiny_run, tmp_path / "run")
+    found = run_flatness.curved(open_run(folder), ["swad"], images=10, n_eigenvalues=1, trace_vectors=2)
+    assert [row["domain"] for row in found] == ["board", "clutter", "outline", "seen", "paper", "unseen"]
+    assert all(row["eigenvalues"][0] > 0 for row in found)
+    assert run_flatness.curved(open_run(folder), ["swad"], images=10, n_eigenvalues=1, trace_vectors=2) == found
+
+
+# --- surfaces -------------------------------------------------------------------------------------------------------
+
+
+def test_a_surface_has_the_weights_own_losses_at_its_corners(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    surface = run_flatness.surface(run, steps=3, images=20, points=["swad"])
+    images = run.images(20)
+    names = {"1": "step-000010", "2": "step-000020", "3": "step-000030", "swad": "swad"}
+    assert set(surface.points) == {*names, "mean"}
+    for point, name in names.items():
+        with torch.no_grad():
+            model = run.model(name)
+            for domain, (pictures, labels) in images.by_domain.items():
+                loss = functional.cross_entropy(model(pictures), labels).item()
+                assert surface.points[point].losses[domain] == pytest.approx(loss, rel=1e-5)
+    mean = surface.points["mean"]
+    corners = [surface.points[name] for name in "123"]
+    assert mean.x == pytest.approx(sum(corner.x for corner in corners) / 3)
+    assert mean.distance == pytest.approx(0, abs=1e-4)
+
+
+def test_a_line_between_two_weights(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    line = run_flatness.surface(run, ["erm_best", "erm_last"], steps=5, margin=0.0, images=20, points=())
+    assert line.ys == (0.0,)
+    assert line.grid[0].losses == pytest.approx(line.points["1"].losses)
+    assert line.grid[-1].losses == pytest.approx(line.points["2"].losses)
+
+
+def test_averages_far_from_the_plane_are_left_out_unless_asked_for(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    run = open_run(folder)
+    assert "swad" in run_flatness.surface(run, steps=2, images=10).points
+    state = run.state("swad")
+    saved = {name: tensor + 100 for name, tensor in state.items()}
+    export.save_weights(folder / "weights" / "swad.safetensors", saved, export.read_card(run.file("swad")))
+    (folder / SURFACE).unlink()
+    assert "swad" not in run_flatness.surface(open_run(folder), steps=2, images=10).points
+    assert "swad" in run_flatness.surface(open_run(folder), points=["swad"], steps=2, images=10).points
+
+
+def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
+    folder = train(tiny(tmp_path / "run", snapshots=(), steps=10, evaluate_every=5)).folder
+    with pytest.raises(RunError, match="no snapshots, and a plane needs three weights: train with --snapshots 5,7,9"):
+        run_flatness.surface(open_run(folder))
+    with pytest.raises(RunError, match="three different weights, a line through two; got swad, swad"):
+        run_flatness.surface(open_run(folder), ["swad", "swad"])
+
+
+def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
+    changes = {
+        "algorithm": "arm",
+        "hyperparameters": {"batch_size": 8, "context_width": 8},
+        "steps": 4,
+        "evaluate_every": 2,
+        "snapshots": (),
+    }
+    run = open_run(train(tiny(tmp_path / "run", **changes)).folder)
+    assert run.group == run.batch_size(torch.device("cpu")) == 8
+    images = run.images(20)
+    assert {len(labels) for _, labels in images.by_domain.values()} == {16}
+    flat = run_flatness.flatness(run, ["erm_best"], COARSE).models["erm_best"]
+    model = run.model("erm_best")
+    pictures, labels = images.by_domain["paper"]
+    with torch.no_grad():
+        groups = [functional.cross_entropy(model(pictures[i : i + 8]), labels[i : i + 8]).item() for i in (0, 8)]
+    assert flat.loss["paper"] == pytest.approx(sum(groups) / 2, rel=1e-5)
+
+
+def test_statistics_of_points_are_those_of_the_seen_images():
+    seen = torch.randn(200, 3, 4, 4) * 2 + 5
+    pictures = {
+        "a": (seen[:90], torch.zeros(90)),
+        "b": (seen[90:], torch.zeros(110)),
+        "t": (seen + 99, torch.zeros(200)),
+    }
+    images = Images(pictures, ("a", "b"), ("t",))
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+    frozen, trained = (SimpleNamespace(config=SimpleNamespace(freeze_bn=frozen)) for frozen in (True, False))
+    assert run_flatness._statistics(frozen, model, images) is None
+    assert run_flatness._statistics(trained, torch.nn.Sequential(torch.nn.Linear(2, 2)), images) is None
+    run_flatness._statistics(trained, model, images)(model)
+    assert torch.allclose(model[0].running_mean, seen.mean((0, 2, 3)), atol=1e-4)
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_one_process_writes_at_a_time(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    with Stored(folder, FLATNESS), pytest.raises(RecordError, match="is being written by process"):
+        run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    run_flatness.flatness(open_run(folder), ["swad"], COARSE)  # and was let go
+
+
+def test_damaged_and_newer_files_are_named(tmp_path):
+    path = tmp_path / FLATNESS
+    path.write_text('{"v": 1, "kind": "row"}\n')
+    with pytest.raises(RecordError, match="line 1 is damaged: remove the file and measure again"):
+        read(tmp_path, FLATNESS)
+    path.write_text('{"v": 99, "kind": "row", "key": "a"}\n')
+    with pytest.raises(RecordError, match="written by a newer swad"):
+        read(tmp_path, FLATNESS)
+    assert read(tmp_path, SURFACE) == []
+
+
+def test_numbers_that_json_cannot_spell_are_stored_as_text(tmp_path):
+    with Stored(tmp_path, FLATNESS) as file, pytest.raises(ValueError, match="JSON"):
+        file.append({"kind": "row", "key": "a", "mean": float("inf")})
+    assert not (tmp_path / FLATNESS).exists() or json.loads((tmp_path / FLATNESS).read_text() or "{}") == {}

@@ -1,0 +1,59 @@
+"""Every algorithm's first steps, alone or as one of several processes: `python contract_worker.py FOLDER NAMES`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.making import batch_for, make, update
+from swad import algorithms
+from swad.algorithms.base import Stepping
+from swad.training.distributed import Team, team
+
+STEPS = 2
+
+
+def steps_of_one(name: str, us: Team | None = None) -> dict[str, Any]:
+    """The losses of some steps and all that is saved after them; of a share of the images where there are others."""
+    fields = {one.name for one in dataclasses.fields(algorithms.get(name).Hyperparameters)}
+    # A short anneal, so that both phases are seen, and a slim context network for ARM, so that it takes no minutes.
+    own = {field: value for field, value in (("anneal", 1), ("context_width", 4)) if field in fields}
+    algorithm = make(name, dropout=0.5, lr=0.1, **own)
+    for optimizer in algorithm.optimizers.values():
+        for group in optimizer.param_groups:
+            # Adam forgives gradients that are too long by a factor, and makes much of the rounding of tiny ones.
+            group["eps"] = 0.1
+    how = Stepping()
+    if us is not None:
+        groups = algorithm.n_domains
+        algorithm.gather, algorithm.mine = partial(us.gather, groups), partial(us.mine, groups)
+        how = Stepping(average_gradients=us.average_gradients)
+    losses = []
+    for step in range(1, STEPS + 1):
+        batch = batch_for(algorithm, step)
+        if algorithm.views > 1:
+            images = torch.stack([algorithm.mine(view) for view in batch.images])
+        else:
+            images = algorithm.mine(batch.images)
+        batch = batch._replace(images=images, labels=algorithm.mine(batch.labels))
+        losses.append(update(algorithm, batch, how))
+    if us is not None:
+        us.average(losses)
+    return {"losses": torch.stack(losses), "state": algorithm.state_dict()}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with team("cpu") as us:
+        found = {name: steps_of_one(name, us) for name in json.loads(sys.argv[2])}
+        torch.save(found, Path(sys.argv[1]) / f"{us.rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Small data sets of the same layout as the real ones, made by the tests."""
+
+import gzip
+import io
+import struct
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from swad.data.benchmarks import Benchmark, _mnist
+
+
+@lru_cache
+def png(value: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), value, np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+def save_image(path: Path, value: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(value % 256))
+
+
+def make_tree(root: Path, domains: list[str], classes: list[str], per_class: int = 3) -> Path:
+    value = 0
+    for domain in domains:
+        for name in classes:
+            for i in range(per_class):
+                value += 1
+                save_image(root / domain / name / f"{i:03}.png", value)
+    return root
+
+
+def class_names(benchmark: Benchmark) -> list[str]:
+    return list(benchmark.classes or [f"class_{i:03}" for i in range(benchmark.n_classes or 2)])
+
+
+def make_idx(root: Path, train: int = 40, test: int = 20, zipped: bool = True) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    draw = np.random.RandomState(0)
+    for name in _mnist.FILES:
+        n = train if name.startswith("train") else test
+        if "images" in name:
+            array = draw.randint(0, 256, (n, 28, 28)).astype(np.uint8)
+        else:
+            array = (np.arange(n) % 10).astype(np.uint8)
+        data = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+        if zipped:
+            (root / f"{name}.gz").write_bytes(gzip.compress(data))
+        else:
+            (root / name).write_bytes(data)
+    return root
+
+
+def make(benchmark: Benchmark, root: Path) -> Path | None:
+    """A small data set that the benchmark can read, and the path to give it."""
+    if benchmark.kind == "embedded":
+        return None
+    if benchmark.kind == "idx":
+        return make_idx(root / "MNIST").parent
+    domains = list(benchmark.domains) or ["left", "right"]
+    make_tree(root / benchmark.folder, domains, class_names(benchmark), 1 if (benchmark.n_classes or 0) > 20 else 3)
+    return root

@@ -1,0 +1,78 @@
+"""Folded batch norms: the same function, the same gradients, fewer passes."""
+
+import copy
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from swad.models import networks
+from swad.models.fused_norm import fold, unfold
+
+
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    model = Biased() if name == "biased" else networks.build(name, 5)
+    for norm in networks.batch_norms(model):
+        norm.running_mean.normal_(0, 0.2)
+        norm.running_var.uniform_(0.5, 1.5)
+        norm.weight.data.uniform_(0.5, 1.5)
+        norm.bias.data.normal_(0, 0.2)
+    return model.double().train()
+
+
+class Biased(nn.Sequential):
+    """Convolutions with a bias of their own, as VGG has them."""
+
+    def __init__(self) -> None:
+        one = (nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU())
+        super().__init__(*one, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+        networks.freeze_statistics(self)
+
+
+@pytest.mark.parametrize(("name", "norms"), [("resnet10t", 14), ("mobilenetv2_050", 52), ("biased", 2)])
+def test_outputs_and_gradients_are_those_of_the_plain_network(name, norms):
+    plain, images = network(name), torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    folded = copy.deepcopy(plain)
+    assert fold(folded, images) == norms == len(networks.batch_norms(plain))
+    for model in (plain, folded):
+        model(images).square().sum().backward()
+    torch.testing.assert_close(folded(images), plain(images))
+    for (key, mine), theirs in zip(folded.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, msg=lambda text, key=key: f"{key}: {text}")
+    assert folded.state_dict().keys() == plain.state_dict().keys()
+    copied = copy.deepcopy(folded)  # what the run's end evaluates
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.mul_(1.1)
+    assert not torch.equal(copied(images), folded(images))
+    torch.testing.assert_close(folded(images), plain(images))
+    assert torch.equal(folded.eval()(images), plain.eval()(images))
+    unfold(folded.train())
+    assert torch.equal(folded(images), plain.train()(images))
+
+
+def test_what_cannot_be_folded_is_left_alone():
+    images = torch.randn(2, 3, 32, 32)
+    assert fold(networks.build("small", 5).train(), torch.randn(2, 3, 28, 28)) == 0
+    trained = timm.create_model("resnet10t", num_classes=5).train()
+    statistics = {name: tensor.clone() for name, tensor in trained.named_buffers()}
+    assert fold(trained, images) == 0
+    assert all(tensor.equal(statistics[name]) for name, tensor in trained.named_buffers())
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            maps = self.conv(x)
+            return self.norm(maps) + maps  # the convolution's own output is used too
+
+    twice = Twice()
+    networks.freeze_statistics(twice)
+    nn.init.constant_(twice.norm.weight, 3.0)
+    before = twice(images)
+    assert fold(twice.train(), images) == 0
+    assert torch.equal(twice(images), before)

@@ -1,0 +1,182 @@
+"""The fused operation against the modules it stands for. Without a GPU, Triton's interpreter runs the kernels."""
+
+import copy
+import gc
+
+import pytest
+import torch
+from timm.models import resnet
+from torch import nn
+
+from helpers.interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
+from swad.models import networks
+from swad.models.fused_norm import fuse, unfold
+
+pytest.importorskip("triton", reason="needs triton")
+
+
+@pytest.fixture(autouse=True)
+def _full_precision(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@only_outside
+def test_everything_below_in_the_interpreter():
+    run_in_the_interpreter(__file__)
+
+
+def layer(groups: int, kernel: int, channels: int = 12) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(8, channels, kernel, 2, kernel // 2, groups=groups, bias=False)
+    norm = nn.BatchNorm2d(channels).eval()
+    for tensor, low, high in ((norm.weight, 0.5, 1.5), (norm.bias, -1, 1), (norm.running_var, 0.5, 1.5)):
+        nn.init.uniform_(tensor, low, high)
+    nn.init.uniform_(norm.running_mean, -1, 1)
+    return conv.to(DEVICE), norm.to(DEVICE)
+
+
+@runs_kernels
+@pytest.mark.parametrize(
+    ("act", "shortcut", "uses"),
+    [("none", False, 1), ("none", True, 2), ("relu", False, 1), ("relu", True, 2), ("relu6", False, 2)],
+)
+@pytest.mark.parametrize(("groups", "kernel", "channels"), [(1, 3, 12), (4, 3, 12), (1, 1, 160)])
+def test_values_and_gradients_are_those_of_the_modules(act, shortcut, groups, kernel, channels, uses):
+    from swad.models._fused_norm_kernel import conv_norm_act
+
+    conv, norm = layer(groups, kernel, channels)
+    plain = copy.deepcopy((conv, norm))
+    images = torch.randn(3, 8, 9, 7, device=DEVICE)
+    added = torch.randn(3, channels, 5, 4, device=DEVICE) if shortcut else None
+    weights = [torch.randn(3, channels, 5, 4, device=DEVICE) for _ in range(2)]
+
+    mine = [t.clone().requires_grad_() if t is not None else None for t in (images, added)]
+    y, twin = conv_norm_act(mine[0], conv, norm, act, mine[1], torch.float32)
+    ((y * weights[0]).sum() + (twin * weights[1]).sum() * (uses == 2)).backward()
+
+    theirs = [t.clone().requires_grad_() if t is not None else None for t in (images, added)]
+    wanted = plain[1](plain[0](theirs[0])) + (0 if theirs[1] is None else theirs[1])
+    wanted = {"none": lambda t: t, "relu": torch.relu, "relu6": nn.functional.relu6}[act](wanted)
+    (wanted * (weights[0] + weights[1] * (uses == 2))).sum().backward()
+
+    close = {"rtol": 1e-3, "atol": 1e-3}
+    torch.testing.assert_close(y, wanted, **close)
+    torch.testing.assert_close(mine[0].grad, theirs[0].grad, **close)
+    if shortcut:
+        torch.testing.assert_close(mine[1].grad, theirs[1].grad, **close)
+    for one, other in ((conv.weight, plain[0].weight), (norm.weight, plain[1].weight), (norm.bias, plain[1].bias)):
+        torch.testing.assert_close(one.grad, other.grad, **close)
+
+
+@runs_kernels
+@pytest.mark.parametrize("act", ["none", "relu"])
+def test_a_large_shift_can_still_be_trained_in_bfloat16(act):
+    """Batch norms that come folded have shifts of 16 and more, of which a step changes 0.00005."""
+    from swad.models._fused_norm_kernel import conv_norm_act
+
+    conv, norm = layer(1, 3)
+    images = torch.randn(4, 8, 24, 24, device=DEVICE)
+
+    def mean_at(shift: float) -> torch.Tensor:
+        nn.init.constant_(norm.bias, shift)
+        return conv_norm_act(images, conv, norm, act, None, torch.bfloat16)[0].float().mean()
+
+    assert float(mean_at(16.04) - mean_at(16.0)) == pytest.approx(0.04, abs=0.015)
+
+
+@runs_kernels
+@pytest.mark.parametrize("act", ["none", "relu", "relu6"])
+def test_what_is_not_a_number_stays_so(act):
+    """As torch's activations have it: a network that diverged must not look like one that did not."""
+    from swad.models._fused_norm_kernel import conv_norm_act
+
+    conv, norm = layer(1, 3)
+    images = torch.randn(2, 8, 9, 7, device=DEVICE)
+    images[0, 0, 4, 4] = float("nan")
+    images.requires_grad_()
+    wanted = {"none": lambda t: t, "relu": torch.relu, "relu6": nn.functional.relu6}[act](norm(conv(images)))
+    (of_weight,) = torch.autograd.grad(wanted.sum(), conv.weight)
+    y, _ = conv_norm_act(images, conv, norm, act, None, torch.float32)
+    y.sum().backward()
+    assert torch.equal(y.isnan(), wanted.isnan())
+    assert y.isnan().any()
+    assert torch.equal(conv.weight.grad.isnan(), of_weight.isnan())
+    passes = y.isnan() | (act == "none") | ((y > 0) & (y < (6 if act == "relu6" else torch.inf)))
+    assert torch.equal(norm.bias.grad, passes.sum((0, 2, 3)).float()), "a gradient must not vanish there either"
+
+
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name in ("Bottleneck", "BasicBlock"):  # small enough for the interpreter
+        block = getattr(resnet, name)
+        model = resnet.ResNet(block, (2, 1, 1, 1), num_classes=5, channels=(8, 8, 8, 8))
+        networks.freeze_statistics(model)
+    else:
+        model = networks.build(name, 5)
+    for norm in networks.batch_norms(model):
+        norm.running_mean.normal_(0, 0.2)
+        norm.running_var.uniform_(0.5, 1.5)
+    return model.to(DEVICE, memory_format=torch.channels_last).train()
+
+
+@runs_kernels
+@pytest.mark.parametrize(
+    "name", ["Bottleneck", "BasicBlock", *(() if INTERPRETED else ("resnet50", "mobilenetv2_100"))]
+)
+def test_networks_keep_their_function_and_their_gradients(name, monkeypatch):
+    plain, images = network(name), torch.randn(2, 3, 32, 32, device=DEVICE)
+    fused = copy.deepcopy(plain)
+    n = len(networks.batch_norms(plain))
+    with monkeypatch.context() as patch:
+        # Fused in full precision, where a difference cannot hide behind rounding.
+        patch.setattr(torch, "is_autocast_enabled", lambda device: True)
+        patch.setattr(torch, "get_autocast_dtype", lambda device: torch.float32)
+        assert fuse(fused, images) == n
+        for model in (plain, fused):
+            model(images).square().sum().backward()
+        torch.testing.assert_close(fused(images), plain(images), rtol=1e-3, atol=1e-3)
+    scale = max(p.grad.abs().max().item() for p in plain.parameters())
+    for (key, mine), theirs in zip(fused.named_parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, rtol=1e-2, atol=1e-3 * scale), key
+    exact = plain(images)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        for mode in (False, True):  # no further from full precision than mixed precision is without it
+            mine, theirs = ((model.train(mode)(images) - exact).norm() for model in (fused, plain))
+            assert mine <= 3 * theirs + 1e-2 * exact.norm()
+        copied = copy.deepcopy(fused)
+        for parameter in copied.parameters():
+            parameter.data.zero_()
+        assert not copied(images).any()
+    # Without mixed precision nothing is fused.
+    torch.testing.assert_close(fused(images), plain(images), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fused.eval()(images), plain.eval()(images), rtol=1e-5, atol=1e-5)
+    unfold(fused)
+    assert not any("forward" in module.__dict__ for module in fused.modules())
+
+
+@runs_kernels
+def test_chance_in_the_rounding_of_a_few_scores_does_not_forbid_it():
+    for seed in range(4):
+        model = network("Bottleneck")
+        torch.manual_seed(100 + seed)
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            assert fuse(model, torch.randn(2, 3, 32, 32, device=DEVICE))
+
+
+@runs_kernels
+def test_nothing_of_a_pass_outlives_it():
+    def held() -> int:
+        gc.collect()
+        return sum("twin" in one.__dict__ for one in gc.get_objects() if type(one) is torch.Tensor)
+
+    model, images = network("Bottleneck"), torch.randn(2, 3, 32, 32, device=DEVICE)
+    before = held()
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        assert fuse(model, images)
+        scores = model(images)
+        assert held() > before  # for the pass back
+        scores.sum().backward()
+        del scores
+        with torch.no_grad():
+            model.eval()(images)
+    assert held() == before

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from helpers import ROOT
+from swad.models import networks
+from swad.models.networks import NetworkError
+
+timm = pytest.importorskip("timm")
+
+REAL = ROOT.parent / "shared" / "weights" / "mobilenetv2_100.in1k.safetensors"
+TINY = "test_resnet"  # timm's own for tests: half a million parameters, with batch norms
+
+
+def images(n: int = 2, size: int = 64, channels: int = 3) -> torch.Tensor:
+    return torch.randn(n, channels, size, size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def stored(tmp_path) -> Path:
+    """The weights of a tiny network with 1,000 classes, in half precision, without the counters."""
+    torch.manual_seed(1)
+    state = timm.create_model(TINY).state_dict()
+    path = tmp_path / "tiny.safetensors"
+    save_file({k: v.half() for k, v in state.items() if not k.endswith("num_batches_tracked")}, path)
+    return path
+
+
+@pytest.mark.parametrize("name", [TINY, "test_vit", "test_efficientnet", networks.SMALL])
+def test_features_and_head_are_the_predictor(name):
+    size = 28 if name == networks.SMALL else 160
+    model = networks.build(name, 5).eval()
+    x = images(size=size)
+    seen = networks.features(model, x)
+    head = networks.head(model)
+    assert seen.shape == (2, head.in_features)
+    torch.testing.assert_close(head(seen), model(x))
+    torch.testing.assert_close(networks.scores(model, x), model(x))
+    dropped = networks.scores(model, x, torch.zeros_like(seen))
+    torch.testing.assert_close(dropped, head.bias.expand(2, -1))
+
+
+@pytest.mark.parametrize("name", [TINY, "test_vit", "test_efficientnet", "mobilenetv2_050"])
+def test_a_fresh_head_is_as_any_linear_layer_whatever_the_family(name):
+    head = networks.head(networks.build(name, 5))
+    bound = head.in_features**-0.5
+    assert 0.9 * bound < float(head.weight.detach().abs().max()) <= bound
+    assert 0 < float(head.bias.detach().abs().max()) <= bound
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="needs the MobileNetV2 weights")
+def test_a_fresh_head_on_real_features_knows_nothing():
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = networks.build("mobilenetv2_100", 7, weights=REAL).eval()
+        with torch.no_grad():
+            scores = model(images(4, size=96))
+        loss = torch.nn.functional.cross_entropy(scores, torch.arange(4))
+        assert loss < 2.5, "chance has a loss of log 7 = 1.95"
+
+
+def test_networks_drop_nothing_by_themselves():
+    """Swin drops whole blocks by timm's defaults: SAM's two passes would be two networks."""
+    model = networks.build("swin_tiny_patch4_window7_224", 5, weights=None).train()
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        assert model(images).equal(model(images))
+
+
+def test_statistics_stay_and_the_affine_part_trains():
+    for freeze in (True, False):
+        model = networks.build(TINY, 5, freeze_bn=freeze)
+        before = copy.deepcopy(model.state_dict())
+        model.train()
+        norms = networks.batch_norms(model)
+        assert norms
+        assert all(norm.training is not freeze for norm in norms)
+        assert all(p.requires_grad for p in model.parameters())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(images(4)).square().mean().backward()
+        optimizer.step()
+        after = model.state_dict()
+        changed = {name for name in before if not before[name].equal(after[name])}
+        assert any("running_mean" in name for name in changed) is not freeze
+        assert any(name.endswith(("bn1.weight", "bn1.bias")) for name in changed)
+    twin = copy.deepcopy(networks.build(TINY, 5)).train()
+    assert not any(norm.training for norm in networks.batch_norms(twin))
+
+
+def test_saved_weights_load_in_plain_timm():
+    model = networks.build(TINY, 5)
+    plain = timm.create_model(TINY, num_classes=5)
+    plain.load_state_dict(model.state_dict(), strict=True)
+    torch.testing.assert_close(plain.eval()(images()), model.eval()(images()))
+
+
+def test_a_file_fills_all_but_the_head(stored):
+    torch.manual_seed(0)
+    model = networks.build(TINY, 5, weights=stored)
+    torch.manual_seed(1)
+    origin = timm.create_model(TINY).state_dict()
+    for name, tensor in model.state_dict().items():
+        if name.startswith("fc."):
+            assert tensor.shape[0] == 5
+        else:
+            assert tensor.dtype == origin[name].dtype
+            torch.testing.assert_close(tensor, origin[name], rtol=1e-3, atol=1e-3)
+
+
+def test_a_file_that_does_not_fit_is_taken_apart_by_name(stored, tmp_path):
+    with pytest.raises(NetworkError) as caught:
+        networks.build("test_efficientnet", 5, weights=stored)
+    text = str(caught.value)
+    assert "it lacks blocks.0.0.bn1.bias, " in text
+    assert "it has unknown conv1.0.weight" in text
+    assert "it has bn1.bias 32 instead of 24" in text
+    assert "\n" not in text
+    save_file(dict(timm.create_model(TINY, in_chans=1).state_dict()), tmp_path / "grey.safetensors")
+    with pytest.raises(NetworkError, match=r"it has conv1.0.weight .*×1×3×3 instead of .*×3×3×3"):
+        networks.build(TINY, 5, weights=tmp_path / "grey.safetensors")
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(NetworkError, match="there is no weights file"):
+        networks.build(TINY, 5, weights=tmp_path / "none.safetensors")
+    (tmp_path / "text.safetensors").write_text("not at all")
+    with pytest.raises(NetworkError, match=r"cannot read .* as safetensors"):
+        networks.build(TINY, 5, weights=tmp_path / "text.safetensors")
+
+
+def test_unknown_names_and_missing_weights():
+    with pytest.raises(NetworkError, match=r"timm has no network 'resnet5O'.*resnet"):
+        networks.build("resnet5O", 5)
+    with pytest.raises(NetworkError, match="has no pretrained weights"):
+        networks.build(networks.SMALL, 5, weights="pretrained")
+
+
+def test_pretrained_weights_out_of_reach(monkeypatch):
+    def offline(*args, **options):
+        raise OSError("no route to\nthe hub")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(NetworkError, match=r"weights of resnet50\.tv_in1k: no route to the hub"):
+        networks.build(networks.DEFAULT, 5, weights="pretrained")
+
+
+@pytest.mark.parametrize(("channels", "size"), [(3, 28), (1, 28), (2, 28), (3, 31), (3, 32), (1, 33)])
+def test_the_small_network_takes_small_images(channels, size):
+    model = networks.build(networks.SMALL, 10, channels=channels)
+    assert model(images(4, size, channels)).shape == (4, 10)
+    assert not networks.batch_norms(model)
+    assert sum(p.numel() for p in model.parameters()) < 200_000
+
+
+@pytest.mark.skipif(not REAL.exists(), reason=f"needs the real weights at {REAL.name} in ../shared/weights")
+def test_real_weights():
+    model = networks.build("mobilenetv2_100", 7, weights=REAL).eval()
+    assert next(model.parameters()).dtype == torch.float32
+    plain = timm.create_model("mobilenetv2_100")
+    plain.load_state_dict({name: t.float() for name, t in networks.read_safetensors(REAL).items()}, strict=False)
+    x = images(1, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(networks.features(model, x), networks.features(plain.eval(), x))
+    timm.create_model("mobilenetv2_100", num_classes=7).load_state_dict(model.state_dict(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "maps"),
+    [
+        (networks.SMALL, 28, [(12, 14, 14), (24, 14, 14)]),
+        ("test_resnet", 64, [(32, 16, 16), (48, 8, 8), (192, 4, 4), (96, 2, 2)]),
+        ("test_efficientnet", 64, [(24, 16, 16), (32, 8, 8), (48, 4, 4), (64, 2, 2)]),
+        ("test_convnext", 64, [(24, 16, 16), (32, 8, 8), (48, 4, 4), (64, 2, 2)]),
+        ("test_vit", 160, [(101, 64)] * 4),
+    ],
+)
+def test_stages_are_where_maps_get_coarser(name, size, maps):
+    model = networks.build(name, 5).eval()
+    seen = []
+    for stage in networks.stages(model):
+        stage.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape[1:])))
+    model(images(1, size))
+    assert seen == maps
+
+
+def test_a_vits_stages_are_quarters_of_its_blocks():
+    model = networks.build("test_vit", 5)
+    assert [list(model.blocks).index(stage) for stage in networks.stages(model)] == [1, 2, 4, 5]
+
+
+def test_networks_without_stages_say_so():
+    with pytest.raises(NetworkError, match="Linear names no stages of its own"):
+        networks.stages(torch.nn.Linear(2, 2))
+
+
+def test_the_small_network_pools_as_torch_does_and_under_vmap():
+    network = networks.build("small", 5)
+    images = torch.randn(6, 3, 30, 30)
+    images[:, :, :12] = 0.5  # ties
+    maps = network.body(network.stem(images)).detach().requires_grad_()
+    twin = maps.detach().clone().requires_grad_()
+    network.stem, network.body = torch.nn.Identity(), torch.nn.Identity()
+    pooled = network.forward_features(maps)
+    wanted = torch.nn.functional.max_pool2d(twin, twin.shape[-1] - 12, 2)
+    assert torch.equal(pooled, wanted)
+    weight = torch.randn_like(wanted)
+    (pooled * weight).sum().backward()
+    (wanted * weight).sum().backward()
+    assert torch.equal(maps.grad, twin.grad)
+    several = torch.stack([maps.detach(), 2 * maps.detach()])
+    assert torch.equal(torch.vmap(network.forward_features)(several)[0], wanted)

@@ -1,0 +1,86 @@
+import re
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from helpers.run_tree import write_run
+
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
+
+from swad.results.page import build
+from swad.results.runs import RunData, find_runs
+from swad.results.summary import warnings
+
+
+def test_the_page_needs_no_network(runs: list[RunData]) -> None:
+    text = build.build(runs[:2])
+    addresses = re.findall(r"""(?:src|href|action)=["']([^"'#]+)""", text)
+    assert set(addresses) <= {"data:,"}
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+
+
+def test_the_page_is_the_same_twice_and_written_whole(runs: list[RunData], tmp_path: Path) -> None:
+    first = build.write(runs[:1], tmp_path / "deep" / "report.html")
+    assert first.read_text(encoding="utf-8") == build.build(runs[:1])
+    assert [path.name for path in first.parent.iterdir()] == ["report.html"]
+
+
+def test_warnings_are_shown(faulty: list[RunData]) -> None:
+    text = build.build(faulty)
+    assert f"{len(warnings(faulty))} warnings" in text
+    assert all(escape(warning) in text for warning in warnings(faulty))
+    assert "never converged" in text
+    assert "unfinished" in text
+
+
+def test_the_page_says_where_no_run_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one run at least"):
+        build.build([])
+
+
+class Tags(HTMLParser):
+    """Counts elements, to see that no text became one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+
+def test_everything_printed_is_escaped(tmp_path: Path) -> None:
+    evil = "\"><img src=x onerror=alert(1)></script><script>alert(1)</script>'&"
+    write_run(tmp_path / "a", dataset=evil, domains=(evil, "b" + evil, "c"), target=evil, algorithm=evil)
+    write_run(tmp_path / "b", dataset=evil, domains=(evil, "b" + evil, "c"), target="c", algorithm=evil, finished=False)
+    write_run(tmp_path / "c", dataset="plain", domains=("x", "y", "z"), target="x")
+    text = build.build(find_runs(tmp_path), title=evil)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open.count("img") == 0
+    assert tags.open.count("script") == 2
+    assert "alert(1)</script>" not in text
+
+
+def test_paths_of_this_machine_stay_out(runs: list[RunData], tree: Path) -> None:
+    assert str(tree) not in build.build(runs[:3])
+
+
+def test_a_sweep_shows_one_run_for_each_target_and_trial(tmp_path: Path) -> None:
+    for place, lr in enumerate((1e-5, 3e-5, 5e-5)):
+        write_run(tmp_path / str(place), lr=lr)
+    found = find_runs(tmp_path)
+    (shown,) = build.shown_runs(found)
+    text = build.build(found)
+    assert text.count('class="trial"') == 1
+
+    def validation(run: RunData) -> float:
+        found = [r for r in run.records if r.average == "swad" and r.metric == "accuracy"]
+        return sum(record.value for record in found if record.domain != "photo")
+
+    assert shown.path == max(found, key=validation).path

@@ -1,0 +1,259 @@
+import dataclasses
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swad.results import selection
+from swad.results.records import Record
+from swad.results.runs import RunData
+from swad.results.selection import (
+    SELECTORS,
+    Choice,
+    SelectionError,
+    SourceView,
+    select,
+    source_accuracy,
+    source_view,
+    summarize,
+)
+
+SOURCES = ("art", "cartoon")
+TARGET = "photo"
+
+
+def accuracy(step: int, domain: str, split: str, value: float, average: str | None = None) -> Record:
+    return Record("run", step, domain, split, "accuracy", value, average)
+
+
+def run(
+    *records: Record, target: str | list[str] = TARGET, trial: int = 0, lr: float = 1.0, name: str = "run"
+) -> RunData:
+    config = {"dataset": "PACS", "algorithm": "erm", "target": target, "trial": trial, "lr": lr}
+    return RunData(Path(name), config, records, finished=True)
+
+
+def live(
+    source: dict[int, float], target_in: dict[int, float], target_out: dict[int, float] | None = None
+) -> list[Record]:
+    """Records of live weights by step: the same source accuracy for each source."""
+    found = [accuracy(step, domain, "out", value) for step, value in source.items() for domain in SOURCES]
+    found += [accuracy(step, TARGET, "in", value) for step, value in target_in.items()]
+    found += [accuracy(step, TARGET, "out", value) for step, value in (target_out or {}).items()]
+    return found
+
+
+def test_iid_takes_the_best_step_by_source_validation() -> None:
+    (outcome,) = select([run(*live({100: 0.7, 200: 0.9, 300: 0.8}, {100: 0.5, 200: 0.4, 300: 0.6}))], "iid")
+    assert (outcome.value, outcome.step, outcome.target, outcome.trial) == (0.4, 200, TARGET, 0)
+
+
+def test_the_mean_is_over_domains_not_the_luckiest() -> None:
+    records = [
+        accuracy(1, "art", "out", 0.99),
+        accuracy(1, "cartoon", "out", 0.1),
+        accuracy(2, "art", "out", 0.6),
+        accuracy(2, "cartoon", "out", 0.6),
+        accuracy(1, TARGET, "in", 0.0),
+        accuracy(2, TARGET, "in", 1.0),
+    ]
+    assert select([run(*records)])[0].step == 2
+
+
+def test_a_half_recorded_step_is_not_judged() -> None:
+    records = [*live({100: 0.7}, {100: 0.5, 200: 0.1}), accuracy(200, "art", "out", 0.99)]
+    assert select([run(*records)])[0].step == 100
+
+
+def test_the_earlier_of_equals_wins_and_nan_never_does() -> None:
+    steps = {100: float("nan"), 200: 0.8, 300: 0.8}
+    assert select([run(*live(steps, dict.fromkeys(steps, 0.5)))])[0].step == 200
+
+
+def test_hyperparameters_are_chosen_with_the_step() -> None:
+    weak = run(*live({100: 0.5, 200: 0.6}, {100: 0.9, 200: 0.9}), lr=1.0, name="weak")
+    strong = run(*live({100: 0.8, 200: 0.7}, {100: 0.3, 200: 0.2}), lr=2.0, name="strong")
+    (outcome,) = select([weak, strong], "iid")
+    assert (outcome.run.path.name, outcome.step, outcome.value) == ("strong", 100, 0.3)
+    (outcome,) = select([weak, strong], "last")
+    assert (outcome.run.path.name, outcome.step, outcome.value) == ("strong", 200, 0.2)
+
+
+def test_the_two_oracles_differ_in_the_step() -> None:
+    one = run(*live({1: 0.5, 2: 0.5}, {1: 0.90, 2: 0.40}, {1: 0.9, 2: 0.4}), lr=1.0)
+    two = run(*live({1: 0.5, 2: 0.5}, {1: 0.10, 2: 0.55}, {1: 0.1, 2: 0.5}), lr=2.0)
+    (by_last,) = select([one, two], "oracle")
+    assert (by_last.value, by_last.step) == (0.55, 2)
+    (by_step,) = select([one, two], "oracle_best_step")
+    assert (by_step.value, by_step.step) == (0.90, 1)
+
+
+def test_an_average_counts_at_its_last_step_only() -> None:
+    records = [
+        accuracy(step, domain, "out", value, "swad") for step, value in ((1, 0.9), (2, 0.5)) for domain in SOURCES
+    ]
+    records += [accuracy(1, TARGET, "in", 0.1, "swad"), accuracy(2, TARGET, "in", 0.7, "swad")]
+    for method in ("iid", "last"):
+        (outcome,) = select([run(*records)], method, "swad")
+        assert (outcome.value, outcome.step) == (0.7, 2)
+
+
+def test_one_run_needs_no_validation_accuracy_but_two_do() -> None:
+    alone = run(accuracy(9, TARGET, "in", 0.7, "swad"))
+    assert select([alone], "iid", "swad")[0].value == 0.7
+    with pytest.raises(SelectionError, match="2 runs to choose from and no validation accuracy"):
+        select([alone, run(accuracy(9, TARGET, "in", 0.8, "swad"), lr=2.0)], "iid", "swad")
+
+
+def test_the_reported_split_can_be_chosen() -> None:
+    records = [*live({1: 0.5}, {1: 0.6}, {1: 0.7}), accuracy(1, TARGET, "full", 0.62)]
+    assert [select([run(*records)], split=split)[0].value for split in ("in", "out", "full")] == [0.6, 0.7, 0.62]
+    with pytest.raises(SelectionError, match="target photo has no accuracy on split 'test' for the live weights"):
+        select([run(*records)], split="test")
+
+
+def test_settings_found_on_one_trial_serve_all() -> None:
+    def at(trial: int, lr: float, source: float, target: float) -> RunData:
+        return run(*live({1: source}, {1: target}), trial=trial, lr=lr)
+
+    runs = [at(0, 1.0, 0.9, 0.1), at(0, 2.0, 0.8, 0.2), at(1, 1.0, 0.5, 0.3), at(1, 2.0, 0.6, 0.4)]
+    assert [outcome.value for outcome in select(runs)] == [0.1, 0.4]
+    assert [outcome.value for outcome in select(runs, search_trial=0)] == [0.1, 0.3]
+    with pytest.raises(SelectionError, match="no runs of trial 7"):
+        select(runs, search_trial=7)
+
+
+def lodo_runs(lr: float, left_out: float, target: float) -> list[RunData]:
+    runs = [run(*live({1: 0.9, 2: 0.9}, {1: 0.0, 2: target}), lr=lr)]
+    for place, source in enumerate(SOURCES):
+        other = SOURCES[1 - place]
+        runs.append(
+            run(
+                accuracy(1, source, "in", 0.0),
+                accuracy(2, source, "in", left_out),
+                accuracy(2, other, "out", 0.99),
+                accuracy(2, TARGET, "in", 1 - left_out),
+                target=[TARGET, source],
+                lr=lr,
+            )
+        )
+    return runs
+
+
+def test_lodo_judges_a_setting_by_sources_left_out_with_the_target() -> None:
+    runs = [*lodo_runs(1.0, 0.5, 0.31), *lodo_runs(2.0, 0.6, 0.32)]
+    (outcome,) = [outcome for outcome in select(runs, "lodo") if outcome.target == TARGET]
+    assert (outcome.value, outcome.step) == (0.32, 2)
+
+
+def test_lodo_says_what_it_lacks() -> None:
+    with pytest.raises(
+        SelectionError, match=r"lodo needs .* the sources are art, cartoon, and there are pairs with art;"
+    ):
+        select(lodo_runs(1.0, 0.5, 0.3)[:2], "lodo")
+
+
+def test_an_unknown_selection_lists_the_others() -> None:
+    with pytest.raises(SelectionError, match="no selection 'best': choose one of iid, last, lodo"):
+        select([run()], "best")
+
+
+# What matters most: the target cannot be reached.
+
+
+def reachable(thing: object) -> set[object]:
+    """Everything that can be got at from an object through its fields, items and closures."""
+    seen: dict[int, object] = {}
+    todo = [thing]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if isinstance(one, (list, tuple, set, frozenset)):
+            todo += one
+        elif isinstance(one, dict):
+            todo += [*one, *one.values()]
+        elif dataclasses.is_dataclass(one):
+            todo += [getattr(one, field.name) for field in dataclasses.fields(one)]
+        todo += vars(one).values() if hasattr(one, "__dict__") and not isinstance(one, type) else []
+    return {one for one in seen.values() if isinstance(one, (Record, RunData, Path))}
+
+
+@given(
+    st.lists(
+        st.builds(
+            Record,
+            run=st.just("run"),
+            step=st.integers(0, 5),
+            domain=st.sampled_from([*SOURCES, TARGET, None]),
+            split=st.sampled_from(["in", "out", "full"]),
+            metric=st.sampled_from(["accuracy", "loss", "valley_loss"]),
+            value=st.floats(0, 1),
+            average=st.sampled_from([None, "swad"]),
+        )
+    )
+)
+def test_no_record_of_the_target_can_be_reached_from_a_view(records: list[Record]) -> None:
+    view = source_view(run(*records), TARGET)
+    found = reachable(view)
+    assert not any(isinstance(one, (RunData, Path)) for one in found)
+    assert {one for one in found if isinstance(one, Record)} == {
+        record for record in records if record.domain in SOURCES
+    }
+
+
+def test_selectors_are_handed_views_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def spy(*arguments: object) -> Choice:
+        seen.extend(arguments)
+        return Choice(0, 1)
+
+    for method in SELECTORS:
+        monkeypatch.setitem(selection.SELECTORS, method, spy)
+    for method in ("iid", "last", "lodo"):
+        select([run(*live({1: 0.5}, {1: 0.6}, {1: 0.7}))], method)
+    views = [view for argument in seen if isinstance(argument, list) for view in argument]
+    assert len(views) == 3
+    assert all(type(view) is SourceView for view in views)
+    assert all(record.domain != TARGET for record in reachable(seen) if isinstance(record, Record))
+
+
+@given(st.lists(st.floats(0, 1), min_size=8, max_size=8))
+def test_the_choice_does_not_move_with_the_target(target: list[float]) -> None:
+    def chosen(values: list[float]) -> list[tuple[str, int]]:
+        runs = [
+            run(*live({1: 0.5, 2: 0.8}, {1: values[0], 2: values[1]}, {1: values[2], 2: values[3]}), lr=1.0, name="a"),
+            run(*live({1: 0.7, 2: 0.6}, {1: values[4], 2: values[5]}, {1: values[6], 2: values[7]}), lr=2.0, name="b"),
+        ]
+        return [(o.run.path.name, o.step) for method in ("iid", "last") for o in select(runs, method)]
+
+    assert chosen(target) == chosen([0.0] * 8)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_the_summary_is_mean_and_population_error(values: list[float]) -> None:
+    summary = summarize(values)
+    assert summary.mean == pytest.approx(statistics.fmean(values))
+    assert summary.n == len(values)
+    if len(values) == 1:
+        assert summary.error is None
+    else:
+        assert summary.error == pytest.approx(statistics.pstdev(values) / len(values) ** 0.5, abs=1e-9)
+
+
+def test_a_summary_of_nothing_is_refused() -> None:
+    with pytest.raises(SelectionError, match="got none"):
+        summarize([])
+
+
+def test_in_domain_accuracy_prefers_the_test_split() -> None:
+    records = [accuracy(1, domain, "out", 0.8, "swad") for domain in SOURCES]
+    assert source_accuracy(run(*records), "swad") == pytest.approx(0.8)
+    records += [accuracy(1, domain, "test", 0.7, "swad") for domain in SOURCES]
+    records += [accuracy(1, TARGET, "test", 0.0, "swad")]
+    assert source_accuracy(run(*records), "swad") == pytest.approx(0.7)
+    assert source_accuracy(run(*records), "ema") is None

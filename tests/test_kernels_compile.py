@@ -1,0 +1,65 @@
+"""The kernels compile for a GPU also where there is none: the interpreter forgives what the compiler does not."""
+
+import os
+
+import pytest
+
+pytest.importorskip("triton", reason="needs triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the interpreter compiles nothing", allow_module_level=True)
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from swad.averaging import _kernels
+from swad.data import _gpu_augment_kernel
+from swad.models import _fused_norm_kernel
+
+HOPPER = GPUTarget("cuda", 90, 32)
+HALF, FULL, WHOLE = "*bf16", "*fp32", "i32"
+BATCH_NORM = {"weight": FULL, "gamma": FULL, "beta": FULL, "mean": FULL, "var": FULL, "n": WHOLE, "eps": "fp32"}
+CASES = {
+    "fold": (_fused_norm_kernel._fold, {**BATCH_NORM, "folded": HALF, "shift": FULL}, {"BLOCK": 64}),
+    "unfold": (
+        _fused_norm_kernel._unfold,
+        {**BATCH_NORM, "grad": HALF, "sums": FULL, "of_weight": FULL, "of_gamma": FULL, "of_beta": FULL,
+         "parts": WHOLE, "rows": WHOLE},
+        {"BLOCK": 64, "PARTS": 128},
+    ),
+    "cut off": (
+        _fused_norm_kernel._cut_off,
+        {"first": HALF, "second": HALF, "y": HALF, "grad": HALF, "sums": FULL, "rows": WHOLE, "channels": WHOLE,
+         "each": WHOLE, "above": "fp32"},
+        {"TILE": 32, "COLUMNS": 128, "TWO": True, "CUTS": True, "WRITES": True},
+    ),
+    "shift": (
+        _fused_norm_kernel._shift_act,
+        {"y": HALF, "shift": FULL, "shortcut": HALF, "n": WHOLE, "channels": WHOLE, "above": "fp32"},
+        {"BLOCK": 4096, "ADDS": True, "CUTS": True},
+    ),
+    "resampling weights": (
+        _gpu_augment_kernel._weights,
+        {"parameters": FULL, "result": HALF, "held": WHOLE, "pixels": WHOLE, "size": WHOLE},
+        {"AXIS": 0, "PIECES": 32, "COLUMNS": 256},
+    ),
+    "grey": (
+        _gpu_augment_kernel._sum_grey, {"pixels": HALF, "parameters": FULL, "sums": FULL}, {"SIZE": 224, "PIXELS": 1024},
+    ),
+    "jitter": (
+        _gpu_augment_kernel._finish,
+        {"pixels": HALF, "parameters": FULL, "sums": FULL, "mean": FULL, "std": FULL, "result": FULL,
+         "per_image": WHOLE, "per_channel": WHOLE, "per_row": WHOLE, "per_column": WHOLE, "chunks": WHOLE},
+        {"SIZE": 224, "PIXELS": 1024, "CHUNKS": 64},
+    ),
+    "averages": (_kernels._add_and_blend, {"rows": "*i64", "rates": FULL}, {"BLOCK": 4096, "MEANS": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("case", CASES)
+def test_a_kernel_compiles(case):
+    kernel, types, constants = CASES[case]
+    signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+    made = triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=constants), target=HOPPER)
+    assert made.asm["cubin"]
