@@ -1,0 +1,161 @@
+"""Files that are there whole or not at all, and locks that die with their process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Write a file beside `path` and move it into place when the block succeeds: all of it or nothing.
+
+    The content is forced to disk before the move, so a crash leaves the old file or the new one. Missing parent
+    directories are created. Errors of the disk are raised as `OSError`, also where torch and safetensors wrap them.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "results" / "table.txt"
+    >>> with atomic_write(path) as partial:
+    ...     _ = partial.write_text("68.1")
+    >>> path.read_text()
+    '68.1'
+    """
+    path = Path(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
+        if (disk := _disk_error(error, path)) is None:
+            raise
+        raise disk from None
+    finally:
+        if partial.parent.is_dir():
+            partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write text atomically."""
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write JSON atomically; values that JSON does not know are written as text."""
+    write_text(path, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def _disk_error(error: BaseException, path: Path) -> OSError | None:
+    """Return the system's error behind an exception of torch or safetensors, if there is one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return cause
+        if number := re.search(r"os error (\d+)", str(cause)):  # safetensors
+            return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
+        cause = cause.__context__
+    if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):
+        return OSError(errno.EIO, "the file could not be written completely; the disk may be full", str(path))
+    return None
+
+
+class FileLockedError(RuntimeError):
+    """Another process holds the lock; `owner` is its process ID as text."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        super().__init__(f"{path} is locked by process {owner}")
+        self.path, self.owner = path, owner
+
+
+class FileLock:
+    """An advisory lock on a file, released by the kernel when the process dies.
+
+    It uses `flock`. POSIX record locks would report the owner's process ID themselves, but a process drops them
+    whenever it closes *any* descriptor of the file. On systems and network file systems without `flock` it does
+    nothing (with a warning where locking fails): refusing to work there would be worse.
+
+    Args:
+        path: The lock file; it is created and stays.
+        shared: Allow several holders that only read.
+        on_wait: Called before waiting for another process. Without it, a held lock raises `FileLockedError`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, shared: bool = False, on_wait: Callable[[], None] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self._fd: int | None = None
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:
+            if not shared or not self.path.exists():
+                raise
+            fd = os.open(self.path, os.O_RDONLY)  # another user's file may be readable but not writable
+        try:
+            self._acquire(fd, shared, on_wait)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        _held.add(self)
+
+    def _acquire(self, fd: int, shared: bool, on_wait: Callable[[], None] | None) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(fd, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is None:
+                owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise FileLockedError(self.path, owner) from None
+            on_wait()
+            fcntl.flock(fd, mode)
+        except OSError as error:
+            warnings.warn(
+                f"cannot lock {self.path} ({error.strerror}): make sure only one process writes", stacklevel=4
+            )
+        if not shared:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Release the lock; a second call does nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+# A forked child, such as a data loader's worker, inherits the descriptor and with it the lock. It would hold the lock
+# after its parent was killed, and the run could not be resumed until the orphan noticed. So children release it.
+_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    for lock in _held:
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)

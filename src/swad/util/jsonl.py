@@ -1,0 +1,108 @@
+"""Lines of JSON in a file that only grows at its end: each line is there whole or not at all.
+
+A reader takes the complete lines and ignores a torn last one, so a file can be read while another process writes it.
+
+>>> import tempfile
+>>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
+>>> with JsonlWriter(path) as writer:
+...     writer.append('{"a": 1}')
+...     offset = writer.offset()
+...     writer.append('{"a": 2}', '{"a": 3}')
+...     writer.truncate(offset)
+>>> list(read_lines(path))
+[(1, b'{"a": 1}')]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+
+class JsonlWriter:
+    """Appends lines to a file; the caller makes sure that there is one writer at a time.
+
+    Each `append` is one `write` to a file opened for appending. If it fails half way (a full disk), the part that was
+    written is removed before the error is raised. If the process dies half way, the torn line has no newline; readers
+    ignore it, and the next writer removes it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._remove_torn_line()
+
+    def append(self, *lines: str) -> None:
+        """Write the lines together: all of them or, with an error, none."""
+        data = "".join(f"{line}\n" for line in lines).encode()
+        fd = self._open_fd()
+        before, done = os.fstat(fd).st_size, 0
+        try:
+            while done < len(data):  # a nearly full disk accepts part of a write and refuses the rest
+                done += os.write(fd, data[done:])
+        except OSError as error:
+            try:
+                os.ftruncate(fd, before)
+            except OSError:
+                # The torn part stays, and another line would be glued to it: leave it for the next writer to remove.
+                self.close()
+            error.filename = str(self.path)
+            raise
+
+    def offset(self) -> int:
+        """Force everything to disk and return the size in bytes, for a checkpoint to store."""
+        fd = self._open_fd()
+        os.fsync(fd)
+        return os.fstat(fd).st_size
+
+    def truncate(self, offset: int) -> None:
+        """Remove every line written after `offset` was taken."""
+        fd = self._open_fd()
+        size = os.fstat(fd).st_size
+        if offset < 0 or offset > size:
+            raise ValueError(f"{self.path} has {size} bytes, cannot cut it back to {offset}")
+        if offset and os.pread(fd, 1, offset - 1) != b"\n":
+            raise ValueError(f"{self.path} has no line ending at byte {offset}")
+        os.ftruncate(fd, offset)
+        os.fsync(fd)
+
+    def close(self) -> None:
+        """Force everything to disk and close the file; a second call does nothing."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_fd(self) -> int:
+        if self._fd is None:
+            raise ValueError(f"{self.path} was closed: open a new writer")
+        return self._fd
+
+    def _remove_torn_line(self) -> None:
+        fd = self._open_fd()
+        size = end = os.fstat(fd).st_size
+        while end > 0:
+            start = max(0, end - 65536)
+            newline = os.pread(fd, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            os.ftruncate(fd, end)
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and content of every complete line; a torn last line is skipped."""
+    *lines, _torn = Path(path).read_bytes().split(b"\n")
+    yield from enumerate(lines, start=1)
