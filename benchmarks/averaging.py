@@ -28,7 +28,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
-from swad import EMA, SMA, SWAD, SegmentFeed
+from swad import EMA, SMA, SWAD, AverageGroup
 
 BARE = "torch._foreach_lerp_ alone"
 
@@ -69,7 +69,7 @@ def averaged_model(model: nn.Module, **options: object) -> Callable[[], None]:
     return lambda: average.update_parameters(model)
 
 
-def ours(make: Callable[[nn.Module], SWAD | EMA | SegmentFeed]) -> Callable[[nn.Module], Callable[[], None]]:
+def ours(make: Callable[[nn.Module], SWAD | EMA | AverageGroup]) -> Callable[[nn.Module], Callable[[], None]]:
     def prepare(model: nn.Module) -> Callable[[], None]:
         average = make(model)
 
@@ -82,16 +82,16 @@ def ours(make: Callable[[nn.Module], SWAD | EMA | SegmentFeed]) -> Callable[[nn.
     return prepare
 
 
-def five(model: nn.Module) -> SegmentFeed:
+def five(model: nn.Module) -> AverageGroup:
     swads = {name: SWAD(model, semantics=name) for name in ("paper", "text", "reference")}
-    return SegmentFeed(model, {**swads, "tight": SWAD(model, tolerance_ratio=0.2), "sma": SMA(model, start=0)})
+    return AverageGroup(model, {**swads, "tight": SWAD(model, tolerance_ratio=0.2), "sma": SMA(model, start=0)})
 
 
 CONTENDERS: dict[str, Callable[[nn.Module], Callable[[], None]]] = {
     BARE: bare_lerp,
     "torch._foreach_add_ alone": bare_add,
     "swad.SWAD": ours(SWAD),
-    "swad.SegmentFeed, five averages": ours(five),
+    "swad.AverageGroup, five averages": ours(five),
     "swad.EMA": ours(EMA),
     "AveragedModel(multi_avg_fn=...)": lambda m: averaged_model(m, multi_avg_fn=get_swa_multi_avg_fn()),
     "AveragedModel()": averaged_model,
@@ -153,7 +153,7 @@ def _resident(key: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-def count_synchronisations() -> dict[str, float]:
+def count_synchronizations() -> dict[str, float]:
     """How often an update of each contender makes the host wait for the device, as torch itself reports it."""
     model = resnet50("cuda")
     counts = {}
@@ -274,11 +274,11 @@ def main() -> None:
         }
         print(f"\n{device}: ResNet-50, {torch.get_num_threads()} CPU threads, torch {torch.__version__}")
         if device == "cuda":
-            for name, count in count_synchronisations().items():
-                rows[name]["synchronisations"] = count
+            for name, count in count_synchronizations().items():
+                rows[name]["synchronizations"] = count
         print(f"{'':34}{'ms':>8}{'x lerp':>8}{'peak MiB':>10}" + f"{'syncs':>8}" * (device == "cuda"))
         for name, row in rows.items():
-            syncs = f"{row['synchronisations']:8.0f}" if device == "cuda" else ""
+            syncs = f"{row['synchronizations']:8.0f}" if device == "cuda" else ""
             print(f"{name:34}{row['ms']:8.2f}{row['x_lerp']:8.2f}{row['peak_mib']:10.0f}{syncs}")
         report[device] = rows
         if device == "cuda":

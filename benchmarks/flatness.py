@@ -67,7 +67,7 @@ class Setting:
     def __post_init__(self) -> None:
         self.resident = {name: (x.to(self.device), y.to(self.device)) for name, (x, y) in self.images.items()}
         with Weights(self.model) as weights:
-            drawn = Directions(weights, 0, antithetic=True, normalise="sphere")
+            drawn = Directions(weights, 0, antithetic=True, normalize="sphere")
             self.directions = [[tensor.clone() for tensor in drawn[k]] for k in range(FEW)]
 
 

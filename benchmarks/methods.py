@@ -4,7 +4,7 @@
     python benchmarks/methods.py --device cuda --network resnet50 --json benchmarks/results/methods-h200.json
     python benchmarks/methods.py --methods coral,coral+sam           # some, beside ERM
 
-A step is loss, backward and optimiser on 3 domains of 32 images that are already there: on a CPU the small network with
+A step is loss, backward and optimizer on 3 domains of 32 images that are already there: on a CPU the small network with
 28 pixels in fp32 on one thread, as a run on small images takes it; on a GPU any network of timm with random weights and
 224 pixels in bf16, call by call (eager) and as a CUDA graph. A method whose steps differ (DANN's turns) counts by the
 mean of four in a row. Medians are reported; on a CPU rounds are interleaved, so that the ratios hold on a machine that
@@ -31,7 +31,7 @@ from pathlib import Path
 import torch
 
 from swad import algorithms
-from swad.algorithms.base import Algorithm, Stepping
+from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import fill
 from swad.data.loaders import Batch
 from swad.models import networks
@@ -47,7 +47,7 @@ Step = Callable[[int], object]
 
 def build(
     name: str, device: str, network: str, per_domain: int = PER_DOMAIN
-) -> tuple[Algorithm, torch.Tensor, torch.Tensor, Stepping]:
+) -> tuple[Algorithm, torch.Tensor, torch.Tensor, StepContext]:
     """A method in training, a batch for it, and how it steps."""
     torch.manual_seed(0)
     kind = algorithms.get(name)
@@ -62,11 +62,11 @@ def build(
         images = images.view(kind.views, -1, 3, size, size)
     labels = torch.randint(CLASSES, (DOMAINS * per_domain,), device=device)
     on_gpu = device == "cuda"
-    how = Stepping(lambda: torch.autocast("cuda", torch.bfloat16)) if on_gpu else Stepping(nullcontext)
+    how = StepContext(lambda: torch.autocast("cuda", torch.bfloat16)) if on_gpu else StepContext(nullcontext)
     return algorithm, images, labels, how
 
 
-def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, how: Stepping, engine: str) -> Step:
+def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, how: StepContext, engine: str) -> Step:
     """A step by its number, noise and phases included, as `engine` makes it."""
     generator = torch.Generator(labels.device)
     refused: list[str] = []

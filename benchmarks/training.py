@@ -8,7 +8,7 @@
 
 Every row builds what `swad train` builds and makes its steps. *step* is the wall time of real steps, data and averages
 included. The parts are measured alone, in the row's own way (captured where the row captures): *data* makes a batch,
-*network* is loss and backward, *optimiser* its step, *averages* the update of SWAD in all three semantics, SWA and EMA.
+*network* is loss and backward, *optimizer* its step, *averages* the update of SWAD in all three semantics, SWA and EMA.
 *evaluation* is one pass over the sources' validation images. *first step* counts from the network's making to the end
 of the third step, compilation included. Floors (of an H200): 2.4 TFLOP at 790 TFLOP/s and activations moved once each
 way are about 6 ms for the network; the averages (a sum and an EMA) move 470 MB, 0.11 ms at 4.3 TB/s.
@@ -40,11 +40,11 @@ import torch
 
 from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
-from swad.data.domains import ArrayDomain, Dataset, Pixels
-from swad.data.splits import Part, hold_out
+from swad.data.domains import ArrayDomain, Dataset, ImageSpec
+from swad.data.splits import DomainSplit, hold_out
 from swad.training.config import RunConfig
-from swad.training.distributed import Team
-from swad.training.evaluator import Measurer
+from swad.training.distributed import Dist
+from swad.training.evaluator import Evaluator
 from swad.training.state import Training
 from swad.training.step import EAGER
 
@@ -77,7 +77,7 @@ def synthetic(domains: int, n: int, size: int) -> Dataset:
         ArrayDomain(f"domain {i}", draw.integers(0, 7, n), draw.integers(0, 256, (n, size, size, 3), dtype=np.uint8))
         for i in range(domains)
     )
-    return Dataset("PACS", made, tuple("abcdefg"), Pixels(min(size, 224)))
+    return Dataset("PACS", made, tuple("abcdefg"), ImageSpec(min(size, 224)))
 
 
 def measure(
@@ -103,7 +103,7 @@ def measure(
         torch.backends.cudnn.benchmark = False
     torch._dynamo.reset()
     sources = hold_out(dataset, 0).sources
-    team = Team(torch.device(device))
+    team = Dist(torch.device(device))
     used = cache if row.images == "fast" else None
     begin = time.perf_counter()
     training = Training(config, sources, team, Path("unused"), used, lambda text: None)
@@ -122,7 +122,7 @@ def measure(
         step()
     found["step_ms"] = timed(step, steps, device)
     found["images_per_s"] = batch_size * len(sources.names) / found["step_ms"] * 1e3
-    measurer = Measurer(config, sources, team, training, used)
+    measurer = Evaluator(config, sources, team, training, used)
     for _ in range(3):
         measurer.sources(training.predictor)
     found["evaluation_ms"] = timed(lambda: measurer.sources(training.predictor), 3, device)
@@ -148,7 +148,7 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
             loss = algorithm.loss(batch, noise)
         loss.backward()
 
-    def optimise() -> None:
+    def optimize() -> None:
         for optimizer in algorithm.optimizers.values():
             optimizer.step()
 
@@ -163,7 +163,7 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
     return {
         "data_ms": data,
         "network_ms": timed(run(gradients, captured), steps, device),
-        "optimiser_ms": timed(run(optimise, captured), steps, device),
+        "optimizer_ms": timed(run(optimize, captured), steps, device),
         "averages_ms": timed(run(lambda: feed.update_parameters(training.predictor), captured), steps, device),
     }
 
@@ -254,7 +254,7 @@ def curves(network: str, device: str, steps: int, engine: str) -> dict[str, list
             key = tuple(at.values())
             if key not in known:  # the usual sizes lie on every curve
                 dataset = synthetic(at["domains"] + 1, 160, at["size"] + 3)
-                object.__setattr__(dataset, "pixels", Pixels(at["size"]))
+                object.__setattr__(dataset, "pixels", ImageSpec(at["size"]))
                 some = AVERAGES[: at["averages"]]
                 with tempfile.TemporaryDirectory() as folder:
                     cache = open_cache(dataset, folder)
@@ -275,7 +275,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
     config = configs(Path("unused"), 1, None, "cpu")[0].resolved()
     torch.set_num_threads(config.threads or torch.get_num_threads())
     sources = hold_out(benchmarks.load("digits", None), config.targets).sources
-    training = Training(config, sources, Team(torch.device("cpu")), Path("unused"), None, lambda text: None)
+    training = Training(config, sources, Dist(torch.device("cpu")), Path("unused"), None, lambda text: None)
     stream = training.batches.inputs(1, 10**9)
     model = copy.deepcopy(training.predictor)
     mean = torch.optim.swa_utils.AveragedModel(model)
@@ -283,7 +283,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
     per_domain = training.algorithm.hyperparameters.batch_size
     loaders = []
     for part in sources.train:
-        plain = PlainImages(part, sources.pixels)
+        plain = PlainImages(part, sources.image_spec)
         sampler = RandomSampler(plain, replacement=True, num_samples=10**7)
         loaders.append(DataLoader(plain, per_domain, sampler=sampler, num_workers=1, persistent_workers=True))
     streams: list[Iterator[list[torch.Tensor]]] = []
@@ -303,12 +303,12 @@ def demo_loops() -> dict[str, Callable[[], object]]:
 class PlainImages(torch.utils.data.Dataset):
     """A part of a domain as torchvision's users read it."""
 
-    def __init__(self, part: Part, pixels: Pixels) -> None:
+    def __init__(self, part: DomainSplit, image_spec: ImageSpec) -> None:
         from torchvision.transforms import v2
 
         self.part = part
         self.transform = v2.Compose(
-            [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(pixels.mean, pixels.std)]
+            [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(image_spec.mean, image_spec.std)]
         )
 
     def __len__(self) -> int:
@@ -366,7 +366,7 @@ def _one_of_many(name: str, steps: int, ready: Barrier, queue: SimpleQueue[float
 
 
 def show(rows: dict[str, dict[str, float]]) -> None:
-    columns = ("step_ms", "images_per_s", "data_ms", "network_ms", "optimiser_ms", "averages_ms", "evaluation_ms",
+    columns = ("step_ms", "images_per_s", "data_ms", "network_ms", "optimizer_ms", "averages_ms", "evaluation_ms",
                "peak_gib", "first_step_s")  # fmt: skip
     print(f"{'':40}" + "".join(f"{name:>14}" for name in columns))
     for name, row in rows.items():

@@ -27,7 +27,7 @@ for step in range(1, 1001):
     optimizer.zero_grad()
     cross_entropy(model(images[batch]), labels[batch]).backward()
     optimizer.step()
-    averager.update_parameters(model)  # 2: after every optimiser step
+    averager.update_parameters(model)  # 2: after every optimizer step
     if step % 10 == 0:
         with torch.no_grad():
             val_loss = cross_entropy(model(images[val]), labels[val])

@@ -43,8 +43,8 @@ CASES = {
         {"parameters": FULL, "result": HALF, "held": WHOLE, "pixels": WHOLE, "size": WHOLE},
         {"AXIS": 0, "PIECES": 32, "COLUMNS": 256},
     ),
-    "grey": (
-        _gpu_augment_kernel._sum_grey, {"pixels": HALF, "parameters": FULL, "sums": FULL}, {"SIZE": 224, "PIXELS": 1024},
+    "gray": (
+        _gpu_augment_kernel._sum_gray, {"pixels": HALF, "parameters": FULL, "sums": FULL}, {"SIZE": 224, "PIXELS": 1024},
     ),
     "jitter": (
         _gpu_augment_kernel._finish,

@@ -2,7 +2,7 @@
 
     averager = swad.SWAD(model)
     ...
-    averager.update_parameters(model)          # after every optimiser step
+    averager.update_parameters(model)          # after every optimizer step
     status = averager.observe(val_loss)        # after every evaluation
     ...
     averager.copy_to(model)
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from swad.averaging.base import Average
     from swad.averaging.batchnorm import update_bn
     from swad.averaging.ema import EMA
-    from swad.averaging.group import SegmentFeed
+    from swad.averaging.group import AverageGroup
     from swad.averaging.lr_schedules import cyclic_lr
     from swad.averaging.segment_log import SegmentLog, fit_on_val, iid_max
     from swad.averaging.semantics import Phase
@@ -39,7 +39,7 @@ _HOMES = {
     "SMA": "averaging.swa",
     "SWA": "averaging.swa",
     "SWAD": "averaging.swad",
-    "SegmentFeed": "averaging.group",
+    "AverageGroup": "averaging.group",
     "SegmentLog": "averaging.segment_log",
     "Span": "averaging.valley",
     "Status": "averaging.valley",
@@ -56,7 +56,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "SWA",
     "SMA",
     "EMA",
-    "SegmentFeed",
+    "AverageGroup",
     "SegmentLog",
     "fit_on_val",
     "iid_max",

@@ -10,7 +10,7 @@ from torch.nn import functional
 from helpers.making import batch_for, make, noise_for
 from helpers.together import require_same_step
 from swad import algorithms
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.data.loaders import Batch
 from swad.models import networks
 from swad.models.networks import NetworkError
@@ -81,7 +81,7 @@ def test_pretrained_weights_stay_and_the_new_channel_is_a_copy(name):
 def test_context_is_trained_and_part_of_the_predictor():
     algorithm = make("arm")
     before = copy.deepcopy(algorithm.predictor.state_dict())
-    algorithm.update(batch_for(algorithm), {}, Stepping())
+    algorithm.update(batch_for(algorithm), {}, StepContext())
     after = algorithm.predictor.state_dict()
     assert all(not tensor.equal(before[key]) for key, tensor in after.items() if key.startswith("context."))
     assert any(key.startswith("context.") for key in after)
@@ -112,7 +112,7 @@ def test_networks_without_one_convolution_for_the_images_are_refused(network):
 def test_defaults_are_domainbeds():
     assert algorithms.get("arm").Hyperparameters().batch_size == 8
     config = RunConfig("digits", "paper", "unused", algorithm="arm").resolved()
-    assert config.hyperparameters["batch_size"] == 32  # that of the data set, where images are small
+    assert config.hyperparameters["batch_size"] == 32  # that of the dataset, where images are small
     shapes = [tuple(one.weight.shape) for one in make("arm").predictor.context if isinstance(one, nn.Conv2d)]
     assert shapes == [(64, 3, 5, 5), (64, 64, 5, 5), (1, 64, 5, 5)]
 
@@ -141,9 +141,9 @@ class Tiny(nn.Module):
 def test_it_tells_what_only_the_domain_decides():
     """The label is whether an image is brighter than its domain's mean; the domains it is tested on are new."""
 
-    def draw(seed, centres):
+    def draw(seed, centers):
         generator = torch.Generator().manual_seed(seed)
-        light = torch.tensor(centres)[:, None] + torch.randn((len(centres), 16), generator=generator)
+        light = torch.tensor(centers)[:, None] + torch.randn((len(centers), 16), generator=generator)
         labels = (light > light.mean(1, keepdim=True)).long()
         return light.flatten()[:, None, None, None].expand(-1, 1, 4, 4), labels.flatten()
 
@@ -151,7 +151,7 @@ def test_it_tells_what_only_the_domain_decides():
         own = {"context_width": 8} if name == "arm" else {}
         algorithm = make(name, Tiny(), lr=0.01, batch_size=16, **own)
         for step in range(1, 201):
-            algorithm.update(Batch(step, *draw(step, (-3.0, 0.0, 3.0))), {}, Stepping())
+            algorithm.update(Batch(step, *draw(step, (-3.0, 0.0, 3.0))), {}, StepContext())
         images, labels = draw(999, [-2.0, -1.5, 1.5, 2.0] * 4)
         return (algorithm.predictor.eval()(images).argmax(1) == labels).double().mean().item()
 

@@ -21,7 +21,7 @@ from helpers.contract_worker import STEPS, steps_of_one
 from helpers.making import CLASSES, SHAPE, batch_for, make, noise_for, update
 from helpers.runs import require_same, short
 from swad import algorithms
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw, fill
 from swad.data import benchmarks
 from swad.models import networks
@@ -170,7 +170,7 @@ def test_seeded_steps_repeat(name):
 
 @every
 def test_a_fresh_one_goes_on_from_a_state(name):
-    """Across a change of phase, to the last bit: weights, buffers, optimisers."""
+    """Across a change of phase, to the last bit: weights, buffers, optimizers."""
     algorithm = make(name, dropout=0.5, **early(name))
     for step in (1, 2, 3):
         update(algorithm, batch_for(algorithm, step))
@@ -243,7 +243,7 @@ def test_gradients_are_averaged_and_clipped(name, clip):
 
         optimizer.step = noted
     for step in range(1, 4):
-        update(algorithm, batch_for(algorithm, step), Stepping(average_gradients=average, clip=clip))
+        update(algorithm, batch_for(algorithm, step), StepContext(average_gradients=average, clip=clip))
     assert averaged == {id(p) for p in algorithm.parameters()}
     assert (max(norms) < 1.001e-3) is (clip is not None)
 
@@ -291,7 +291,7 @@ def test_mixed_precision_is_near_the_full(name):
         assert mixed.item() == pytest.approx(full.item(), rel=0.03, abs=0.03)
         assert not mixed.equal(full)
         algorithm.after = {}
-        assert update(algorithm, batch, Stepping(autocast=in_bf16)).isfinite()
+        assert update(algorithm, batch, StepContext(autocast=in_bf16)).isfinite()
     assert all(p.isfinite().all() and p.dtype is torch.float32 for p in algorithm.parameters())
 
 
@@ -350,8 +350,8 @@ def test_a_run_with_averages_that_is_broken_off_and_resumed(name, tmp_path):
     if "anneal" in own:
         own["anneal"] = 5  # after the checkpoint, before it breaks off
     whole = train(short(tmp_path / "whole", **settings))
-    assert set(whole.scores) == {"erm_best", "erm_last", "swad", "swa", "ema"}
-    assert whole.scores["ema"] != whole.scores["erm_last"]
+    assert set(whole.scores) == {"best", "last", "swad", "swa", "ema"}
+    assert whole.scores["ema"] != whole.scores["last"]
     with pytest.raises(ZeroDivisionError):
         train(short(tmp_path / "broken", **settings), progress=Crash(at=7))
     watch = Crash(at=None)
@@ -435,7 +435,7 @@ def test_a_step_never_waits_for_the_device(name):
         try:
             noise = algorithm.noise(torch.Generator("cuda").manual_seed(step), step)
             assert all(value.is_cuda for value in noise.values())
-            algorithm.update(batch, noise, Stepping())
+            algorithm.update(batch, noise, StepContext())
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -460,7 +460,7 @@ def test_a_graph_holds_a_step(name):
         stream.wait_stream(torch.cuda.current_stream())
         if len(held) < 2:  # warm-up
             with torch.cuda.stream(stream):
-                held.append(algorithm.update(batch, noise, Stepping()))
+                held.append(algorithm.update(batch, noise, StepContext()))
                 loss = held[-1]
             torch.cuda.current_stream().wait_stream(stream)
         else:
@@ -469,7 +469,7 @@ def test_a_graph_holds_a_step(name):
                 graph = torch.cuda.CUDAGraph()
                 static = batch._replace(images=places[0], labels=places[1])
                 with torch.cuda.graph(graph, stream=stream):
-                    captured = algorithm.update(static, places[2], Stepping())
+                    captured = algorithm.update(static, places[2], StepContext())
                 held.append((graph, places, captured))
             graph, (images, labels, numbers), loss = held[2]
             images.copy_(batch.images)
@@ -487,7 +487,7 @@ def update_on_gpu(algorithm, batch, noise):
     phase = algorithm.phase(batch.step)
     if batch.step > 1 and phase != algorithm.phase(batch.step - 1):
         algorithm.enter(phase)
-    return algorithm.update(batch, noise, Stepping())
+    return algorithm.update(batch, noise, StepContext())
 
 
 def test_hyperparameters_above_what_is_allowed_are_named():

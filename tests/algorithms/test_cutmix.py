@@ -12,9 +12,9 @@ from swad.algorithms.cutmix import box
 from swad.data.loaders import Batch
 
 
-def corners(side, centre, size):
+def corners(side, center, size):
     """First and last place of the box along one side, as the paper's code has it."""
-    cut, middle = int(size * side), int(size * centre)
+    cut, middle = int(size * side), int(size * center)
     return max(0, middle - cut // 2), min(size, middle + cut // 2)
 
 

@@ -10,7 +10,7 @@ from helpers.making import batch_for, make, noise_for, train_points
 from helpers.together import require_same_step
 from swad import algorithms
 from swad.algorithms._adversarial import Discriminator
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw, fill
 
 SETTINGS = [
@@ -70,7 +70,7 @@ def test_each_turn_moves_its_side_alone(name):
     algorithm = make(name)
     for step in (1, 2):
         before = copy.deepcopy(algorithm.state_dict())
-        algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), Stepping())
+        algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), StepContext())
         moved = {
             key.partition(".")[0] for key, tensor in algorithm.state_dict().items() if not tensor.equal(before[key])
         }
@@ -105,7 +105,7 @@ def test_an_l2_penalty_is_that_of_one_side(name):
         assert found == [of_generator, of_discriminator]
     problems = fill(algorithms.get(name).Hyperparameters, {"weight_decay": 0.1}).problems()
     assert problems == ["weight_decay must be 0, got 0.1: set wd_g and wd_d, one for each side"]
-    # A penalty for everyone never reaches an optimiser, so that wd_g = 0 is 0.
+    # A penalty for everyone never reaches an optimizer, so that wd_g = 0 is 0.
     chosen = fill(algorithms.get(name).Hyperparameters, {"weight_decay": 0.1, "batch_size": 4})
     unchecked = algorithms.get(name)(make("erm").predictor, chosen, 3)
     assert [one.param_groups[0]["weight_decay"] for one in unchecked.optimizers.values()] == [0, 0]
@@ -127,7 +127,7 @@ def test_the_discriminator_stays_in_full_precision_under_bf16():
     algorithm = make("cdann", grad_penalty=1.0)
     seen = []
     algorithm.discriminator.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
-    how = Stepping(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    how = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     for step in (1, 2):
         assert algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), how).isfinite()
     assert set(seen) == {torch.float32}

@@ -129,7 +129,7 @@ def test_the_example_is_a_method(sd, tmp_path):
     assert small[1] > small[0]
     own = {"batch_size": 4, "lr": 1e-3, "rho": 0.1}
     result = train(short(tmp_path / "run", algorithm="sd+sam", steps=4, hyperparameters=own, averages=("ema",)))
-    assert set(result.scores) == {"erm_best", "erm_last", "ema"}
+    assert set(result.scores) == {"best", "last", "ema"}
 
 
 def test_methods_of_ones_own_lie_in_a_folder_of_ones_own(tmp_path):

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from swad import algorithms
 from swad.algorithms import AlgorithmError
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw, fill
 from swad.data.loaders import Batch
 from swad.models import networks
@@ -37,7 +37,7 @@ def test_erm_is_the_mean_cross_entropy_and_adam():
     optimizer = torch.optim.Adam(twin.predictor.parameters(), lr=1e-2)
     for step in (1, 2, 3):
         here = batch(step)
-        loss = algorithm.update(here, {}, Stepping())
+        loss = algorithm.update(here, {}, StepContext())
         optimizer.zero_grad()
         want = functional.cross_entropy(twin.predictor(here.images), here.labels)
         want.backward()
@@ -61,7 +61,7 @@ def test_gradients_are_clipped_and_averaged():
     def average(parameters):
         seen.append(sum(p.grad is not None for p in parameters))
 
-    algorithm.update(batch(), {}, Stepping(average_gradients=average, clip=1e-3))
+    algorithm.update(batch(), {}, StepContext(average_gradients=average, clip=1e-3))
     norm = torch.cat([p.grad.flatten() for p in algorithm.parameters()]).norm()
     assert norm <= 1.001e-3
     assert seen == [sum(1 for _ in algorithm.parameters())]

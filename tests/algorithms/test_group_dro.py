@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.making import batch_for, make, noise_for, risks, risks_by_hand, train_points, update
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 
 
 def test_weights_follow_the_exponentiated_gradient():
@@ -56,7 +56,7 @@ def test_a_fresh_one_takes_the_state_of_another():
 def test_a_loss_beyond_all_bounds_leaves_the_weights_finite():
     algorithm = make("group_dro", eta=0.1)
     batch = batch_for(algorithm)
-    algorithm.update(batch._replace(images=1e6 * batch.images), {}, Stepping())
+    algorithm.update(batch._replace(images=1e6 * batch.images), {}, StepContext())
     assert algorithm.q.isfinite().all()
     assert algorithm.q.sum().item() == pytest.approx(1)
 

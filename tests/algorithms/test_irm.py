@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from torch.nn import functional
 
 from helpers.making import batch_for, make, noise_for, risks, spurious, train_points, update
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.algorithms.irm import slope
 from swad.data.loaders import Batch
 
@@ -71,7 +71,7 @@ def test_adam_begins_anew_in_the_tensors_it_had():
     assert all(one is other and not one.any() for one, other in zip(held, again, strict=True))
     for step in (3, 4):
         for one in (algorithm, fresh):
-            one.update(batch_for(one, step), noise_for(one, step), Stepping())
+            one.update(batch_for(one, step), noise_for(one, step), StepContext())
     for mine, theirs in zip(algorithm.predictor.parameters(), fresh.predictor.parameters(), strict=True):
         assert mine.equal(theirs)
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from helpers.making import batch_for, make, noise_for
 from helpers.together import require_same_step
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.algorithms.mixstyle import EPS
 from swad.data.loaders import Batch
 from swad.models import networks, small_cnn
@@ -128,9 +128,9 @@ def test_statistics_carry_no_gradient():
                 maps.mean((2, 3), keepdim=True),
                 (maps.var((2, 3), correction=0, keepdim=True) + EPS).sqrt(),
             )
-            centre = share * mean + (1 - share) * mean[noise["partner"][k]]
+            center = share * mean + (1 - share) * mean[noise["partner"][k]]
             spread = share * deviation + (1 - share) * deviation[noise["partner"][k]]
-        return (maps - mean) / deviation * spread + centre
+        return (maps - mean) / deviation * spread + center
 
     for stage in networks.stages(twin):
         stage._forward_hooks.clear()
@@ -180,7 +180,7 @@ def test_only_training_is_mixed():
         assert algorithm.loss(batch, noise).equal(plain.loss(batch, {}))
         algorithm.train()
         assert not algorithm.loss(batch, noise).equal(plain.loss(batch, {}))
-        algorithm.update(batch, noise, Stepping())
+        algorithm.update(batch, noise, StepContext())
         plain.predictor.load_state_dict(algorithm.predictor.state_dict())
 
 
@@ -249,7 +249,7 @@ def test_the_class_is_told_without_the_style():
         torch.manual_seed(0)
         algorithm = make(name, small_cnn.SmallNet(2, 1), domains=2, batch_size=16, lr=1e-3, **options)
         for step in range(1, 61):
-            algorithm.update(draw(step, True), noise_for(algorithm, step), Stepping())
+            algorithm.update(draw(step, True), noise_for(algorithm, step), StepContext())
         fresh = draw(999, False)
         return (algorithm.predictor.eval()(fresh.images).argmax(1) == fresh.labels).double().mean().item()
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from helpers.making import Points, batch_for, make, noise_for
 from helpers.together import require_same_step
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 
 
 def by_copies(algorithm, batch, noise, lr, decay, beta):
@@ -51,7 +51,7 @@ def test_gradient_by_copies_and_fresh_adams(domains, decay, dropout):
     before = [p.detach().clone() for p in algorithm.predictor.parameters()]
     seen = []
     algorithm.step = lambda how, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
-    loss = algorithm.update(batch, noise, Stepping())
+    loss = algorithm.update(batch, noise, StepContext())
     assert float(loss) == pytest.approx(value, rel=1e-5)
     for weight, gradient in zip(algorithm.predictor.parameters(), want, strict=True):
         # Where a gradient is about 0 its sign, and so the inner step, is rounding's: compare by the norm.
@@ -103,8 +103,8 @@ def test_partners_change():
 def test_weight_zero_is_erm():
     algorithm, plain = make("mldg", beta=0.0, lr=1e-3), make("erm", lr=1e-3)
     batch = batch_for(algorithm)
-    algorithm.update(batch, noise_for(algorithm), Stepping())
-    plain.update(batch, {}, Stepping())
+    algorithm.update(batch, noise_for(algorithm), StepContext())
+    plain.update(batch, {}, StepContext())
     for mine, theirs in zip(algorithm.predictor.parameters(), plain.predictor.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-7)
 
@@ -128,7 +128,7 @@ def test_it_ends_where_two_parabolas_say():
     algorithm._backward = backward
     weight.data.fill_(0.5)
     for step in range(1, 400):
-        algorithm.update(batch_for(algorithm, 1, (1, 1, 1)), noise_for(algorithm, step), Stepping())
+        algorithm.update(batch_for(algorithm, 1, (1, 1, 1)), noise_for(algorithm, step), StepContext())
     plain = (c * a + d * b) / (c + d)
     assert weight[0, 0].item() == pytest.approx(plain + beta / (1 + beta) * lr * (d - c) / (c + d), abs=1e-4)
 

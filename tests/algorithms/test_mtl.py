@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from helpers.making import batch_for, make, noise_for, train_points
 from helpers.together import require_same_step
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.models import networks
 
 
@@ -43,7 +43,7 @@ def test_loss_gradient_and_memory_by_hand(dropout):
         algorithm.predictor.parameters(), torch.autograd.grad(want, list(twin.predictor.parameters())), strict=True
     ):
         torch.testing.assert_close(weight.grad.double(), gradient, rtol=1e-3, atol=1e-6)
-    algorithm.update(batch, noise, Stepping())
+    algorithm.update(batch, noise, StepContext())
     torch.testing.assert_close(algorithm.embeddings.double(), torch.stack(remembered), rtol=1e-4, atol=1e-6)
 
 
@@ -53,7 +53,7 @@ def test_the_first_embedding_is_the_batchs_share():
     batch = batch_for(algorithm)
     with torch.no_grad():
         means = features_of(algorithm.predictor, batch.images).view(3, 4, -1).mean(1)
-    algorithm.update(batch, {}, Stepping())
+    algorithm.update(batch, {}, StepContext())
     torch.testing.assert_close(algorithm.embeddings, 0.99 * means)
     assert "embeddings" in algorithm.state_dict()
     assert not any("embedding" in name for name in algorithm.predictor.state_dict())
@@ -92,8 +92,8 @@ def test_it_tells_what_only_the_domain_decides():
     """The label is whether a number lies above its domain's mean: without the domain it is nearly a coin."""
 
     def draw(generator):
-        centre = torch.tensor([[-4.0], [0.0], [4.0]])
-        points = centre + torch.randn((3, 64), generator=generator)
+        center = torch.tensor([[-4.0], [0.0], [4.0]])
+        points = center + torch.randn((3, 64), generator=generator)
         return points.unsqueeze(-1), (points > points.mean(1, keepdim=True)).long()
 
     def right(name):
@@ -115,6 +115,6 @@ def test_two_processes_are_one(dropout, monkeypatch):
 
 def test_bf16_keeps_the_memory_in_full_precision():
     algorithm = make("mtl")
-    algorithm.update(batch_for(algorithm), {}, Stepping(autocast=lambda: torch.autocast("cpu", torch.bfloat16)))
+    algorithm.update(batch_for(algorithm), {}, StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16)))
     assert algorithm.embeddings.dtype == torch.float32
     assert functional.mse_loss(algorithm.embeddings, algorithm.embeddings.bfloat16().float()) > 0

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from helpers.making import Points, batch_for, make, noise_for, update
 from helpers.together import require_same_step
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.algorithms.sagnet import EPS, other_content, other_style
 from swad.data.loaders import Batch
 
@@ -78,7 +78,7 @@ def test_two_passes_give_what_three_give(dropout):
         real = torch.optim.Adam
         patch.setattr(torch.optim, "Adam", lambda *args, **options: real(*args, **options, eps=1.0))
         want, twin = published(algorithm, batch, noise, 0.1, 5.0)
-        loss = algorithm.update(batch, noise, Stepping())
+        loss = algorithm.update(batch, noise, StepContext())
     assert loss.item() == pytest.approx(want, rel=1e-5)
     for name, tensor in algorithm.state_dict().items():
         torch.testing.assert_close(tensor.double(), twin.state_dict()[name], rtol=1e-3, atol=1e-5, msg=name)
@@ -88,7 +88,7 @@ def test_the_network_is_passed_twice():
     algorithm = make("sagnet")
     calls = []
     algorithm.predictor.stem.register_forward_hook(lambda *_: calls.append(1))
-    algorithm.update(batch_for(algorithm), noise_for(algorithm), Stepping())
+    algorithm.update(batch_for(algorithm), noise_for(algorithm), StepContext())
     assert len(calls) == 2
 
 

@@ -12,7 +12,7 @@ from helpers.together import require_same_step
 from swad import algorithms
 from swad.algorithms import AlgorithmError
 from swad.algorithms._weights import restored
-from swad.algorithms.base import Stepping
+from swad.algorithms.base import StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.sam import SAM, Climb
 
@@ -53,7 +53,7 @@ def test_the_gradient_is_that_at_the_ascended_point(rho):
     want, point = climbed_gradient(algorithm.predictor, entropy(batch), rho)
     spy = Spy(algorithm)
     before = copy.deepcopy(algorithm.predictor)
-    loss = algorithm.update(batch, {}, Stepping())
+    loss = algorithm.update(batch, {}, StepContext())
     here, there = spy.points
     torch.testing.assert_close(there.double(), point, rtol=0, atol=1e-6)
     assert float((there - here).norm()) == pytest.approx(rho, rel=1e-4)
@@ -76,7 +76,7 @@ def test_weights_come_back_to_the_last_bit():
     before = [p.detach().clone() for p in algorithm.predictor.parameters()]
     seen = []
     algorithm.step = lambda how, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
-    algorithm.update(batch_for(algorithm), {}, Stepping())
+    algorithm.update(batch_for(algorithm), {}, StepContext())
     assert all(one.equal(other) for one, other in zip(before, seen, strict=True))
 
 
@@ -93,7 +93,7 @@ def test_where_there_is_no_slope_it_does_not_move():
     algorithm = make("sam")
     algorithm.loss = lambda batch, noise: 0 * algorithm.predict(batch.images).sum()
     before = [p.detach().clone() for p in algorithm.predictor.parameters()]
-    algorithm.update(batch_for(algorithm), {}, Stepping())
+    algorithm.update(batch_for(algorithm), {}, StepContext())
     assert all(one.equal(other) for one, other in zip(before, algorithm.predictor.parameters(), strict=True))
 
 
@@ -103,15 +103,15 @@ def test_nothing_is_added_to_the_norm():
     plain = ERM.loss
     algorithm.loss = lambda batch, noise: 1e-12 * plain(algorithm, batch, noise)
     spy = Spy(algorithm)
-    algorithm.update(batch_for(algorithm), {}, Stepping())
+    algorithm.update(batch_for(algorithm), {}, StepContext())
     assert float((spy.points[1] - spy.points[0]).norm()) == pytest.approx(0.05, rel=1e-3)
 
 
 def test_clipping_cuts_the_second_gradient_alone():
     algorithm, free = make("sam", rho=0.5), make("sam", rho=0.5)
     batch, spy = batch_for(algorithm), Spy(algorithm)
-    algorithm.update(batch, {}, Stepping(clip=1e-3))
-    free.update(batch, {}, Stepping())
+    algorithm.update(batch, {}, StepContext(clip=1e-3))
+    free.update(batch, {}, StepContext())
     assert float((spy.points[1] - spy.points[0]).norm()) == pytest.approx(0.5, rel=1e-4)
     cut, whole = (torch.cat([p.grad.flatten() for p in one.predictor.parameters()]) for one in (algorithm, free))
     torch.testing.assert_close(cut, whole / whole.norm() * 1e-3, rtol=1e-3, atol=1e-8)
@@ -119,7 +119,7 @@ def test_clipping_cuts_the_second_gradient_alone():
 
 def test_works_under_bf16():
     algorithm = make("sam")
-    how = Stepping(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    how = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     batch = batch_for(algorithm)
     want, _ = climbed_gradient(algorithm.predictor, entropy(batch), 0.05)
     algorithm.update(batch, {}, how)
@@ -189,7 +189,7 @@ def test_coral_with_sam_by_hand():
         return functional.cross_entropy(net.head(features), batch.labels) + 2 * distance / 3
 
     want, _ = climbed_gradient(algorithm.predictor, loss_of, 0.3)
-    algorithm.update(batch, {}, Stepping())
+    algorithm.update(batch, {}, StepContext())
     found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()])
     torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-6)
 
@@ -198,8 +198,8 @@ def test_state_is_what_the_first_pass_left():
     """GroupDRO's weights follow the losses at the weights themselves, not at the climbed point."""
     algorithm, plain = make("group_dro+sam", rho=2.0), make("group_dro")
     batch = batch_for(algorithm)
-    algorithm.update(batch, {}, Stepping())
-    plain.update(batch, {}, Stepping())
+    algorithm.update(batch, {}, StepContext())
+    plain.update(batch, {}, StepContext())
     own = dict(plain.named_buffers())
     assert own
     for name, tensor in own.items():
@@ -213,7 +213,7 @@ def test_two_processes_climb_to_the_same_point(name, monkeypatch):
 
 
 def test_a_narrow_dip_does_not_hold_it():
-    """A dip of width .1 on the slope of a wide valley holds ERM; SAM, whose neighbourhood is wider, goes on past it."""
+    """A dip of width .1 on the slope of a wide valley holds ERM; SAM, whose neighborhood is wider, goes on past it."""
 
     def end(name, **given):
         algorithm = make(name, Points(1), lr=0.02, **given)
@@ -226,7 +226,7 @@ def test_a_narrow_dip_does_not_hold_it():
         algorithm.loss = loss
         weight.data.fill_(-0.1)
         for _ in range(300):
-            algorithm.update(batch_for(algorithm), {}, Stepping())
+            algorithm.update(batch_for(algorithm), {}, StepContext())
         return weight[0, 0].item()
 
     assert end("erm") == pytest.approx(0, abs=0.05)

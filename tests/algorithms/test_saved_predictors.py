@@ -14,7 +14,7 @@ from swad.data import benchmarks
 from swad.data.loaders import EvalBatches
 from swad.data.splits import hold_out
 from swad.training.config import ConfigError, RunConfig
-from swad.training.distributed import Team
+from swad.training.distributed import Dist
 from swad.training.evaluation import evaluate
 from swad.training.export import load_predictor, read_card
 from swad.training.loop import Interrupted, train
@@ -50,8 +50,8 @@ def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
     path = whole.output / "weights" / "swad.safetensors"
     model = load_predictor(path)
     _, target = hold_out(benchmarks.load("digits", None), ("paper",), trial=0)
-    pixels = benchmarks.get("digits").pixels
-    score = evaluate(model, EvalBatches(target.outside[0], pixels, 4), Team(torch.device("cpu")))
+    image_spec = benchmarks.get("digits").image_spec
+    score = evaluate(model, EvalBatches(target.outside[0], image_spec, 4), Dist(torch.device("cpu")))
     recorded = result.scores["swad"]["paper"]["out"]
     assert score.accuracy == recorded["accuracy"]
     assert score.loss == pytest.approx(recorded["loss"], rel=1e-5)

@@ -1,4 +1,4 @@
-"""What only a GPU can show: no host synchronisation, capture in a graph, pinned offload."""
+"""What only a GPU can show: no host synchronization, capture in a graph, pinned offload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from swad import EMA, SMA, SWA, SWAD, SegmentFeed
+from swad import EMA, SMA, SWA, SWAD, AverageGroup
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
@@ -26,7 +26,7 @@ KINDS = {
     "window": lambda m: SWA(m, start=3, end=50),
     "swa": lambda m: SWA(m, start=3, end=50, interval=2),
     "ema": EMA,
-    "feed": lambda m: SegmentFeed(m, {"a": SWAD(m), "b": SMA(m, start=5), "c": EMA(m)}),
+    "feed": lambda m: AverageGroup(m, {"a": SWAD(m), "b": SMA(m, start=5), "c": EMA(m)}),
 }
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from helpers.averages import Net, OneHot, train
 from helpers.valleys import losses_of, settings_of
-from swad import EMA, SMA, SWA, SWAD, SegmentFeed, SegmentLog
+from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -44,7 +44,7 @@ def test_a_feed_equals_its_averages_one_by_one():
         rng = random.Random(seed)
         losses, options = losses_of(rng), settings_of(rng)
         model = OneHot()
-        feed = SegmentFeed(model, everyone(model, options))
+        feed = AverageGroup(model, everyone(model, options))
         alone = everyone(model, options)
         resume_at, step = rng.randrange(40), 0
         for loss in losses:
@@ -55,7 +55,7 @@ def test_a_feed_equals_its_averages_one_by_one():
                 for average in alone.values():
                     average.update_parameters(model)
                 if step == resume_at:
-                    feed = reload(feed, SegmentFeed(model, everyone(model, options)))
+                    feed = reload(feed, AverageGroup(model, everyone(model, options)))
                     model.go_to(step)
                 if rng.random() < 0.3:
                     compare(feed, alone, (seed, step))
@@ -76,7 +76,7 @@ def compare(feed, alone, where):
 
 def test_dense_averages_share_one_addition(monkeypatch):
     model = OneHot()
-    feed = SegmentFeed(model, {str(k): SWAD(model, n_converge=k) for k in range(1, 8)})
+    feed = AverageGroup(model, {str(k): SWAD(model, n_converge=k) for k in range(1, 8)})
     calls = []
     add = torch._foreach_add_
     monkeypatch.setattr(torch, "_foreach_add_", lambda *a, **k: (calls.append(1), add(*a, **k)))
@@ -88,7 +88,7 @@ def test_dense_averages_share_one_addition(monkeypatch):
 
 def test_memory_of_a_feed_in_steady_state():
     model = OneHot()
-    feed = SegmentFeed(
+    feed = AverageGroup(
         model, {"paper": SWAD(model), "text": SWAD(model, semantics="text"), "other": SWAD(model, tolerance_ratio=0.2)}
     )
     for step in range(1, 61):
@@ -104,7 +104,7 @@ def test_the_feed_attaches_and_skips_what_a_scaler_skips():
     model = nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    feed = SegmentFeed(model, {"swad": SWAD(model), "sma": SMA(model, start=6), "ema": EMA(model, 0.9)})
+    feed = AverageGroup(model, {"swad": SWAD(model), "sma": SMA(model, start=6), "ema": EMA(model, 0.9)})
     feed.attach(optimizer)
     twin_model = nn.Linear(3, 2)
     twins = {"swad": SWAD(twin_model), "sma": SMA(twin_model, start=6), "ema": EMA(twin_model, 0.9)}
@@ -133,16 +133,16 @@ def test_the_feed_attaches_and_skips_what_a_scaler_skips():
 def test_members_are_driven_by_the_feed_alone():
     model = Net()
     average = SWAD(model)
-    SegmentFeed(model, {"swad": average})
+    AverageGroup(model, {"swad": average})
     for call in (average.update_parameters, lambda m: average.observe(1.0), lambda m: average.count_replays()):
-        with pytest.raises(RuntimeError, match="rides on a SegmentFeed"):
+        with pytest.raises(RuntimeError, match="rides on a AverageGroup"):
             call(model)
     with pytest.raises(ValueError, match="swad has begun already"):
-        SegmentFeed(model, {"swad": average})
+        AverageGroup(model, {"swad": average})
     with pytest.raises(ValueError, match="at least one average"):
-        SegmentFeed(model, {})
+        AverageGroup(model, {})
     with pytest.raises(ValueError, match="head has others"):
-        SegmentFeed(model, {"all": SWAD(model), "head": SWAD(model, include="head.*")})
+        AverageGroup(model, {"all": SWAD(model), "head": SWAD(model, include="head.*")})
 
 
 def test_replays_across_the_edges_of_windows():
@@ -152,7 +152,7 @@ def test_replays_across_the_edges_of_windows():
     def make():
         return {"swad": SWAD(model), "sma": SMA(model, start=7), "window": SWA(model, start=4, end=12)}
 
-    feed, alone = SegmentFeed(model, make()), make()
+    feed, alone = AverageGroup(model, make()), make()
     for step in range(1, 31):
         model.go_to(step)
         if step <= 4:  # the eager steps before a capture, up to an edge
@@ -177,7 +177,7 @@ def test_a_feed_of_one_ema_counts_no_skipped_steps():
     model = nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    feed = SegmentFeed(model, {"ema": EMA(model)})
+    feed = AverageGroup(model, {"ema": EMA(model)})
     feed.attach(optimizer)
     for step in range(1, 7):
         loss = model(torch.randn(4, 3)).square().mean() * (float("inf") if step == 3 else 1)
@@ -192,16 +192,16 @@ def test_a_feed_of_one_ema_counts_no_skipped_steps():
 def test_members_that_share_nothing_are_driven_by_the_feed_too():
     model = Net()
     ema = EMA(model)
-    SegmentFeed(model, {"ema": ema})
-    with pytest.raises(RuntimeError, match="rides on a SegmentFeed"):
+    AverageGroup(model, {"ema": ema})
+    with pytest.raises(RuntimeError, match="rides on a AverageGroup"):
         ema.update_parameters(model)
     with pytest.raises(ValueError, match="ema has begun already"):
-        SegmentFeed(model, {"ema": ema})
+        AverageGroup(model, {"ema": ema})
 
 
 def test_a_feed_follows_its_own_model():
     model = Net()
-    feed = SegmentFeed(model, {"sma": SMA(copy.deepcopy(model), start=0), "ema": EMA(copy.deepcopy(model))})
+    feed = AverageGroup(model, {"sma": SMA(copy.deepcopy(model), start=0), "ema": EMA(copy.deepcopy(model))})
     with torch.no_grad():
         model.head.weight.fill_(5.0)
     feed.update_parameters()
@@ -211,7 +211,7 @@ def test_a_feed_follows_its_own_model():
 
 def test_a_log_that_cannot_write_moves_no_average(tmp_path, monkeypatch):
     model = OneHot()
-    feed = SegmentFeed(model, {"sma": SMA(model, start=0), "log": SegmentLog(model, tmp_path)})
+    feed = AverageGroup(model, {"sma": SMA(model, start=0), "log": SegmentLog(model, tmp_path)})
     for step in (1, 2):
         model.go_to(step)
         feed.update_parameters(model)
@@ -230,7 +230,7 @@ def test_a_log_that_cannot_write_moves_no_average(tmp_path, monkeypatch):
 
 def test_a_feed_that_failed_half_way_says_so(monkeypatch):
     model = OneHot()
-    feed = SegmentFeed(model, {"sma": SMA(model, start=0), "swad": SWAD(model)})
+    feed = AverageGroup(model, {"sma": SMA(model, start=0), "swad": SWAD(model)})
     model.go_to(1)
     feed.update_parameters(model)
     good = feed.state_dict()
@@ -251,7 +251,7 @@ def test_a_feed_that_failed_half_way_says_so(monkeypatch):
 
 def test_a_bad_loss_moves_no_average():
     model = Net()
-    feed = SegmentFeed(model, {"ema": EMA(model), "swad": SWAD(model)})
+    feed = AverageGroup(model, {"ema": EMA(model), "swad": SWAD(model)})
     feed.update_parameters(model)
     with pytest.raises(ValueError, match="must be finite"):
         feed.observe(float("nan"))
@@ -262,7 +262,7 @@ def test_a_bad_loss_moves_no_average():
 
 def test_should_stop_only_when_nothing_needs_the_rest():
     model = OneHot()
-    feed = SegmentFeed(model, {"swad": SWAD(model, n_converge=1, n_tolerance=1), "swa": SWA(model, start=0, end=4)})
+    feed = AverageGroup(model, {"swad": SWAD(model, n_converge=1, n_tolerance=1), "swa": SWA(model, start=0, end=4)})
     stops = []
     for step, loss in enumerate([1, 9, 9, 9, 9], 1):
         model.go_to(step)
@@ -274,7 +274,7 @@ def test_should_stop_only_when_nothing_needs_the_rest():
 
 def test_segment_log_keeps_means_that_add_up(tmp_path):
     model = Net()
-    feed = SegmentFeed(model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, start=0), "late": SMA(model, 13)})
+    feed = AverageGroup(model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, start=0), "late": SMA(model, 13)})
 
     def after(step):
         feed.update_parameters(model)
@@ -287,6 +287,6 @@ def test_segment_log_keeps_means_that_add_up(tmp_path):
     mean = sum(s.mean["head.weight"] * len(s) for s in log) / 40
     torch.testing.assert_close(mean, feed["sma"].averaged_state()["head.weight"])
     again = reload(
-        feed, SegmentFeed(model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, 0), "late": SMA(model, 13)})
+        feed, AverageGroup(model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, 0), "late": SMA(model, 13)})
     )
     assert len(again["log"]) == 4

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from helpers.interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
-from swad import EMA, SWAD, SegmentFeed
+from swad import EMA, SWAD, AverageGroup
 
 pytest.importorskip("triton", reason="needs triton")
 
@@ -61,7 +61,7 @@ def test_what_the_kernel_cannot_read_does_not_fit():
 def test_a_feed_with_an_ema_uses_it_and_averages_as_each_alone():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 5)).cuda()
-    feed = SegmentFeed(model, {"swad": SWAD(model), "ema": EMA(model), "slow": EMA(model, 0.999)})
+    feed = AverageGroup(model, {"swad": SWAD(model), "ema": EMA(model), "slow": EMA(model, 0.999)})
     alone = {"swad": SWAD(model), "ema": EMA(model), "slow": EMA(model, 0.999)}
     for step in range(1, 41):
         with torch.no_grad():

@@ -80,7 +80,7 @@ def test_lists_with_options():
         ("swad:offload=maybe", "offload must be true or false"),
         ("ema:speed=3", "ema takes decay, buffers, as"),
         ("swad:0.3", "got '0.3'"),
-        ("swad:as=erm_best", "is not one of erm_best, erm_last"),
+        ("swad:as=best", "is not one of best, last"),
         ("swad:as=../up", "got '../up'"),
         ("swad:tolerance_ratio=-1", "average swad: r = 1"),
         ("swa:start=9000", "average swa: a window needs"),

@@ -509,7 +509,7 @@ class Counting(nn.Linear):
     ],
 )
 def test_steps_a_scaler_skips_do_not_count(make, fused):
-    """A fused optimiser runs its step, and the hook, also when the scaler found an infinity."""
+    """A fused optimizer runs its step, and the hook, also when the scaler found an infinity."""
     torch.manual_seed(0)
     model = Counting()
     optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=fused)
@@ -693,7 +693,7 @@ def test_a_window_stays_closed_whatever_comes_after():
     assert average.averaged_state()["weight"].isfinite().all()
 
 
-def test_handles_and_optimisers_that_do_not_belong():
+def test_handles_and_optimizers_that_do_not_belong():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     average = SMA(model, start=0)

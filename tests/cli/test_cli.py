@@ -331,7 +331,7 @@ def test_doctor_tells_versions_and_devices(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "pax"], "there is no data set"),
+        (["train", "pax"], "there is no dataset"),
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
         (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; there are swad"),
         (["train", "digits", "--set", "lr"], "--set takes name=number, got 'lr'"),
@@ -374,7 +374,7 @@ def test_algorithms_are_listed_and_shown(here):
     listing = here("algorithms").stdout
     names = re.findall(r"^(\w+) +(?:19|20)\d\d ", listing, re.MULTILINE)
     assert tuple(names) == algorithms.names()
-    for words in ("2016", "own optimisers", "Foret et al.", "NAME+sam"):
+    for words in ("2016", "own optimizers", "Foret et al.", "NAME+sam"):
         assert words in listing
     text = here("algorithms", "show", "DANN").stdout
     for words in ("CE(h(z), y) - λ D", "Ganin et al.", "mlp_depth", "one of 3, 4, 5", "int 2^U(0, 3)", "0: as lr"):

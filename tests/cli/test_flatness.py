@@ -31,7 +31,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--device", "cpu"]
-    result = here("flatness", *options, "--weights", "erm_best,swa,swad", "--output", tmp_path / "figures")
+    result = here("flatness", *options, "--weights", "best,swa,swad", "--output", tmp_path / "figures")
     for text in ("ERM (best)", "SWAD", "γ = 6", "F on seen domains", "SWAD against ERM (best)"):
         assert text in result.stdout
     names = {path.name for path in (tmp_path / "figures").iterdir()}
@@ -46,7 +46,7 @@ def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp
     assert "F by domain at γ = 6" in result.stdout
     assert "100 %" in result.stderr  # of the progress, where there is no terminal
 
-    again = here("flatness", *options, "--weights", "erm_best,swa,swad", "--figure-formats", "svg")
+    again = here("flatness", *options, "--weights", "best,swa,swad", "--figure-formats", "svg")
     assert "flatness: 100 %" not in again.stderr
     worst = here("flatness", *options, "--weights", "swad", "--figure-formats", "svg", "--worst-case", "0.05")
     assert "Worst case on seen domains" in worst.stdout
@@ -64,7 +64,7 @@ def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp
 
 def test_some_parameters_alone(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
-    options = [folder, *QUICK, "--weights", "erm_best,swad", "--figure-formats", "svg", "--device", "cpu"]
+    options = [folder, *QUICK, "--weights", "best,swad", "--figure-formats", "svg", "--device", "cpu"]
     here("flatness", *options)
     whole = json.loads((folder / "figures" / "flatness.json").read_text())
     filters = ["--include", "head.*, body.*", "--exclude", "*.bias", "--worst-case", "0.05"]
@@ -92,8 +92,8 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
     assert "mean of the corners" in result.stdout
     assert "ERM (step 20)" in result.stdout
     assert (folder / "figures" / "surface.svg").exists()
-    here("surface", folder, "--corners", "erm_best,30,10", *quick)
-    here("surface", folder, "--line", "erm_best", "swad", *quick)
+    here("surface", folder, "--corners", "best,30,10", *quick)
+    here("surface", folder, "--line", "best", "swad", *quick)
     assert (folder / "figures" / "line.svg").exists()
     here("report", folder, "--output", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
@@ -105,7 +105,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["flatness", "RUN", "--weights", "swadd"], "has no weights 'swadd'; it has erm_best, erm_last, swad, swa"),
+        (["flatness", "RUN", "--weights", "swadd"], "has no weights 'swadd'; it has best, last, swad, swa"),
         (["flatness", "RUN", "--radii", "a"], "radii are numbers with commas or START:STOP:STEP, e.g. 0:60:5; got 'a'"),
         (["flatness", "RUN", "--radii", "5:1:1"], "radii are numbers"),
         (["flatness", "RUN", "--radii", "-1"], "radii must be different numbers of 0 or more"),
@@ -117,7 +117,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
             ["flatness", "RUN", "--directions", "5"],
             "--directions must be an even number of 4 or more, as they come in pairs and one pair has no spread; got 5",
         ),
-        (["flatness", "RUN", "--normalise", "cube"], "--normalise is one of sphere, filter, layer; got 'cube'"),
+        (["flatness", "RUN", "--normalize", "cube"], "--normalize is one of sphere, filter, layer; got 'cube'"),
         (["flatness", "RUN", "--include", "haed.*"], "the pattern 'haed.*' matches no parameter; names look like"),
         (["flatness", "RUN", "--images", "-1"], "--images must be 0 or more, got -1"),
         (["flatness", "RUN", "--figure-formats", "gif"], "--figure-formats is one or several of svg, pdf, png"),
@@ -207,7 +207,7 @@ def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
     root.mkdir()
     copied(tiny_run, root / "paper-0")
     train(tiny(root / "board-0", target="board", averages=("swad:n_converge=2",), snapshots=()))
-    names = ["--weights", "erm_last,swad,swa", "--figure-formats", "svg"]
+    names = ["--weights", "last,swad,swa", "--figure-formats", "svg"]
     result = here("flatness", root, *names, *QUICK, "--device", "cpu")
     assert "mean over targets: SWAD against ERM (last)" in result.stdout
     assert "(2 of 2)" in result.stderr
@@ -222,7 +222,7 @@ def test_runs_measured_otherwise_are_not_paired():
     def flat(seed: int) -> Comparison:
         losses = {"all": torch.zeros(4, 1, dtype=torch.float64)}
         one = LocalFlatness((1.0,), True, {"seed": seed, "norm": 1.0 + seed}, {"all": 0.0}, losses, {}, {}, named=False)
-        return Comparison({"erm_best": one})
+        return Comparison({"best": one})
 
     runs = [RunData(Path(name), {"algorithm": name, "target": "a"}, (), True) for name in ("sam", "erm", "mixup")]
     (together,) = merged(runs, {run.path: flat(seed) for run, seed in zip(runs, (0, 0, 1), strict=True)}).values()
@@ -239,41 +239,41 @@ def test_faults_of_any_radii_come_before_anything_is_measured(here: Call, tiny_r
 def test_the_first_name_leads_in_table_and_page_however_often_it_is_changed(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     few = [*QUICK, "--figure-formats", "svg", "--device", "cpu"]
-    for first, second in (("erm_best", "swad"), ("swad", "erm_best"), ("erm_best", "swad")):
+    for first, second in (("best", "swad"), ("swad", "best"), ("best", "swad")):
         result = here("flatness", folder, "--weights", f"{first},{second}", *few)
         here("report", folder, "--output", tmp_path / "page.html")
-        names = {"erm_best": "ERM (best)", "swad": "SWAD"}
+        names = {"best": "ERM (best)", "swad": "SWAD"}
         for text in (result.stdout, (tmp_path / "page.html").read_text()):
             assert f"{names[second]} against {names[first]}" in text
             assert f"{names[first]} against {names[second]}" not in text
     here("flatness", folder, "--weights", "swad", *few)  # one alone changes nothing
-    assert flatness_of(load_run(folder)).first == "erm_best"
+    assert flatness_of(load_run(folder)).first == "best"
 
 
 def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_page(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     few = ["--directions", "4", "--images", "12", "--radii", "0,3,1e25", "--figure-formats", "svg", "--device", "cpu"]
-    here("flatness", folder, "--weights", "erm_best,erm_last,swa,swad", *few)
+    here("flatness", folder, "--weights", "best,last,swa,swad", *few)
     summary = json.loads((folder / "figures" / "flatness.json").read_text())
     far = [row["mean"] for row in summary["curves"] if row["radius"] == 1e25]
     assert all(isinstance(value, str) for value in far)  # inf or nan
-    # One mapping for all figures: the colour of ERM (best), which leads, is no other's in the paired one.
+    # One mapping for all figures: the color of ERM (best), which leads, is no other's in the paired one.
     drawn = [(folder / "figures" / f"{stem}.svg").read_text() for stem in ("flatness", "flatness-paired")]
     assert [PALETTE[0] in text for text in drawn] == [True, False]
     here("report", folder, "--output", tmp_path / "page.html")
     run_flatness.flatness(
-        open_run(folder), ["erm_best", "swad"], run_flatness.Measuring((0.0, 3.0), directions=2, images=12)
+        open_run(folder), ["best", "swad"], run_flatness.FlatnessConfig((0.0, 3.0), directions=2, images=12)
     )
     here("report", folder, "--output", tmp_path / "page.html")
     assert "2 random directions a point" in (tmp_path / "page.html").read_text()
 
 
-def test_normalised_directions_have_shares_for_radii(tiny_run):
+def test_normalized_directions_have_shares_for_radii(tiny_run):
     subject, cpu = open_run(tiny_run), torch.device("cpu")
-    assert run_flatness.Measuring().of(subject, cpu)["radii"][-1] == 24
+    assert run_flatness.FlatnessConfig().of(subject, cpu)["radii"][-1] == 24
     for kind in ("filter", "layer"):
-        assert run_flatness.Measuring(normalise=kind).of(subject, cpu)["radii"] == [k / 10 for k in range(11)]
-    assert run_flatness.Measuring((2.0,), normalise="filter").of(subject, cpu)["radii"] == [2.0]
+        assert run_flatness.FlatnessConfig(normalize=kind).of(subject, cpu)["radii"] == [k / 10 for k in range(11)]
+    assert run_flatness.FlatnessConfig((2.0,), normalize="filter").of(subject, cpu)["radii"] == [2.0]
 
 
 def test_curvature_without_its_package_fails_before_anything_is_measured(here: Call, tiny_run, tmp_path, monkeypatch):

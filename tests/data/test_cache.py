@@ -79,7 +79,7 @@ def only_cache(folder: Path) -> Path:
 
 def test_images_of_one_small_size_stay_as_they_are(root, folder):
     dataset = read(root)
-    cache = open_cache(dataset, folder, say=never)
+    cache = open_cache(dataset, folder, log=never)
     assert isinstance(cache.images, np.memmap)
     assert cache.images.shape == (10, 20, 24, 3)
     assert (cache.images == twin(dataset)).all()
@@ -94,7 +94,7 @@ def test_images_of_one_small_size_stay_as_they_are(root, folder):
 
 def test_images_of_several_sizes_become_256_squares(tmp_path, folder):
     dataset = read(make_files(tmp_path / "data", sizes=((20, 24), (300, 256), (256, 256))))
-    cache = open_cache(dataset, folder, say=never)
+    cache = open_cache(dataset, folder, log=never)
     assert (cache.images == twin(dataset, (256, 256))).all()
     assert cache.sizes[:4].tolist() == [[20, 24], [300, 256], [256, 256], [20, 24]]
     assert cache.describe() == "8 of 10 images are resized to 256 × 256 first"
@@ -103,7 +103,7 @@ def test_images_of_several_sizes_become_256_squares(tmp_path, folder):
 def test_large_images_become_256_squares_and_other_sizes_can_be_asked_for(tmp_path, folder):
     dataset = read(make_files(tmp_path / "data", per_domain=1, sizes=((257, 200),)))
     assert open_cache(dataset, folder).images.shape == (2, 256, 256, 3)
-    small = open_cache(dataset, folder, 16, say=never)
+    small = open_cache(dataset, folder, 16, log=never)
     assert (small.images == twin(dataset, (16, 16))).all()
     assert len([entry for entry in folder.iterdir() if entry.is_dir()]) == 2
 
@@ -111,7 +111,7 @@ def test_large_images_become_256_squares_and_other_sizes_can_be_asked_for(tmp_pa
 def test_processes_decode_to_the_same_bytes_and_say_how_far_they_are(tmp_path, folder):
     dataset = read(make_files(tmp_path / "data", per_domain=BLOCK + 3))
     seen: list[tuple[str, int, int | None]] = []
-    cache = open_cache(dataset, folder, workers=2, progress=lambda *state: seen.append(state), say=never)
+    cache = open_cache(dataset, folder, workers=2, progress=lambda *state: seen.append(state), log=never)
     assert (cache.images == twin(dataset)).all()
     assert seen[-1] == ("decoding images", 2 * BLOCK + 6, 2 * BLOCK + 6)
     assert ("reading image headers", 3, 3) in seen
@@ -138,10 +138,10 @@ def test_large_images_have_small_blocks(root, folder, monkeypatch):
     cache = open_cache(read(root), folder)
     assert (cache.images == twin(read(root))).all()
     assert len(json.loads((cache.path / INDEX).read_text())["sha256"]) == 4  # of 3, 3, 3 and 1
-    open_cache(read(root), folder, say=never)
+    open_cache(read(root), folder, log=never)
     damaged_data(root, folder)
     lines: list[str] = []
-    open_cache(read(root), folder, say=lines.append)
+    open_cache(read(root), folder, log=lines.append)
     assert "images 3 to 5 are damaged" in lines[0]
 
 
@@ -155,7 +155,7 @@ def test_the_headers_bar_comes_to_its_end(tmp_path, folder):
 def test_a_data_set_in_memory_needs_no_file(folder):
     images = np.random.RandomState(0).randint(0, 256, (6, 8, 8, 2)).astype(np.uint8)
     domains = tuple(ArrayDomain(name, np.zeros(3, np.int64), images[i : i + 3]) for name, i in (("a", 0), ("b", 3)))
-    cache = open_cache(Dataset("arrays", domains, ("one",)), folder, say=never)
+    cache = open_cache(Dataset("arrays", domains, ("one",)), folder, log=never)
     assert (cache.images == images).all()
     assert (cache.rows("b"), cache.path, folder.exists()) == (3, None, False)
     assert cache.describe() == "8 × 8 in memory: nothing is changed before augmentation"
@@ -166,12 +166,12 @@ def test_arrays_of_another_size_are_resized_and_noticed_when_they_change(folder)
         images = np.random.RandomState(seed).randint(0, 256, (3, 8, 10, 2)).astype(np.uint8)
         return Dataset("arrays", (ArrayDomain("a", np.zeros(3, np.int64), images),), ("one",))
 
-    cache = open_cache(dataset(0), folder, 6, say=never)
+    cache = open_cache(dataset(0), folder, 6, log=never)
     assert cache.images.shape == (3, 6, 6, 2)
     channel = Image.fromarray(dataset(0).domains[0].images[1, :, :, 1]).resize((6, 6), Image.Resampling.BILINEAR)
     assert (cache.images[1, :, :, 1] == np.asarray(channel)).all()
     lines: list[str] = []
-    assert (open_cache(dataset(1), folder, 6, say=lines.append).images != cache.images).any()
+    assert (open_cache(dataset(1), folder, 6, log=lines.append).images != cache.images).any()
     assert "1 new images and 1 fewer" in lines[0]
 
 
@@ -189,7 +189,7 @@ def test_the_folder_comes_from_the_environment(root, tmp_path, monkeypatch):
 def test_it_is_built_once(root, folder, monkeypatch):
     first = open_cache(read(root), folder)
     monkeypatch.setattr(cache_module, "_build", never)
-    again = open_cache(read(root), folder, say=never)
+    again = open_cache(read(root), folder, log=never)
     assert again.path == first.path
     assert (again.images == first.images).all()
 
@@ -280,14 +280,14 @@ def test_what_is_not_right_is_built_again_with_the_reason(root, folder, harm, re
     open_cache(read(root), folder)
     harm(root, folder)
     lines: list[str] = []
-    cache = open_cache(read(root), folder, say=lines.append)
+    cache = open_cache(read(root), folder, log=lines.append)
     assert len(lines) == 1
     assert reason in lines[0]
     assert lines[0].startswith(f"image cache {cache.path}: ")
     assert lines[0].endswith("; it is built again")
     assert "\n" not in lines[0]
     assert (cache.images == twin(read(root))).all()
-    assert open_cache(read(root), folder, say=never).images.shape == cache.images.shape
+    assert open_cache(read(root), folder, log=never).images.shape == cache.images.shape
     assert only_cache(folder) == cache.path
 
 
@@ -302,7 +302,7 @@ def test_a_reader_keeps_its_images_while_another_builds_again(root, folder):
     held = open_cache(read(root), folder)
     before = twin(read(root))
     change_image(root, folder)
-    assert (open_cache(read(root), folder, say=lambda line: None).images != before).any()
+    assert (open_cache(read(root), folder, log=lambda line: None).images != before).any()
     assert (held.images == before).all()
 
 
@@ -316,7 +316,7 @@ def test_a_cache_that_may_only_be_read_is_read(root, folder, monkeypatch):
         return real(path, flags, *arguments)
 
     monkeypatch.setattr(os, "open", read_only)
-    assert open_cache(read(root), folder, say=never).path == first.path
+    assert open_cache(read(root), folder, log=never).path == first.path
     with pytest.raises(DataError, match="read-only file system; see to it or choose another folder"):
         open_cache(read(root), folder, 16)
 
@@ -327,7 +327,7 @@ def test_where_there_are_no_locks_it_goes_on_with_a_warning(root, folder, monkey
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.warns(UserWarning, match="cannot lock .*: see to it that one run builds there"):
-        assert (open_cache(read(root), folder, say=never).images == twin(read(root))).all()
+        assert (open_cache(read(root), folder, log=never).images == twin(read(root))).all()
 
 
 # --- when building fails --------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def test_channels_must_agree(root, folder):
 def test_without_the_gpus_decoder_the_cpu_decodes_and_says_why(root, folder, monkeypatch):
     monkeypatch.setattr(cache_module, "gpu_decoder_missing", lambda device: "there is no GPU")
     lines: list[str] = []
-    cache = open_cache(read(root), folder, decoder="gpu", say=lines.append)
+    cache = open_cache(read(root), folder, decoder="gpu", log=lines.append)
     assert lines == ["images are decoded on the CPU: there is no GPU"]
     assert (cache.decoder, cache.path) == ("cpu", open_cache(read(root), folder).path)
 
@@ -415,13 +415,13 @@ def test_jpeg_files_go_to_the_gpus_decoder_and_others_do_not(root, folder, monke
 
     monkeypatch.setattr(cache_module, "gpu_decoder_missing", lambda device: None)
     monkeypatch.setattr(cache_build, "_decode_on_gpu", decode)
-    cache = open_cache(read(root), folder, decoder="gpu", device="cuda:1", say=never)
+    cache = open_cache(read(root), folder, decoder="gpu", device="cuda:1", log=never)
     assert len(asked) == 6
     assert all(path.endswith(".jpg") for path in asked)
     assert (cache.images[[0, 2, 4]] == 7).all()
     expected = twin(read(root))
     assert (cache.images[[1, 3, *range(5, 10)]] == expected[[1, 3, *range(5, 10)]]).all()
-    for said in (cache, open_cache(read(root), folder, decoder="gpu", device="cuda:1", say=never)):
+    for said in (cache, open_cache(read(root), folder, decoder="gpu", device="cuda:1", log=never)):
         assert "decoded on the GPU, a level of 255 from the CPU's on average and dozens at some" in said.describe()
         assert "; 3 JPEG files were beyond it and are the CPU's" in said.describe()
     assert cache.path != open_cache(read(root), folder).path
@@ -446,8 +446,8 @@ def test_files_beyond_the_gpus_decoder_leave_the_others_to_it(root, monkeypatch)
 def test_the_gpus_pixels_are_the_cpus_within_levels(root, folder):
     if why := gpu_decoder_missing():
         pytest.skip(why)
-    cpu, gpu = (open_cache(read(root), folder, decoder=decoder, say=never).images for decoder in ("cpu", "gpu"))
-    # Of photographs 1 level on average and up to 70 at edges, where colours are interpolated otherwise.
+    cpu, gpu = (open_cache(read(root), folder, decoder=decoder, log=never).images for decoder in ("cpu", "gpu"))
+    # Of photographs 1 level on average and up to 70 at edges, where colors are interpolated otherwise.
     assert np.abs(cpu.astype(int) - gpu).mean() < 8
 
 
@@ -475,7 +475,7 @@ def test_a_cache_whose_builder_was_killed_is_built_again(tmp_path, folder):
     left = only_cache(folder)
     assert ".partial-" in left.name
     lines: list[str] = []
-    cache = open_cache(read(root), folder, say=lines.append)
+    cache = open_cache(read(root), folder, log=lines.append)
     assert [line for line in lines if "a process was stopped while it built it; it is built again" in line] == lines
     assert (cache.images == twin(read(root))).all()
     assert only_cache(folder) == cache.path
@@ -495,7 +495,7 @@ def test_of_two_builders_at_once_one_builds_and_one_waits(root, folder):
     said = [process.communicate("go on\n", timeout=60)[0].split("\n") for process in (first, second)]
     # The second opened what the first had built.
     assert said == [["opened 10", ""]] * 2
-    assert (open_cache(read(root), folder, say=never).images == twin(read(root))).all()
+    assert (open_cache(read(root), folder, log=never).images == twin(read(root))).all()
 
 
 def build_and_tell() -> None:
@@ -511,7 +511,7 @@ def build_and_tell() -> None:
             sys.stdin.readline()
 
     root, folder, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    cache = open_cache(read(root), folder, workers=workers, progress=progress, say=lambda line: print(line, flush=True))
+    cache = open_cache(read(root), folder, workers=workers, progress=progress, log=lambda line: print(line, flush=True))
     print("opened", len(cache.images), flush=True)
 
 

@@ -10,12 +10,12 @@ from PIL import Image
 from swad.data import gpu_augment
 from swad.data.cache import open_cache
 from swad.data.cached_loader import AHEAD, CachedBatches, evaluation_bytes
-from swad.data.domains import ArrayDomain, Dataset, FileDomain, Pixels
+from swad.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
 from swad.data.loaders import TrainBatches
 from swad.data.splits import hold_out
-from swad.data.transforms import Normalise, eval_transform
+from swad.data.transforms import Normalize, eval_transform
 
-PIXELS = Pixels(size=16)
+PIXELS = ImageSpec(size=16)
 SOURCES = hold_out(
     Dataset(
         "noise",
@@ -70,7 +70,7 @@ def test_without_augmentation_they_are_the_evaluation_transform(monkeypatch):
     resized = torch.nn.functional.interpolate(
         torch.from_numpy(images).permute(0, 3, 1, 2).float(), (16, 16), mode="bilinear", antialias=True
     )
-    torch.testing.assert_close(batch.images, Normalise(PIXELS)(resized), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(batch.images, Normalize(PIXELS)(resized), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_evaluation_is_as_far_from_pillows_resize_as_the_documentation_says(heig
     domain = FileDomain("a", np.zeros(2, np.int64), tmp_path, ("a/x/0.bmp", "a/x/1.bmp"))
     cache = open_cache(Dataset("textures", (domain,), ("x",)), tmp_path / "cache", workers=0)
     got = evaluation_bytes(cache, "a", np.arange(2), 224, torch.device("cpu")).int()
-    wanted = torch.stack([eval_transform(Pixels())(domain.image(i)) for i in range(2)]).int()
+    wanted = torch.stack([eval_transform(ImageSpec())(domain.image(i)) for i in range(2)]).int()
     error = (got - wanted).abs()
     assert error.double().mean() == pytest.approx(mean, rel=0.4)
     assert int(error.max()) == pytest.approx(most, rel=0.25)

@@ -28,7 +28,7 @@ def cache(tmp_path_factory) -> ImageCache:
 
 def test_what_fits_is_resident_and_says_so(cache, recwarn):
     lines: list[str] = []
-    images = place(cache, np.arange(40), "cpu", say=lines.append)
+    images = place(cache, np.arange(40), "cpu", log=lines.append)
     assert isinstance(images, Resident)
     assert lines == ["40 images (0.0 MB) on cpu: read from the image cache as needed, nothing is copied"]
     # Not a copy: the tensor begins where the file is mapped.
@@ -38,7 +38,7 @@ def test_what_fits_is_resident_and_says_so(cache, recwarn):
 
 def test_what_does_not_fit_is_streamed_and_says_so(cache):
     lines: list[str] = []
-    images = place(cache, np.arange(40), "cpu", device_bytes=40 * ROW - 1, host_bytes=6 * ROW, say=lines.append)
+    images = place(cache, np.arange(40), "cpu", device_bytes=40 * ROW - 1, host_bytes=6 * ROW, log=lines.append)
     assert isinstance(images, Streamed)
     assert images.host_bytes == 6 * ROW
     assert len(lines) == 1
@@ -53,7 +53,7 @@ def test_a_device_that_runs_full_falls_back_to_streaming(cache, monkeypatch):
 
     monkeypatch.setattr(device_store, "Resident", full)
     lines: list[str] = []
-    images = place(cache, np.arange(40), "cpu", say=lines.append)
+    images = place(cache, np.arange(40), "cpu", log=lines.append)
     assert isinstance(images, Streamed)
     assert "(its memory is full)" in lines[0]
 
@@ -110,7 +110,7 @@ def test_what_was_taken_is_not_overwritten_by_what_comes_next(cache):
 @cuda
 def test_what_fits_on_a_gpu_is_copied_in_pieces(cache):
     lines: list[str] = []
-    images = place(cache, np.arange(40), "cuda", host_bytes=6 * ROW, say=lines.append)
+    images = place(cache, np.arange(40), "cuda", host_bytes=6 * ROW, log=lines.append)
     assert lines == ["40 images (0.0 MB) on cuda: all there"]
     assert torch.equal(images.tensor.cpu(), torch.from_numpy(cache.images[:]))
 

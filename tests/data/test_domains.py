@@ -138,12 +138,12 @@ def test_a_broken_image_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
-def test_sixteen_bits_of_grey_become_eight(tmp_path, suffix):
+def test_sixteen_bits_of_gray_become_eight(tmp_path, suffix):
     ramp = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)
     Image.fromarray(ramp).save(tmp_path / f"deep.{suffix}")
     found = np.asarray(read_image(tmp_path / f"deep.{suffix}"))
     assert (found == np.arange(256).reshape(16, 16, 1)).all()
-    # As the same picture in colours, which Pillow reads itself.
+    # As the same picture in colors, which Pillow reads itself.
     image = Image.new("I;16B", (2, 1))
     image.putdata([300, 65535])
     image.save(tmp_path / "big_endian.tif")

@@ -37,7 +37,7 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def some_images(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
-    """Noise on slopes, with grey, black and white parts: every branch of the hue occurs."""
+    """Noise on slopes, with gray, black and white parts: every branch of the hue occurs."""
     draws = np.random.RandomState(seed)
     slopes = np.linspace(0, 255, width)[None, None, :, None] * draws.rand(b, 1, 1, 3)
     images = np.clip(slopes + draws.normal(0, 60, (b, height, width, 3)), 0, 255).astype(np.uint8)
@@ -137,9 +137,9 @@ def test_crops_of_images_held_at_another_size_are_scaled(start, length, original
     scale, middle = (end - begin) / size, (begin + end) / 2
     expected = []
     for i in range(size):
-        centre = begin + scale * (i + 0.5)
+        center = begin + scale * (i + 0.5)
         inside = [p for p in range(pixels) if abs(p + 0.5 - middle) <= max(end - begin, 1) / 2 + 1e-3]
-        weights = [max(0, 1 - abs(p + 0.5 - centre) / max(scale, 1)) for p in inside]
+        weights = [max(0, 1 - abs(p + 0.5 - center) / max(scale, 1)) for p in inside]
         expected.append(np.dot(weights, values[inside]) / sum(weights) / 255)
     image = torch.from_numpy(values.astype(np.uint8)).view(1, 1, pixels, 1).expand(1, 3, pixels, 3)
     parameters = row((0, first, 3, whole), (3, original), flip)[None]
@@ -180,7 +180,7 @@ def test_every_hue_turns_as_torchvisions():
         torch.testing.assert_close(ours, functional.adjust_hue(corners, turn), rtol=0, atol=EXACT)
 
 
-def test_grey_is_torchvisions():
+def test_gray_is_torchvisions():
     image = floats(some_images(1, 9, 12)[0])
     torch.testing.assert_close(luminance(image[None])[0], functional.rgb_to_grayscale(image))
 
@@ -190,8 +190,8 @@ def test_the_evaluation_transform():
     parameters = torch.from_numpy(identity(np.array([[30, 44]] * 3)))
     expected = torch.stack([functional.resize(floats(image), [24, 24], antialias=True) for image in images])
     expected = functional.normalize(expected, IMAGENET_MEAN, IMAGENET_STD)
-    for colour in (True, False):
-        result = augment(images, parameters, 24, MEAN, STD, colour=colour)
+    for color in (True, False):
+        result = augment(images, parameters, 24, MEAN, STD, color=color)
         torch.testing.assert_close(result, expected, rtol=0, atol=EXACT / min(IMAGENET_STD))
 
 
@@ -222,7 +222,7 @@ def test_outputs_come_in_the_type_and_layout_asked_for():
     assert augment(images[:0], parameters[:0], 16, MEAN, STD).shape == (0, 3, 16, 16)
 
 
-def test_images_do_not_depend_on_their_neighbours():
+def test_images_do_not_depend_on_their_neighbors():
     images = some_images(6, 20, 20)
     parameters = torch.from_numpy(draw(np.random.RandomState(0), np.full((6, 2), 20)))
     whole = augment(images, parameters, 16, MEAN, STD)
@@ -309,7 +309,7 @@ def test_factors_are_distributed_as_torchvisions():
     assert np.abs(np.corrcoef(rows[:, FACTORS].T) - np.eye(4)).max() < 0.06
 
 
-def test_orders_flips_and_greys_have_their_frequencies():
+def test_orders_flips_and_grays_have_their_frequencies():
     rows = draw(np.random.RandomState(0), np.full((20000, 2), 227))
     orders, counts = np.unique(rows[:, ORDER], axis=0, return_counts=True)
     assert len(orders) == 24

@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="needs triton")
 cuda = pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a GPU")
 ORDERS = list(permutations(range(4)))
 SIZE = 33  # 1,089 pixels: a whole chunk of an image and the beginning of another
-# Of normalised numbers: only the order of the sums and fused multiplications differ.
+# Of normalized numbers: only the order of the sums and fused multiplications differ.
 CLOSE = {"rtol": 0, "atol": 1e-4}
 
 
@@ -28,12 +28,12 @@ def test_everything_below_in_the_interpreter():
     run_in_the_interpreter(__file__)
 
 
-def normalisation() -> tuple[torch.Tensor, torch.Tensor]:
+def normalization() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(IMAGENET_MEAN, device=DEVICE), torch.tensor(IMAGENET_STD, device=DEVICE)
 
 
 def some_pixels(b: int, size: int, seed: int = 0) -> torch.Tensor:
-    """What the products give, ``[b, size, 3, size]``: noise, greys, pure colours, a little more than one."""
+    """What the products give, ``[b, size, 3, size]``: noise, grays, pure colors, a little more than one."""
     draws = np.random.RandomState(seed)
     pixels = draws.rand(b, size, 3, size)
     pixels[:, 0] = pixels[:, 0, :1]
@@ -53,7 +53,7 @@ def some_images(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 
 def some_rows(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
-    """All orders one after the other, every third image made grey, the rest as drawn."""
+    """All orders one after the other, every third image made gray, the rest as drawn."""
     rows = gpu_augment.draw(np.random.RandomState(seed), np.array([[height, width]] * b))
     rows[:, gpu_augment.ORDER] = [ORDERS[(seed + i) % len(ORDERS)] for i in range(b)]
     rows[:, gpu_augment.GRAYSCALE] = np.arange(b) % 3 == 2
@@ -65,7 +65,7 @@ def finished(pixels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     image = pixels.transpose(1, 2).float()
     image = gpu_augment.jitter(image, rows[:, gpu_augment.FACTORS], rows[:, gpu_augment.ORDER])
     image = torch.where(rows[:, gpu_augment.GRAYSCALE].view(-1, 1, 1, 1) > 0, gpu_augment.luminance(image), image)
-    mean, std = normalisation()
+    mean, std = normalization()
     return (image - mean.view(3, 1, 1)) / std.view(3, 1, 1)
 
 
@@ -80,13 +80,13 @@ def assert_same_images(one: torch.Tensor, other: torch.Tensor) -> None:
 @runs_kernels
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_colours_are_those_of_the_plain_code_in_every_order(layout, dtype):
+def test_colors_are_those_of_the_plain_code_in_every_order(layout, dtype):
     from swad.data import _gpu_augment_kernel
 
     pixels, rows = some_pixels(24, SIZE), some_rows(24, SIZE, SIZE)
     assert len(rows[:, gpu_augment.ORDER].unique(dim=0)) == 24
     result = torch.full((24, 3, SIZE, SIZE), torch.nan, device=DEVICE, dtype=dtype).contiguous(memory_format=layout)
-    _gpu_augment_kernel.finish(pixels, rows, *normalisation(), result)
+    _gpu_augment_kernel.finish(pixels, rows, *normalization(), result)
     expected = finished(pixels, rows)
     # A GPU rounds to the nearest bfloat16, the interpreter towards zero.
     rounding = 0.0 if dtype == torch.float32 else 2**-7 if INTERPRETED else 2**-8
@@ -102,7 +102,7 @@ def test_colours_are_those_of_the_plain_code_in_every_order(layout, dtype):
     size=st.integers(5, 12),
     seed=st.integers(0, 9),
 )
-def test_colours_are_those_of_the_plain_code_for_all_that_torchvision_allows(order, factors, grayscale, size, seed):
+def test_colors_are_those_of_the_plain_code_for_all_that_torchvision_allows(order, factors, grayscale, size, seed):
     from swad.data import _gpu_augment_kernel
 
     rows = torch.zeros(2, gpu_augment.FIELDS)
@@ -111,7 +111,7 @@ def test_colours_are_those_of_the_plain_code_for_all_that_torchvision_allows(ord
     rows[:, gpu_augment.GRAYSCALE] = float(grayscale)
     pixels, rows = some_pixels(2, size, seed), rows.to(DEVICE)
     result = torch.full((2, 3, size, size), torch.nan, device=DEVICE)
-    _gpu_augment_kernel.finish(pixels, rows, *normalisation(), result)
+    _gpu_augment_kernel.finish(pixels, rows, *normalization(), result)
     torch.testing.assert_close(result, finished(pixels, rows), **CLOSE)
 
 
@@ -125,7 +125,7 @@ def test_every_hue_turns_as_in_the_plain_code():
     rows[:, gpu_augment.FACTORS.stop - 1] = torch.tensor(turns)
     pixels, rows = levels.expand(len(turns), 8, 3, 8).to(DEVICE, torch.float16), rows.to(DEVICE)
     result = torch.full((len(turns), 3, 8, 8), torch.nan, device=DEVICE)
-    _gpu_augment_kernel.finish(pixels, rows, *normalisation(), result)
+    _gpu_augment_kernel.finish(pixels, rows, *normalization(), result)
     torch.testing.assert_close(result, finished(pixels, rows), **CLOSE)
     assert (result[:, 1:] - result[3:4, 1:]).abs().amax((1, 2, 3)).gt(0.1).sum() == len(turns) - 1
 
@@ -173,7 +173,7 @@ def test_all_of_it_is_what_the_plain_code_makes(height, width, size, monkeypatch
     monkeypatch.setattr(_gpu_augment_kernel, "finish", spies[1])
     for seed in range(0, 24, 5):  # five images each: all 24 orders
         images, rows = some_images(5, height, width, seed), some_rows(5, height, width, seed)
-        how = (images, rows, size, *normalisation())
+        how = (images, rows, size, *normalization())
         results = []
         for kernels in (_gpu_augment_kernel, None):
             monkeypatch.setattr(gpu_augment, "_kernels", lambda _, kernels=kernels: kernels)
@@ -184,16 +184,16 @@ def test_all_of_it_is_what_the_plain_code_makes(height, width, size, monkeypatch
 
 
 @runs_kernels
-def test_images_do_not_depend_on_their_neighbours_and_none_is_no_fault(monkeypatch):
+def test_images_do_not_depend_on_their_neighbors_and_none_is_no_fault(monkeypatch):
     from swad.data import _gpu_augment_kernel
 
     monkeypatch.setattr(gpu_augment, "_kernels", lambda _: _gpu_augment_kernel)
     images, rows = some_images(3, 20, 26), some_rows(3, 20, 26)
-    whole = gpu_augment.augment(images, rows, 16, *normalisation())
+    whole = gpu_augment.augment(images, rows, 16, *normalization())
     for i in range(3):
-        alone = gpu_augment.augment(images[i : i + 1], rows[i : i + 1], 16, *normalisation())
+        alone = gpu_augment.augment(images[i : i + 1], rows[i : i + 1], 16, *normalization())
         assert_same_images(whole[i : i + 1], alone)
-    assert gpu_augment.augment(images[:0], rows[:0], 16, *normalisation()).shape == (0, 3, 16, 16)
+    assert gpu_augment.augment(images[:0], rows[:0], 16, *normalization()).shape == (0, 3, 16, 16)
 
 
 def test_without_triton_or_a_gpu_the_plain_code_runs():
@@ -215,7 +215,7 @@ assert "swad.data._gpu_augment_kernel" not in sys.modules
 
 @cuda
 def test_a_graph_holds_it_and_replays_with_other_parameters(monkeypatch):
-    images, mean_std = some_images(24, 227, 227), normalisation()
+    images, mean_std = some_images(24, 227, 227), normalization()
     parameters = some_rows(24, 227, 227)
     how = (images, parameters, 224, *mean_std)
 

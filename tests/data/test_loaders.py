@@ -6,16 +6,16 @@ import torch
 from PIL import Image
 from torchvision import transforms as v1
 
-from swad.data.domains import ArrayDomain, DataError, Dataset, FileDomain, Pixels
+from swad.data.domains import ArrayDomain, DataError, Dataset, FileDomain, ImageSpec
 from swad.data.loaders import EvalBatches, TrainBatches, draw_indices
 from swad.data.splits import hold_out
-from swad.data.transforms import Normalise, eval_transform, train_transform
+from swad.data.transforms import Normalize, eval_transform, train_transform
 
-SMALL = Pixels(size=6, small=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-LARGE = Pixels(size=16)
+SMALL = ImageSpec(size=6, low_res=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+LARGE = ImageSpec(size=16)
 
 
-def arrays(pixels: Pixels) -> Dataset:
+def arrays(image_spec: ImageSpec) -> Dataset:
     draw = np.random.RandomState(0)
     domains = tuple(
         ArrayDomain(
@@ -25,7 +25,7 @@ def arrays(pixels: Pixels) -> Dataset:
         )
         for i, name in enumerate("abc")
     )
-    return Dataset("arrays", domains, tuple("wxyz"), pixels)
+    return Dataset("arrays", domains, tuple("wxyz"), image_spec)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def files(tmp_path_factory) -> Dataset:
 def train(dataset: Dataset, **options) -> TrainBatches:
     sources = hold_out(dataset, "c").sources
     options = {"batch_size": 4, "seed": 7, "workers": 0} | options
-    return TrainBatches(sources.train, sources.pixels, **options)
+    return TrainBatches(sources.train, sources.image_spec, **options)
 
 
 def same(left, right) -> bool:
@@ -142,7 +142,7 @@ def test_views(files):
 def test_transforms_are_the_protocols(files):
     # The obvious twin: the older torchvision transforms, drawn from the same stream.
     image = files.domains[0].image(0)
-    normalise = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    normalize = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     twin = v1.Compose(
         [
             v1.RandomResizedCrop(224, scale=(0.7, 1.0)),
@@ -150,17 +150,17 @@ def test_transforms_are_the_protocols(files):
             v1.ColorJitter(0.3, 0.3, 0.3, 0.3),
             v1.RandomGrayscale(0.1),
             v1.ToTensor(),
-            normalise,
+            normalize,
         ]
     )
-    pixels = Pixels()
+    image_spec = ImageSpec()
     for seed in range(12):
         torch.manual_seed(seed)
-        ours = Normalise(pixels)(train_transform(pixels)(image)[None])[0]
+        ours = Normalize(image_spec)(train_transform(image_spec)(image)[None])[0]
         torch.manual_seed(seed)
         torch.testing.assert_close(ours, twin(image))
-    ours = Normalise(pixels)(eval_transform(pixels)(image)[None])[0]
-    twin = v1.Compose([v1.Resize((224, 224)), v1.ToTensor(), normalise])
+    ours = Normalize(image_spec)(eval_transform(image_spec)(image)[None])[0]
+    twin = v1.Compose([v1.Resize((224, 224)), v1.ToTensor(), normalize])
     torch.testing.assert_close(ours, twin(image))
 
 
@@ -176,7 +176,7 @@ GOLDEN_DRAW = [141, 2, 266, 144, 379]
 def test_evaluation_passes_once_over_the_part_in_order(kind, files):
     dataset = files if kind == "files" else arrays(SMALL)
     part = hold_out(dataset, "c").target.full[0]
-    batches = EvalBatches(part, dataset.pixels, batch_size=5, workers=0)
+    batches = EvalBatches(part, dataset.image_spec, batch_size=5, workers=0)
     labels = torch.cat([labels for _, labels in batches])
     assert labels.tolist() == part.labels.tolist()
     assert len(batches) == len(part)
@@ -226,7 +226,7 @@ def test_rules_are_stated_in_one_line(files):
         (lambda: TrainBatches([empty], LARGE, 4, 0), "domain a has no training images"),
         (lambda: EvalBatches(part, LARGE, 0), "batch size must be at least 1"),
         (lambda: EvalBatches(part, LARGE, n=0), "at least 1 image"),
-        (lambda: Normalise(Pixels(channels=1)), "1 channels need as many means"),
+        (lambda: Normalize(ImageSpec(channels=1)), "1 channels need as many means"),
     ]
     for make, words in cases:
         with pytest.raises(DataError, match=words) as caught:
@@ -239,8 +239,8 @@ def test_a_bad_image_is_named_in_one_line_by_workers_too(tmp_path):
     for file in files:
         (tmp_path / file).write_bytes(b"not an image")
     domains = tuple(FileDomain(name, np.zeros(12, np.int64), tmp_path, files) for name in "de")
-    sources = hold_out(Dataset("two", domains, ("x",), Pixels(8)), "e").sources
-    batches = TrainBatches(sources.train, Pixels(8), 4, 0, workers=2)
+    sources = hold_out(Dataset("two", domains, ("x",), ImageSpec(8)), "e").sources
+    batches = TrainBatches(sources.train, ImageSpec(8), 4, 0, workers=2)
     with pytest.raises(DataError) as caught:
         for _ in batches.inputs(1, 20):
             pass

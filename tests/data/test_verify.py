@@ -12,7 +12,7 @@ from helpers.small_trees import class_names, make, make_tree, save_image
 from swad.data import benchmarks
 from swad.data.benchmarks import check, progress_bar, show_check
 from swad.data.domains import DataError
-from swad.data.verify import recognise
+from swad.data.verify import recognize
 
 
 def small(name: str, per_class: int = 3):
@@ -93,17 +93,17 @@ def test_domain_net_with_its_duplicates_still_in(tmp_path):
     assert check(root, expected, decode=False).ok
 
 
-def test_data_sets_are_recognised(tmp_path):
+def test_data_sets_are_recognized(tmp_path):
     for name in ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "DomainNet"):
         benchmark = benchmarks.get(name)
         tree = tmp_path / name / "renamed"
         for domain in benchmark.domains:
             (tree / domain).mkdir(parents=True)
-        assert recognise(tree) is benchmark
-        assert recognise(tree.rename(tmp_path / name / benchmark.folder)) is benchmark
-        assert recognise(tmp_path / name) is benchmark
+        assert recognize(tree) is benchmark
+        assert recognize(tree.rename(tmp_path / name / benchmark.folder)) is benchmark
+        assert recognize(tmp_path / name) is benchmark
     own = make_tree(tmp_path / "own", ["a", "b"], ["x", "y"])
-    assert recognise(own).name == "folder"
+    assert recognize(own).name == "folder"
     assert check(own).ok
     for benchmark in (benchmarks.get("PACS"), benchmarks.get("VLCS")):
         (tmp_path / "both" / benchmark.folder).mkdir(parents=True)

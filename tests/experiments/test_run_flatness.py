@@ -41,10 +41,10 @@ def rows(folder: Path, name: str) -> list[dict]:
 
 def test_a_run_says_which_weights_it_has(tiny_run):
     run = open_run(tiny_run)
-    assert run.reported == ("erm_best", "erm_last", "swad", "swa")
+    assert run.reported == ("best", "last", "swad", "swa")
     assert run.snapshots == ("step-000010", "step-000020", "step-000030")
     assert run.known("20") == "step-000020"
-    with pytest.raises(RunError, match="has no weights 'ema'; it has erm_best, erm_last, swad, swa, step-000010"):
+    with pytest.raises(RunError, match="has no weights 'ema'; it has best, last, swad, swa, step-000010"):
         run.file("ema")
 
 
@@ -73,7 +73,7 @@ def test_images_are_those_of_the_runs_own_split(tiny_run):
     for part in (*sources.train, *target.full):
         pictures, labels = images.by_domain[part.name]
         assert len(labels) == 30
-        whole, whole_labels = next(iter(EvalBatches(part, sources.pixels, 4096)))
+        whole, whole_labels = next(iter(EvalBatches(part, sources.image_spec, 4096)))
         same = (pictures[:, None] == whole[None]).flatten(2).all(2)
         assert bool((same.sum(1) == 1).all()), "each is an image of the split, and only one"
         assert whole_labels[same.int().argmax(1)].tolist() == labels.tolist()
@@ -136,7 +136,7 @@ def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, t
     for row in shown:
         assert row["mean"] == found.models[row["weights"]].row(row["radius"], row["domain"]).mean
     different = [row for row in rows(folder, FLATNESS) if row["kind"] == "difference"]
-    assert {(row["first"], row["second"]) for row in different} == {("swad", "erm_best"), ("swa", "erm_best")}
+    assert {(row["first"], row["second"]) for row in different} == {("swad", "best"), ("swa", "best")}
 
     monkeypatch.setattr("swad.experiments.saved_run.Subject.images", lambda *_: pytest.fail("no image is needed"))
     again = run_flatness.flatness(open_run(folder), NAMES, COARSE)
@@ -149,7 +149,7 @@ def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, t
 def test_more_directions_and_more_weights_add_to_what_is_there(tiny_run, tmp_path):
     folder, fresh = copied(tiny_run, tmp_path / "grown"), copied(tiny_run, tmp_path / "fresh")
     run_flatness.flatness(open_run(folder), NAMES[:1], COARSE)
-    more = run_flatness.Measuring(radii=COARSE.radii, directions=10, images=COARSE.images)
+    more = run_flatness.FlatnessConfig(radii=COARSE.radii, directions=10, images=COARSE.images)
     grown = run_flatness.flatness(open_run(folder), NAMES[:2], more)
     whole = run_flatness.flatness(open_run(fresh), NAMES[:2], more)
     for name in NAMES[:2]:
@@ -177,16 +177,16 @@ def test_killed_work_goes_on_to_the_same_rows(tiny_run, tmp_path, what, file, fa
 def test_other_settings_stand_beside_each_other(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     run_flatness.flatness(open_run(folder), ["swad"], COARSE)
-    other = run_flatness.Measuring(radii=(1.0,), directions=4, images=20, normalise="filter")
+    other = run_flatness.FlatnessConfig(radii=(1.0,), directions=4, images=20, normalize="filter")
     found = run_flatness.flatness(open_run(folder), ["swad"], other)
     keys = [row["key"] for row in rows(folder, FLATNESS) if row["kind"] == "settings"]
     assert len(set(keys)) == 2
-    assert found.models["swad"].settings["normalise"] == "filter"
+    assert found.models["swad"].settings["normalize"] == "filter"
     assert found.models["swad"].radii == (1.0,)
     # What is asked for last is what is shown, whether it was measured just now or before.
-    assert flatness_of(load_run(folder)).settings["normalise"] == "filter"
+    assert flatness_of(load_run(folder)).settings["normalize"] == "filter"
     run_flatness.flatness(open_run(folder), ["swad"], COARSE)
-    assert flatness_of(load_run(folder)).settings["normalise"] == "sphere"
+    assert flatness_of(load_run(folder)).settings["normalize"] == "sphere"
 
 
 def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp_path):
@@ -236,7 +236,7 @@ def test_weights_that_changed_are_refused(tiny_run, tmp_path):
     run_flatness.flatness(open_run(folder), ["swad"], COARSE)
     quick = {"images": 12, "steps": 1, "restarts": 0}
     run_flatness.worst(open_run(folder), ["swad"], [0.1], **quick)
-    (folder / "weights" / "swad.safetensors").write_bytes((folder / "weights" / "erm_best.safetensors").read_bytes())
+    (folder / "weights" / "swad.safetensors").write_bytes((folder / "weights" / "best.safetensors").read_bytes())
     changed = r"swad.safetensors changed since .*flatness.jsonl was written: remove"
     with pytest.raises(RunError, match=changed):
         run_flatness.flatness(open_run(folder), ["swad"], COARSE)
@@ -264,7 +264,7 @@ def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeyp
 
 def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, monkeypatch):
     folder = copied(tiny_run, tmp_path / "run")
-    found = run_flatness.worst(open_run(folder), ["erm_best", "swad"], [0.02, 0.2], images=15, steps=3, restarts=1)
+    found = run_flatness.worst(open_run(folder), ["best", "swad"], [0.02, 0.2], images=15, steps=3, restarts=1)
     assert len(found) == 8
     for row in found:
         assert row["lower_bound"] >= row["loss"]
@@ -342,7 +342,7 @@ def test_a_surface_has_the_weights_own_losses_at_its_corners(tiny_run, tmp_path)
 
 def test_a_line_between_two_weights(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
-    line = run_flatness.surface(run, ["erm_best", "erm_last"], steps=5, margin=0.0, images=20, points=())
+    line = run_flatness.surface(run, ["best", "last"], steps=5, margin=0.0, images=20, points=())
     assert line.ys == (0.0,)
     assert line.grid[0].losses == pytest.approx(line.points["1"].losses)
     assert line.grid[-1].losses == pytest.approx(line.points["2"].losses)
@@ -380,8 +380,8 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
     assert run.group == run.batch_size(torch.device("cpu")) == 8
     images = run.images(20)
     assert {len(labels) for _, labels in images.by_domain.values()} == {16}
-    flat = run_flatness.flatness(run, ["erm_best"], COARSE).models["erm_best"]
-    model = run.model("erm_best")
+    flat = run_flatness.flatness(run, ["best"], COARSE).models["best"]
+    model = run.model("best")
     pictures, labels = images.by_domain["paper"]
     with torch.no_grad():
         groups = [functional.cross_entropy(model(pictures[i : i + 8]), labels[i : i + 8]).item() for i in (0, 8)]

@@ -82,7 +82,7 @@ def test_chance_is_not_called_a_difference_too_often():
         turned = torch.linalg.qr(symmetric(seed + 1000)).Q
         twin = turned @ root @ turned.T
         model, other = Point(), Point()
-        one, two = Quadratic(root, centre=model.vector().detach()), Quadratic(twin, centre=model.vector().detach())
+        one, two = Quadratic(root, center=model.vector().detach()), Quadratic(twin, center=model.vector().detach())
         both = compare(
             {"a": model, "b": other}, lambda m, o=other, one=one, two=two: (two if m is o else one)(m), [1.0], 40, seed
         )
@@ -180,7 +180,7 @@ def test_at_every_radius_is_as_sure_as_the_least_sure_radius():
     ("changes", "told"),
     [
         ({"seed": 1}, r"seed \(0 and 1\)"),
-        ({"normalise": "layer"}, r"normalise \(sphere and layer\)"),
+        ({"normalize": "layer"}, r"normalize \(sphere and layer\)"),
         ({"include": ["a"]}, r"include \(\[\] and \['a'\]\); parameters \(10 and 6\)"),
         ({"exclude": "b"}, r"exclude \(\[\] and \['b'\]\); parameters \(10 and 6\)"),
         ({"antithetic": False}, r"antithetic \(True and False\)"),

@@ -77,7 +77,7 @@ def test_flatness_at_a_small_radius_is_the_trace_s():
     hessian = dense(model, data)
     row = local(model, image_losses(data), [0.02], 40).row(0.02)
     with Weights(model) as weights:
-        drawn = Directions(weights, 0, antithetic=True, normalise="sphere")
+        drawn = Directions(weights, 0, antithetic=True, normalize="sphere")
         along = [torch.cat([tensor.flatten() for tensor in drawn[k]]) for k in range(40)]
     curved = torch.stack([d @ hessian @ d for d in along])
     assert row.mean == pytest.approx(0.02**2 / 2 * curved.mean().item(), rel=1e-3)

@@ -85,12 +85,12 @@ def means(data):
 
 
 @pytest.mark.parametrize("antithetic", [True, False])
-@pytest.mark.parametrize("normalise", ["sphere", "filter", "layer"])
-def test_a_network_against_copies_of_it(antithetic, normalise):
+@pytest.mark.parametrize("normalize", ["sphere", "filter", "layer"])
+def test_a_network_against_copies_of_it(antithetic, normalize):
     model, data = network(), images()
-    flat = local(model, image_losses(data, batch_size=4), [0.3, 1.0], 6, 3, antithetic=antithetic, normalise=normalise)
+    flat = local(model, image_losses(data, batch_size=4), [0.3, 1.0], 6, 3, antithetic=antithetic, normalize=normalize)
     for i, radius in enumerate([0.3, 1.0]):
-        twin = brute_force(model, means(data), radius, 6, 3, antithetic=antithetic, normalise=normalise)
+        twin = brute_force(model, means(data), radius, 6, 3, antithetic=antithetic, normalize=normalize)
         for domain in data:
             wanted = torch.stack([losses[domain].mean() for losses in twin])
             torch.testing.assert_close(flat.losses[domain][:, i], wanted, rtol=1e-6, atol=1e-7)
@@ -107,14 +107,14 @@ def test_a_network_against_copies_of_it(antithetic, normalise):
 
 def test_filters_and_layers_against_a_hand_twin():
     model = network()
-    for normalise in ("filter", "layer"):
+    for normalize in ("filter", "layer"):
         with Weights(model) as weights:
             raw = torch.cat([t.flatten() for t in Directions(weights, 4, False, "sphere")[2]])
-            found = Directions(weights, 4, False, normalise)[2]
+            found = Directions(weights, 4, False, normalize)[2]
             pieces = torch.split(raw, [t.numel() for t in weights.live])
             for piece, parameter, direction in zip(pieces, weights.live, found, strict=True):
                 wanted = piece.reshape(parameter.shape).clone()
-                if normalise == "layer":
+                if normalize == "layer":
                     wanted *= parameter.norm() / wanted.norm()
                 else:
                     for f in range(len(parameter)):
@@ -228,7 +228,7 @@ def test_rows_of_something_else_are_refused():
     for options, words in (
         ({"radii": [0.5]}, "have radii"),
         ({"seed": 9}, "have seed 1, not 9"),
-        ({"normalise": "layer"}, "have normalise"),
+        ({"normalize": "layer"}, "have normalize"),
         ({"antithetic": False}, "have antithetic"),
         ({"exclude": "5.*"}, "have exclude"),
     ):
@@ -402,7 +402,7 @@ def test_patterns_and_groups():
         ({"radii": [1.0, 1.0]}, "radii must be"),
         ({"n_directions": 3}, "an even number"),
         ({"n_directions": 0, "antithetic": False}, "1 or more"),
-        ({"normalise": "cube"}, "one of sphere, filter, layer"),
+        ({"normalize": "cube"}, "one of sphere, filter, layer"),
         ({"include": "nothing.*"}, "matches no parameter"),
         ({"exclude": "*"}, "nothing to move"),
         ({"groups": {"photo": ["sketch"]}}, "under a name of its own"),
@@ -444,8 +444,8 @@ def test_an_interval_covers_the_mean_as_often_as_it_says():
     for k in range(300):
         units = torch.randn(30, 1, generator=generator, dtype=torch.float64)
         images_ = 0.5 * torch.randn(40, 1, generator=generator, dtype=torch.float64).exp()
-        centre = images_ + units.mean() - 0.5 * math.exp(0.5)  # a two-way table's margins share one mean
-        effects = {"a": Effects(units + images_.mean() - 0.5 * math.exp(0.5), centre)}
+        center = images_ + units.mean() - 0.5 * math.exp(0.5)  # a two-way table's margins share one mean
+        effects = {"a": Effects(units + images_.mean() - 0.5 * math.exp(0.5), center)}
         mean = effects["a"].units.mean(0)
         low, high = interval(mean, resample(effects, 400, k)["a"], 0.95)
         covered += bool(low < 0 < high)

@@ -46,11 +46,11 @@ def test_errors_and_both():
 
 
 def test_small_integers_are_scaled_on_the_way():
-    pixels = torch.randint(256, (6, 1, 6, 6), dtype=torch.uint8)
+    image_spec = torch.randint(256, (6, 1, 6, 6), dtype=torch.uint8)
     labels = torch.randint(3, (6,))
     model = network().eval()
-    raw = image_losses({"a": (pixels, labels)}, transform=lambda batch: batch.float() / 255)(model)
-    torch.testing.assert_close(raw["a"], image_losses({"a": (pixels.float() / 255, labels)})(model)["a"])
+    raw = image_losses({"a": (image_spec, labels)}, transform=lambda batch: batch.float() / 255)(model)
+    torch.testing.assert_close(raw["a"], image_losses({"a": (image_spec.float() / 255, labels)})(model)["a"])
 
 
 def test_lower_precision_is_the_caller_s_choice():

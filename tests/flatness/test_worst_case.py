@@ -17,7 +17,7 @@ from swad.flatness import image_losses, worst_case
 def largest(loss: Quadratic, at: torch.Tensor, radius: float) -> float:
     """The maximum of a quadratic over a ball, by the eigendecomposition and bisection (the trust-region problem)."""
     values, vectors = torch.linalg.eigh(loss.hessian)
-    gradient = vectors.T @ (loss.hessian @ (at - loss.centre) + loss.slope)
+    gradient = vectors.T @ (loss.hessian @ (at - loss.center) + loss.slope)
     # delta = (lambda - H)^-1 g with lambda above the largest eigenvalue and ||delta|| = radius.
     low, high = max(values[-1].item(), 0.0) + 1e-12, abs(values).max().item() + gradient.norm().item() / radius + 1
     for _ in range(200):

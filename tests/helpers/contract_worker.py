@@ -13,13 +13,13 @@ import torch
 
 from helpers.making import batch_for, make, update
 from swad import algorithms
-from swad.algorithms.base import Stepping
-from swad.training.distributed import Team, team
+from swad.algorithms.base import StepContext
+from swad.training.distributed import Dist, team
 
 STEPS = 2
 
 
-def steps_of_one(name: str, us: Team | None = None) -> dict[str, Any]:
+def steps_of_one(name: str, us: Dist | None = None) -> dict[str, Any]:
     """The losses of some steps and all that is saved after them; of a share of the images where there are others."""
     fields = {one.name for one in dataclasses.fields(algorithms.get(name).Hyperparameters)}
     # A short anneal, so that both phases are seen, and a slim context network for ARM, so that it takes no minutes.
@@ -29,11 +29,11 @@ def steps_of_one(name: str, us: Team | None = None) -> dict[str, Any]:
         for group in optimizer.param_groups:
             # Adam forgives gradients that are too long by a factor, and makes much of the rounding of tiny ones.
             group["eps"] = 0.1
-    how = Stepping()
+    how = StepContext()
     if us is not None:
         groups = algorithm.n_domains
         algorithm.gather, algorithm.mine = partial(us.gather, groups), partial(us.mine, groups)
-        how = Stepping(average_gradients=us.average_gradients)
+        how = StepContext(average_gradients=us.average_gradients)
     losses = []
     for step in range(1, STEPS + 1):
         batch = batch_for(algorithm, step)

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import swad
 import swad.averaging.distributed_checkpoint
-from swad import EMA, SMA, SWAD, SegmentFeed
+from swad import EMA, SMA, SWAD, AverageGroup
 
 
 class Net(nn.Module):
@@ -127,7 +127,7 @@ def feed_checkpoint(rank, world, folder):
     def make():
         model = Net()
         fully_shard(model)
-        return model, SegmentFeed(model, {"swad": SWAD(model), "sma": SMA(model, start=3), "ema": EMA(model)})
+        return model, AverageGroup(model, {"swad": SWAD(model), "sma": SMA(model, start=3), "ema": EMA(model)})
 
     model, feed = make()
     run(model, feed, rank, world, 22)
@@ -143,7 +143,7 @@ def feed_checkpoint(rank, world, folder):
 
 def feed_disagrees(rank, world, folder):
     model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
-    feed = SegmentFeed(model, {"swad": SWAD(model), "sma": SMA(model, start=0)})
+    feed = AverageGroup(model, {"swad": SWAD(model), "sma": SMA(model, start=0)})
     feed.update_parameters(model)
     try:
         feed.observe(float("nan") if rank else 1.0)

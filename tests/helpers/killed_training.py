@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from swad import EMA, SWAD, SegmentFeed
+from swad import EMA, SWAD, AverageGroup
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
-    feed = SegmentFeed(model, {"swad": SWAD(model), "ref": SWAD(model, semantics="reference"), "ema": EMA(model)})
+    feed = AverageGroup(model, {"swad": SWAD(model), "ref": SWAD(model, semantics="reference"), "ema": EMA(model)})
     file, start = folder / "checkpoint.pt", 0
     if file.exists():
         state = torch.load(file, weights_only=True)

@@ -34,14 +34,14 @@ def symmetric(seed: int = 0, n: int = 10) -> torch.Tensor:
 class Quadratic:
     """0.5 (w - c)' H (w - c) + g' (w - c)."""
 
-    def __init__(self, hessian: torch.Tensor, slope: torch.Tensor | None = None, centre: torch.Tensor | None = None):
+    def __init__(self, hessian: torch.Tensor, slope: torch.Tensor | None = None, center: torch.Tensor | None = None):
         n = len(hessian)
         self.hessian = hessian
         self.slope = torch.zeros(n, dtype=torch.float64) if slope is None else slope
-        self.centre = torch.zeros(n, dtype=torch.float64) if centre is None else centre
+        self.center = torch.zeros(n, dtype=torch.float64) if center is None else center
 
     def at(self, vector: torch.Tensor) -> torch.Tensor:
-        away = vector - self.centre
+        away = vector - self.center
         return 0.5 * away @ self.hessian @ away + self.slope @ away
 
     def __call__(self, model: Point) -> torch.Tensor:
@@ -83,7 +83,7 @@ def brute_force(model, loss_of, radius, n_directions, seed, **options):
     """Loss at every direction by the obvious way: copy the model, add the direction, evaluate."""
     losses = []
     with Weights(model) as weights:
-        directions = Directions(weights, seed, options.get("antithetic", True), options.get("normalise", "sphere"))
+        directions = Directions(weights, seed, options.get("antithetic", True), options.get("normalize", "sphere"))
         drawn = [[tensor.clone() for tensor in directions[k]] for k in range(n_directions)]
         names = weights.names
     for direction in drawn:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from swad import algorithms
-from swad.algorithms.base import Algorithm, Stepping
+from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import fill
 from swad.data.loaders import Batch
 from swad.models import networks
@@ -44,12 +44,12 @@ def noise_for(algorithm: Algorithm, step: int = 1) -> dict[str, Tensor]:
     return algorithm.noise(torch.Generator().manual_seed(1000 + step), step)
 
 
-def update(algorithm: Algorithm, batch: Batch, how: Stepping | None = None) -> Tensor:
+def update(algorithm: Algorithm, batch: Batch, how: StepContext | None = None) -> Tensor:
     """One step as a run makes it."""
     phase = algorithm.phase(batch.step)
     if batch.step > 1 and phase != algorithm.phase(batch.step - 1):
         algorithm.enter(phase)
-    return algorithm.update(batch, noise_for(algorithm, batch.step), how or Stepping())
+    return algorithm.update(batch, noise_for(algorithm, batch.step), how or StepContext())
 
 
 class Points(nn.Module):

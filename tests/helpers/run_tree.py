@@ -72,7 +72,7 @@ def write_run(
         if not finished:
             return
         base = 0.95 - 0.07 * domains.index(target) + rng.gauss(0, 0.004)
-        gains = {"erm_best": 0.0, "erm_last": -0.01, "ema": 0.002, "swa": 0.012, "swad": 0.024}
+        gains = {"best": 0.0, "last": -0.01, "ema": 0.002, "swa": 0.012, "swad": 0.024}
         for average, gain in gains.items():
             accuracy = base + gain + rng.gauss(0, 0.003)
             for split, shift in (("in", 0.0), ("out", -0.004), ("full", -0.001)):

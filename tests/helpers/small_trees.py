@@ -1,4 +1,4 @@
-"""Small data sets of the same layout as the real ones, made by the tests."""
+"""Small datasets of the same layout as the real ones, made by the tests."""
 
 import gzip
 import io
@@ -56,7 +56,7 @@ def make_idx(root: Path, train: int = 40, test: int = 20, zipped: bool = True) -
 
 
 def make(benchmark: Benchmark, root: Path) -> Path | None:
-    """A small data set that the benchmark can read, and the path to give it."""
+    """A small dataset that the benchmark can read, and the path to give it."""
     if benchmark.kind == "embedded":
         return None
     if benchmark.kind == "idx":

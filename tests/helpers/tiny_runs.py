@@ -17,8 +17,8 @@ from swad.flatness import _local
 from swad.results.flatness_rows import Stored
 from swad.training.loop import RunConfig, train
 
-NAMES = ("erm_best", "swad", "swa")
-COARSE = run_flatness.Measuring(radii=(0.0, 2.0, 5.0), directions=6, images=20)
+NAMES = ("best", "swad", "swa")
+COARSE = run_flatness.FlatnessConfig(radii=(0.0, 2.0, 5.0), directions=6, images=20)
 
 
 def tiny(output: Path, **changes: Any) -> RunConfig:

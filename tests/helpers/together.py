@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swad.algorithms.base import Algorithm, Noise, Stepping
+from swad.algorithms.base import Algorithm, Noise, StepContext
 from swad.data.loaders import Batch
 from swad.training import distributed
 
@@ -38,7 +38,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Player(distributed.Team):
+class Player(distributed.Dist):
     """A team's own gather, mine and average; only the messages go through a room."""
 
     room: Any = None
@@ -48,7 +48,11 @@ class Player(distributed.Team):
 
 
 def together(
-    algorithm: Algorithm, world: int, act: Callable[[Algorithm, Batch, Stepping], Any], batch: Batch, monkeypatch: Any
+    algorithm: Algorithm,
+    world: int,
+    act: Callable[[Algorithm, Batch, StepContext], Any],
+    batch: Batch,
+    monkeypatch: Any,
 ) -> list[Any]:
     """Let every player do something with its copy and its share; returns what each returned."""
     room, groups = Room(world), algorithm.n_domains
@@ -66,7 +70,7 @@ def together(
         own = copy.deepcopy(algorithm)
         own.gather, own.mine = partial(team.gather, groups), partial(team.mine, groups)
         images, labels = (team.mine(groups, rows) for rows in (batch.images, batch.labels))
-        return act(own, Batch(batch.step, images, labels), Stepping(average_gradients=team.average_gradients))
+        return act(own, Batch(batch.step, images, labels), StepContext(average_gradients=team.average_gradients))
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(play, range(world)))
@@ -75,14 +79,14 @@ def together(
 def require_same_step(algorithm: Algorithm, batch: Batch, noise: Noise, monkeypatch: Any, world: int = 2) -> None:
     """One step of several processes is that of one: weights, buffers, and the mean of the losses."""
 
-    def step(own: Algorithm, share: Batch, how: Stepping) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(own: Algorithm, share: Batch, how: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
         for optimizer in own.optimizers.values():
             for group in optimizer.param_groups:
                 group["eps"] = group["lr"] = 1.0  # else the first step of Adam is a sign, and rounding turns it
         return own.update(share, noise, how), own.state_dict()
 
     alone = copy.deepcopy(algorithm)
-    loss, state = step(alone, batch, Stepping())
+    loss, state = step(alone, batch, StepContext())
     before = algorithm.state_dict()
     assert any(not before[name].equal(tensor) for name, tensor in state.items())
     found = together(algorithm, world, step, batch, monkeypatch)

@@ -21,8 +21,8 @@ def averaged(
     `steps[k]` is the update after which `losses[k]` was measured, `total` the number of updates made.
     """
     if semantics == "reference":
-        return _normalised(_reference(losses, steps, total, n_converge, int(n_tolerance), r))
-    return _normalised(Counter(_window(losses, steps, total, semantics, n_converge, n_tolerance, r, never_converged)))
+        return _normalized(_reference(losses, steps, total, n_converge, int(n_tolerance), r))
+    return _normalized(Counter(_window(losses, steps, total, semantics, n_converge, n_tolerance, r, never_converged)))
 
 
 def _window(L, u, T, semantics, N_s, N_e, r, never_converged):
@@ -91,6 +91,6 @@ def _reference(L, u, T, N_s, N_e, r):
     return weights
 
 
-def _normalised(weights):
+def _normalized(weights):
     total = sum(weights.values())
     return {i: Fraction(w) / total for i, w in sorted(weights.items()) if w}

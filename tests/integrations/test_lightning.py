@@ -237,7 +237,7 @@ class TwoOptimizers(Net):
         return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.net[0], self.net[3])]
 
 
-def test_with_several_optimisers_one_must_be_chosen():
+def test_with_several_optimizers_one_must_be_chosen():
     with pytest.raises(ValueError, match=r"the module has 2; got optimizer_index=None"):
         fit([SWADCallback()], TwoOptimizers())
     callback = SWADCallback(optimizer_index=1)
@@ -264,7 +264,7 @@ def test_several_averages_ride_on_one_training(tmp_path):
     assert second.averager.step == STOP
 
 
-def test_the_optimiser_is_let_go_when_training_fails():
+def test_the_optimizer_is_let_go_when_training_fails():
     class Breaks(Net):
         def training_step(self, batch, batch_idx):
             if self.global_step == 3:

@@ -224,7 +224,7 @@ def test_a_missing_monitor_lists_the_metrics(tmp_path):
         train(tmp_path, SWADCallback(monitor="eval_los"))
 
 
-def test_each_training_begins_anew_and_lets_the_optimiser_go(tmp_path):
+def test_each_training_begins_anew_and_lets_the_optimizer_go(tmp_path):
     callback = SWADCallback(**OPTIONS)
     trainer = train(tmp_path, callback)
     inner = trainer.optimizer.optimizer

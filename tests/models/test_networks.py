@@ -120,9 +120,9 @@ def test_a_file_that_does_not_fit_is_taken_apart_by_name(stored, tmp_path):
     assert "it has unknown conv1.0.weight" in text
     assert "it has bn1.bias 32 instead of 24" in text
     assert "\n" not in text
-    save_file(dict(timm.create_model(TINY, in_chans=1).state_dict()), tmp_path / "grey.safetensors")
+    save_file(dict(timm.create_model(TINY, in_chans=1).state_dict()), tmp_path / "gray.safetensors")
     with pytest.raises(NetworkError, match=r"it has conv1.0.weight .*×1×3×3 instead of .*×3×3×3"):
-        networks.build(TINY, 5, weights=tmp_path / "grey.safetensors")
+        networks.build(TINY, 5, weights=tmp_path / "gray.safetensors")
 
 
 def test_files_that_are_none(tmp_path):

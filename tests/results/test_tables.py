@@ -27,7 +27,7 @@ def test_the_numbers_are_those_of_the_records(runs: list[RunData]) -> None:
     assert table.columns == (*PACS, "Avg.", "In-domain")
     rows = {row.name: row for row in table.rows if row.group == tables.OURS}
     assert list(rows) == ["ERM (best)", "ERM (last)", "EMA", "SWA", "SWAD"]
-    for name, average in (("SWAD", "swad"), ("ERM (best)", "erm_best")):
+    for name, average in (("SWAD", "swad"), ("ERM (best)", "best")):
         by_target = [target_values(runs, target, average) for target in PACS]
         for cell, (a, b) in zip(rows[name].cells, by_target, strict=False):
             assert cell.value == pytest.approx(100 * (a + b) / 2)
@@ -177,5 +177,5 @@ def test_warnings_name_every_fault(runs: list[RunData], faulty: list[RunData]) -
 
 
 def test_method_names() -> None:
-    assert method_name("coral", "erm_last") == "CORAL (last)"
+    assert method_name("coral", "last") == "CORAL (last)"
     assert method_name("erm", None) == "ERM (chosen step)"

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from swad.training.distributed import Team
+from swad.training.distributed import Dist
 from swad.training.evaluation import Score, evaluate, evaluating
 
-ALONE = Team(torch.device("cpu"))
+ALONE = Dist(torch.device("cpu"))
 
 
 def data(n: int = 50) -> tuple[torch.Tensor, torch.Tensor]:

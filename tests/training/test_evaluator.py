@@ -8,12 +8,12 @@ import torch
 
 from swad.algorithms.erm import ERM
 from swad.data.cache import open_cache
-from swad.data.domains import ArrayDomain, Dataset, Pixels
+from swad.data.domains import ArrayDomain, Dataset, ImageSpec
 from swad.data.loaders import EvalBatches
 from swad.data.splits import hold_out
 from swad.training import evaluator
 from swad.training.config import RunConfig
-from swad.training.distributed import Team
+from swad.training.distributed import Dist
 from swad.training.evaluation import evaluate_all
 from swad.training.resident_evaluation import ResidentEvaluation
 from swad.training.step import EAGER
@@ -27,7 +27,7 @@ def test_images_are_kept_for_later_passes_only_where_they_fit_together(room, kee
     monkeypatch.setattr(evaluator, "KEEP_AT_MOST", room * 3 * 8 * 8)
     images = np.zeros((50, 8, 8, 3), np.uint8)
     domains = (ArrayDomain("a", np.arange(50) % 2, images), ArrayDomain("far", np.arange(100) % 2, images.repeat(2, 0)))
-    dataset = Dataset("blank", domains, ("x", "y"), Pixels(size=8))
+    dataset = Dataset("blank", domains, ("x", "y"), ImageSpec(size=8))
     sources, target = hold_out(dataset, "far")
     predictor = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
     algorithm = ERM(predictor, ERM.Hyperparameters(), 1)
@@ -35,7 +35,7 @@ def test_images_are_kept_for_later_passes_only_where_they_fit_together(room, kee
         predictor=predictor, algorithm=algorithm, autocast=torch.no_grad, engine=SimpleNamespace(kind=EAGER)
     )
     config = RunConfig("digits", "paper", "nowhere", seed=0, workers=0)
-    measurer = evaluator.Measurer(config, sources, Team(torch.device("cpu")), training, open_cache(dataset))
+    measurer = evaluator.Evaluator(config, sources, Dist(torch.device("cpu")), training, open_cache(dataset))
     scores = [measurer.everything(predictor, target) for _ in range(2)]
     assert scores[0] == scores[1]
     assert scores[0]["far"]["in"].n == 80
@@ -50,12 +50,13 @@ def test_resident_images_give_the_scores_of_batches_domain_by_domain():
         ArrayDomain(name, draw.integers(0, 3, n), draw.integers(0, 256, (n, 8, 8, 3), np.uint8))
         for name, n in (("a", 170), ("b", 95), ("c", 260), ("far", 40))
     )
-    sources = hold_out(Dataset("noise", domains, ("x", "y", "z"), Pixels(size=8)), "far").sources
+    sources = hold_out(Dataset("noise", domains, ("x", "y", "z"), ImageSpec(size=8)), "far").sources
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3), torch.nn.Dropout(0.5))
-    team = Team(torch.device("cpu"))
+    team = Dist(torch.device("cpu"))
     parts = {
-        part.name: EvalBatches(part, sources.pixels, 16, seed=0, keep=True, workers=0) for part in sources.validation
+        part.name: EvalBatches(part, sources.image_spec, 16, seed=0, keep=True, workers=0)
+        for part in sources.validation
     }
     resident = ResidentEvaluation(model, parts, team, torch.no_grad)
     resident._warm = False

@@ -28,8 +28,8 @@ def tree(tmp_path_factory) -> Path:
             folder = root / domain / label
             folder.mkdir(parents=True)
             for i in range(10):
-                pixels = draw.randint(0, 128, (40 + i, 56, 3)) + 127 * shade
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+                image_spec = draw.randint(0, 128, (40 + i, 56, 3)) + 127 * shade
+                Image.fromarray(image_spec.astype(np.uint8)).save(folder / f"{i}.png")
     return root
 
 

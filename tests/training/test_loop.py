@@ -111,7 +111,7 @@ def test_records_are_what_selection_and_report_read(whole):
     steps, mean = report_runs.mean_curve(curves.values())
     seen = {r.step: r.value for r in run.records if r.metric == "valley_loss"}
     assert [seen[step] for step in steps] == pytest.approx(mean)
-    labels = {"erm_best", "erm_last", "swad", "swa", "ema"}
+    labels = {"best", "last", "swad", "swa", "ema"}
     for split in ("in", "out", "full"):
         rows = [r for r in run.records if r.domain == "paper" and r.split == split and r.metric == "accuracy"]
         assert {r.average for r in rows} == labels
@@ -155,7 +155,7 @@ def test_swad_equals_the_mean_of_the_stored_weights(tmp_path):
         for name, tensor in stored[label].items():
             mean = torch.stack([stored[f"step-{i:06d}"][name].double() for i in steps]).mean(0)
             torch.testing.assert_close(tensor.double(), mean, rtol=1e-6, atol=1e-7)
-    assert all(stored["erm_last"][name].equal(stored["step-000024"][name]) for name in stored["erm_last"])
+    assert all(stored["last"][name].equal(stored["step-000024"][name]) for name in stored["last"])
 
 
 def test_erm_best_is_the_best_validation_accuracy(tmp_path):
@@ -167,8 +167,8 @@ def test_erm_best_is_the_best_validation_accuracy(tmp_path):
     means = {step: math.fsum(some) / 3 for step, some in found.items()}
     best = max(means, key=lambda step: (means[step], -step))
     stored = weights(tmp_path / "run")
-    assert all(stored["erm_best"][name].equal(stored[f"step-{best:06d}"][name]) for name in stored["erm_best"])
-    assert result.source_accuracy("erm_best") == pytest.approx(means[best])
+    assert all(stored["best"][name].equal(stored[f"step-{best:06d}"][name]) for name in stored["best"])
+    assert result.source_accuracy("best") == pytest.approx(means[best])
 
 
 def test_weights_load_and_have_a_card(whole):
@@ -311,7 +311,7 @@ def test_and_so_it_does_with_segments_already_written(tmp_path):
 
 
 def test_what_goes_wrong_in_the_final_report_does_not_lose_the_training(tmp_path, whole, monkeypatch):
-    measure, calls = evaluator.Measurer.everything, []
+    measure, calls = evaluator.Evaluator.everything, []
 
     def unreadable(*arguments):
         calls.append(1)
@@ -320,7 +320,7 @@ def test_what_goes_wrong_in_the_final_report_does_not_lose_the_training(tmp_path
         return measure(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluator.Measurer, "everything", unreadable)
+        patch.setattr(evaluator.Evaluator, "everything", unreadable)
         with pytest.raises(DataError):
             train(short(tmp_path / "run", checkpoint_every=None))
     watch = Watch({})
@@ -595,7 +595,7 @@ def test_cyclic_rates_resume_too(tmp_path):
     train(short(tmp_path / "cut", **options))
     require_same(tmp_path / "whole", tmp_path / "cut")
     plain = train(short(tmp_path / "plain", **{**options, "lr_schedule": "constant"}))
-    assert plain.scores["erm_last"] != result.scores["erm_last"]
+    assert plain.scores["last"] != result.scores["last"]
 
 
 def test_other_options_run(tmp_path):
@@ -632,8 +632,8 @@ def tree(tmp_path_factory) -> Path:
         for label, shift in {"dark": -50, "light": 80}.items():
             (root / domain / label).mkdir(parents=True)
             for i in range(10):
-                colour = tuple(c + shift + i for c in tint)
-                image.new("RGB", (40 + i, 50), colour).save(root / domain / label / f"{i}.png")
+                color = tuple(c + shift + i for c in tint)
+                image.new("RGB", (40 + i, 50), color).save(root / domain / label / f"{i}.png")
     return root
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms.base import Algorithm, Noise, Stepping
+from swad.algorithms.base import Algorithm, Noise, StepContext
 from swad.algorithms.hyperparameters import Choice, Constant, Power, hyper
 from swad.data.loaders import Batch
 from swad.models import networks
@@ -70,7 +70,7 @@ class Discriminator(nn.Module):
 
 
 class Adversarial(Algorithm):
-    """Discriminator and predictor in turns; each phase has its loss, and its optimiser is named after it."""
+    """Discriminator and predictor in turns; each phase has its loss, and its optimizer is named after it."""
 
     hyperparameters: AdversarialHyperparameters
     domains: Tensor
@@ -122,7 +122,7 @@ class Adversarial(Algorithm):
         fooled = self.hyperparameters.adversary * self.domain_loss(seen, labels, noise)
         return functional.cross_entropy(self.head(seen), labels) - fooled
 
-    def update(self, batch: Batch, noise: Noise, how: Stepping) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
         """One step of the side whose turn it is."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()

@@ -1,7 +1,7 @@
 """Predictors that look at images of one domain together: what ARM and MTL share.
 
 A batch is taken as groups of `group` consecutive images, the last perhaps smaller. Evaluated in batches of any
-multiple of that, a data set gives the same numbers.
+multiple of that, a dataset gives the same numbers.
 """
 
 from __future__ import annotations

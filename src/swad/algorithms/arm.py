@@ -1,4 +1,4 @@
-"""ARM: a network that adapts to a domain by looking at several of its unlabelled images at once.
+"""ARM: a network that adapts to a domain by looking at several of its unlabeled images at once.
 
 Zhang et al., "Adaptive Risk Minimization: Learning to Adapt to Domain Shift", NeurIPS 2021: the variant with a
 contextual meta-learner (ARM-CML), as in DomainBed. A context network c makes one map of every image x, the mean over a
@@ -13,8 +13,8 @@ A group is the batch of a domain, 8 images, in training as in evaluation, so pre
 - c is DomainBed's, three 5 × 5 convolutions of 64, 64 and 1 channels, without its batch norms. Trained statistics
   would make a loss that changes the network when it is computed, and that depends on who computed which images; norms
   of one image would take brightness and contrast from it, which is what a context has to tell. Kaiming's
-  initialisation keeps the scale that they would have kept.
-- c is trained with the network (in DomainBed's version of 2020 it is in no optimiser) and is a part of the predictor:
+  initialization keeps the scale that they would have kept.
+- c is trained with the network (in DomainBed's version of 2020 it is in no optimizer) and is a part of the predictor:
   averaged with it and saved with it.
 - Several processes compute the context of all images each, so that a step is that of one process.
 

@@ -6,7 +6,7 @@ processes and gone on with after a stop:
 - `loss` is pure: all chance, and all that depends on the number of the step, comes in `noise`, drawn before it. What a
   buffer shall hold after the step goes into `self.after`, never into the buffer.
 - Nothing in a step waits for the device: no `.item()`, no `if` on a tensor, no shape that depends on values.
-- Behaviour that changes on the way has a name, `phase(step)`; a graph is captured for each.
+- Behavior that changes on the way has a name, `phase(step)`; a graph is captured for each.
 - The network is called through `self.features`, `self.head` and `self.predict`, which may be compiled: one backward
   pass for each call, and never a second derivative.
 - Under several processes a step's `batch` is a share of the images, while `noise` is the same for all. `gather` makes
@@ -43,7 +43,7 @@ def _all(rows: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Stepping:
+class StepContext:
     """How a loss becomes a step on this machine: in which precision, averaged over which processes, clipped where."""
 
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -61,7 +61,7 @@ class Algorithm(nn.Module):
     paper: ClassVar[str]
     """Whom to credit: "Authors: Title. Venue, year."."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it takes beyond one pass over the images: "domain labels", "two passes", "own optimisers", ..."""
+    """What it takes beyond one pass over the images: "domain labels", "two passes", "own optimizers", ..."""
     Hyperparameters: ClassVar[type[hp.Hyperparameters]] = hp.Hyperparameters
     min_per_domain: ClassVar[int] = 1
     """Fewest images of a domain the loss makes sense for."""
@@ -87,7 +87,7 @@ class Algorithm(nn.Module):
 
     @cached_property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimisers by name, made when they are first asked for: by then the parameters are on their device."""
+        """The optimizers by name, made when they are first asked for: by then the parameters are on their device."""
         return self.make_optimizers()
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -117,7 +117,7 @@ class Algorithm(nn.Module):
         kept = torch.rand(shape, generator=generator, device=generator.device) >= drop
         return {"keep": kept.float() / (1 - drop)}
 
-    def update(self, batch: Batch, noise: Noise, how: Stepping) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
         """Make one step and return its loss, still on the device."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
@@ -129,7 +129,7 @@ class Algorithm(nn.Module):
         return loss.detach()
 
     def phase(self, step: int) -> str:
-        """Which behaviour update `step` has, where an algorithm changes it on the way."""
+        """Which behavior update `step` has, where an algorithm changes it on the way."""
         return ""
 
     def enter(self, phase: str) -> None:
@@ -174,7 +174,7 @@ class Algorithm(nn.Module):
         return self.gather(batch.labels)
 
     def adam(self, parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Adam:
-        """The protocol's optimiser over some parameters; `options` (lr, weight_decay, betas) where they differ."""
+        """The protocol's optimizer over some parameters; `options` (lr, weight_decay, betas) where they differ."""
         parameters = list(parameters)
         chosen = {"lr": self.hyperparameters.lr, "weight_decay": self.hyperparameters.weight_decay, **options}
         if parameters[0].is_cuda:
@@ -183,8 +183,8 @@ class Algorithm(nn.Module):
             return torch.optim.Adam(parameters, fused=True, capturable=True, **chosen)
         return torch.optim.Adam(parameters, fused=True, **chosen)
 
-    def step(self, how: Stepping, *names: str) -> None:
-        """Average the gradients over processes, clip them, and let the named optimisers step."""
+    def step(self, how: StepContext, *names: str) -> None:
+        """Average the gradients over processes, clip them, and let the named optimizers step."""
         held = [p for name in names for group in self.optimizers[name].param_groups for p in group["params"]]
         how.average_gradients(held)
         if how.clip is not None:

@@ -1,14 +1,14 @@
 """CDANN: features by which a discriminator that knows the class cannot tell the domains apart.
 
 Li et al., "Deep Domain Generalization via Conditional Invariant Adversarial Networks", ECCV 2018. As DANN (see its
-file: turns, optimisers, gradient penalty), with two differences. The discriminator is told the class, by a learned
+file: turns, optimizers, gradient penalty), with two differences. The discriminator is told the class, by a learned
 vector added to the features as in DomainBed (the paper has a discriminator for each class),
 
     d(z + v_y),
 
 and every class weighs the same in its loss whatever its share of the batch: an image of class y has the weight
 1 / (C n_y), with C classes in all and n_y images of that class in the batch (over all domains, as in DomainBed; the
-paper normalises within each domain). C is the number of classes there are; public code takes the largest label of the
+paper normalizes within each domain). C is the number of classes there are; public code takes the largest label of the
 batch for it, so that the weights change with the draw.
 """
 
@@ -24,7 +24,7 @@ class CDANN(Adversarial):
     """Cross entropy against a discriminator of domains that knows the class."""
 
     paper = "Li et al.: Deep Domain Generalization via Conditional Invariant Adversarial Networks. ECCV, 2018."
-    needs = ("domain labels", "own optimisers")
+    needs = ("domain labels", "own optimizers")
     Hyperparameters = AdversarialHyperparameters
     min_domains = 2
     conditional = True

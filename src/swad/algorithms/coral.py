@@ -54,8 +54,8 @@ def coral(features: Tensor) -> Tensor:
     with torch.autocast(features.device.type, enabled=False):
         features = features.float()
         means = features.mean(1, keepdim=True)
-        centred = features - means
-        covariances = centred.mT @ centred / (features.shape[1] - 1)
+        centerd = features - means
+        covariances = centerd.mT @ centerd / (features.shape[1] - 1)
         return 2 * (means.var(0).mean() + covariances.var(0).mean())
 
 

@@ -1,7 +1,7 @@
 """CutMix: a box of one image pasted into another, and the labels weighted by area.
 
 Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features", ICCV 2019.
-With probability p, a step draws λ ~ Beta(α, α) and a box of √(1 - λ) of the rows and columns, its centre anywhere and
+With probability p, a step draws λ ~ Beta(α, α) and a box of √(1 - λ) of the rows and columns, its center anywhere and
 what lies outside cut off; every image gets that box from its partner by a random permutation of the batch:
 
     loss = (1 - a) CE(f(x), y_i) + a CE(f(x), y_j),      a: the share of pixels in the box, as cut
@@ -44,7 +44,7 @@ class CutMix(Algorithm):
     hyperparameters: CutMixHyperparameters
 
     def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """Every image's partner, and the box: what share of each side it covers (0: no box), and its centre."""
+        """Every image's partner, and the box: what share of each side it covers (0: no box), and its center."""
         random, ours = _host.stream(generator, step), self.hyperparameters
         cuts = random.random_sample() < ours.p
         share = _host.beta(random, ours.alpha, 1)[0]
@@ -68,11 +68,11 @@ class CutMix(Algorithm):
 
 
 def box(drawn: Tensor, height: int, width: int) -> Tensor:
-    """Which pixels lie in a box, drawn as the share of each side it covers and the place of its centre, 0 to 1."""
+    """Which pixels lie in a box, drawn as the share of each side it covers and the place of its center, 0 to 1."""
     inside = []
-    for size, centre in ((height, drawn[1]), (width, drawn[2])):
+    for size, center in ((height, drawn[1]), (width, drawn[2])):
         half = ((size * drawn[0]).floor() / 2).floor()
-        middle = (size * centre).floor()
+        middle = (size * center).floor()
         places = torch.arange(size, device=drawn.device)
         inside.append((places >= middle - half) & (places < middle + half))
     return inside[0][:, None] & inside[1]

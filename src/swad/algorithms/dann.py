@@ -7,7 +7,7 @@ labels y and domains e:
     the predictor descends       CE(h(z), y) - λ D
 
 Ganin et al. do both in one pass, through a layer that turns the gradient round. Here, as in DomainBed, they take
-turns: `d_steps` of the discriminator after each one of the predictor, with the two optimisers Adam of their own
+turns: `d_steps` of the discriminator after each one of the predictor, with the two optimizers Adam of their own
 (β₂ = .9), so with the default only every other step moves the predictor. The loss that is reported is that of the side
 whose turn it is.
 
@@ -25,7 +25,7 @@ class DANN(Adversarial):
     """Cross entropy against a discriminator of domains."""
 
     paper = "Ganin et al.: Domain-Adversarial Training of Neural Networks. JMLR, 2016."
-    needs = ("domain labels", "own optimisers")
+    needs = ("domain labels", "own optimizers")
     Hyperparameters = AdversarialHyperparameters
     min_domains = 2
 

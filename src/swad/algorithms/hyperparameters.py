@@ -88,7 +88,7 @@ def hyper(
 ) -> Any:
     """Declare a field: its default, the values allowed, and where to search.
 
-    `small` is the range for small images, `only` has those of single data sets by name.
+    `small` is the range for small images, `only` has those of single datasets by name.
     """
     told = {"range": search, "small": small or search, "only": only or {}, "about": about, "low": low, "high": high}
     return field(default=default, metadata=told)
@@ -145,7 +145,7 @@ def fill(kind: type[Hyperparameters], given: Mapping[str, Any]) -> Hyperparamete
 
 
 def draw(kind: type[Hyperparameters], seed: int, dataset: str) -> Hyperparameters:
-    """Draw every hyperparameter from its range on a data set: a function of the seed and the range alone."""
+    """Draw every hyperparameter from its range on a dataset: a function of the seed and the range alone."""
     values: dict[str, Any] = {
         one.name: search_range(one, dataset).draw(random.Random(f"{seed}/{one.name}"))
         for one in dataclasses.fields(kind)
@@ -154,8 +154,8 @@ def draw(kind: type[Hyperparameters], seed: int, dataset: str) -> Hyperparameter
 
 
 def search_range(one: dataclasses.Field[Any], dataset: str) -> Range:
-    """Where a field is searched on a data set: the set's own range, or that of its kind of images."""
+    """Where a field is searched on a dataset: the set's own range, or that of its kind of images."""
     benchmark = benchmarks.get(dataset)
-    usual = one.metadata["small" if benchmark.pixels.small else "range"]
+    usual = one.metadata["small" if benchmark.image_spec.low_res else "range"]
     found: Range = one.metadata["only"].get(benchmark.name, usual)
     return found

@@ -155,10 +155,10 @@ class Mix:
                 own = torch.stack([(variance + EPS).sqrt(), mean], 1)
                 share = mine(noise["share"][self.stage]).view(-1, *[1] * (own.ndim - 1))
                 other = mine(gather(own).index_select(0, noise["partner"][self.stage]))
-                deviation, centre = (share * own + (1 - share) * other).unbind(1)
+                deviation, center = (share * own + (1 - share) * other).unbind(1)
                 # As one product and one sum over the map, which with the coin against it are times 1 and plus 0.
                 coin, scale = noise["coin"][self.stage], deviation / own[:, 0]
-                shift = torch.where(coin, centre - mean * scale, 0)
+                shift = torch.where(coin, center - mean * scale, 0)
                 scale = torch.where(coin, scale, 1)
             return torch.addcmul(shift, full, scale).to(maps.dtype)
 

@@ -12,7 +12,7 @@ moments and after both bias corrections is
     w' = w - lr * g / (|g| + eps),    with weight decay in g,
 
 whatever Adam's betas, at the learning rate of the moment. It is made in place and taken back by copying: no copy of
-the network, no new optimiser.
+the network, no new optimizer.
 
 The partners are the next ones on a ring through all domains in random order, drawn each step: nobody is paired with
 itself, every domain is met once on either side, and two domains give two pairs. Under several processes the gradient
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms._weights import gradients, restored
-from swad.algorithms.base import Noise, Stepping
+from swad.algorithms.base import Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 from swad.data.loaders import Batch
@@ -59,7 +59,7 @@ class MLDG(ERM):
         partner = torch.empty_like(ring).scatter_(0, ring, ring.roll(-1))
         return {**drawn, "partner": partner}
 
-    def update(self, batch: Batch, noise: Noise, how: Stepping) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
         """For each domain: its gradient, the inner step, its partner's gradient there, and back; then one step."""
         weights = [weight for weight in self.predictor.parameters() if weight.requires_grad]
         total = [torch.zeros_like(weight) for weight in weights]
@@ -81,7 +81,7 @@ class MLDG(ERM):
         self.step(how, "main")
         return loss
 
-    def _backward(self, batch: Batch, domain: Tensor, keep: Tensor | None, how: Stepping) -> Tensor:
+    def _backward(self, batch: Batch, domain: Tensor, keep: Tensor | None, how: StepContext) -> Tensor:
         """The loss of this process's images of one domain, and in `.grad` its gradient."""
         self.optimizers["main"].zero_grad()
 

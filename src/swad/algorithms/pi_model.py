@@ -38,7 +38,7 @@ class PiModelHyperparameters(hp.Hyperparameters):
     weight: float = hyper(1.0, Choice((1, 10, 100, 300)), "largest weight of the views' difference, w_max")
     ramp_up: int = hyper(1333, Constant(1333), "updates until the weight is at its largest, T")
     input_noise: float = hyper(
-        0.0, Constant(0), "deviation of the noise added to every view, in normalised units", small=Constant(0.15)
+        0.0, Constant(0), "deviation of the noise added to every view, in normalized units", small=Constant(0.15)
     )
 
     def problems_on_small_images(self) -> list[str]:

@@ -5,14 +5,14 @@ mean and the deviation of its features, the content what is left when they are t
 pooled features z of any network, with μ and σ² over the features of one image, ε = 1e-5 and partner images k' by a
 random permutation of the whole batch:
 
-    1. content:    f and c descend  CE(c(style-randomised z), y):   the content of z_k with  μ = α μ_k + (1 - α) μ_k',
+    1. content:    f and c descend  CE(c(style-randomized z), y):   the content of z_k with  μ = α μ_k + (1 - α) μ_k',
                    σ² likewise, α ~ U(0, 1) for every image
-    2. style:      s descends       CE(s(content-randomised z), y): the content of z_k', without gradient, in the
+    2. style:      s descends       CE(s(content-randomized z), y): the content of z_k', without gradient, in the
                    style of z_k
-    3. adversary:  f descends       w_adv · mean over images and classes of -log softmax s(content-randomised z)
+    3. adversary:  f descends       w_adv · mean over images and classes of -log softmax s(content-randomized z)
 
 with f the network, c its head and s a second head, each with an Adam of its own; f steps twice. (In the paper the
-branches are the last stages of a ResNet, randomised in its maps; DomainBed's are linear, for any network.) Parts 2 and
+branches are the last stages of a ResNet, randomized in its maps; DomainBed's are linear, for any network.) Parts 2 and
 3 see the same weights of f, so one pass serves both: a step is two passes, where public code makes three. With
 dropout, each part has its mask.
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms.base import Algorithm, Noise, Stepping
+from swad.algorithms.base import Algorithm, Noise, StepContext
 from swad.algorithms.hyperparameters import Power, hyper
 from swad.data.loaders import Batch
 from swad.models import networks
@@ -44,10 +44,10 @@ class SagNetHyperparameters(hp.Hyperparameters):
 
 
 class SagNet(Algorithm):
-    """Cross entropy on randomised style, against a head that sees style."""
+    """Cross entropy on randomized style, against a head that sees style."""
 
     paper = "Nam et al.: Reducing Domain Gap by Reducing Style Bias. CVPR, 2021."
-    needs = ("two passes", "own optimisers")
+    needs = ("two passes", "own optimizers")
     Hyperparameters = SagNetHyperparameters
     hyperparameters: SagNetHyperparameters
 
@@ -78,11 +78,11 @@ class SagNet(Algorithm):
         return {**drawn, "partner": order, "mix": mix}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """The cross entropy of the content, with the style randomised."""
+        """The cross entropy of the content, with the style randomized."""
         mixed = other_style(self.seen(batch, noise).float(), noise["partner"][0], noise["mix"])
         return functional.cross_entropy(self.head(mixed), self.labels(batch))
 
-    def update(self, batch: Batch, noise: Noise, how: Stepping) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
         """The three parts, one after the other."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()

@@ -1,9 +1,9 @@
-"""SAM: step by the gradient at the worst point nearby, so that the whole neighbourhood has a low loss.
+"""SAM: step by the gradient at the worst point nearby, so that the whole neighborhood has a low loss.
 
 Foret, Kleiner, Mobahi and Neyshabur, "Sharpness-Aware Minimization for Efficiently Improving Generalization", ICLR
 2021. With the gradient g of the loss at the weights w,
 
-    w' = w + rho * g / |g|,    then the optimiser steps from w with the gradient of the loss at w'.
+    w' = w + rho * g / |g|,    then the optimizer steps from w with the gradient of the loss at w'.
 
 - |g| is the norm of all gradients as one vector, to which nothing is added; where it is 0 there is no direction, and
   w' = w.
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from swad.algorithms import AlgorithmError
 from swad.algorithms._weights import restored
-from swad.algorithms.base import Algorithm, Noise, Stepping
+from swad.algorithms.base import Algorithm, Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Choice, Hyperparameters, hyper
 from swad.data.loaders import Batch
@@ -53,7 +53,7 @@ class Climb(Algorithm):
 
     hyperparameters: SAMHyperparameters
 
-    def update(self, batch: Batch, noise: Noise, how: Stepping) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
         """Climb, take the gradient there, come back, and step with it."""
         weights = [p for one in self.optimizers.values() for group in one.param_groups for p in group["params"]]
         loss = self._backward(batch, noise, how)
@@ -67,7 +67,7 @@ class Climb(Algorithm):
         self.keep_state()
         return loss
 
-    def _backward(self, batch: Batch, noise: Noise, how: Stepping) -> Tensor:
+    def _backward(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         with how.autocast():

@@ -6,7 +6,7 @@ Semi-Supervised Learning", TPAMI 2019. With the prediction p(x), held fixed, and
     g = ∇_r KL(p(x) ‖ p(x + r)) at r = ξ d,      r_adv = ε g / |g|       (one step of the power method)
     loss = CE + α KL(p(x) ‖ p(x + r_adv))
 
-ε = 1 and α = 1 as SWAD's paper used them, in units of the normalised images. ξ is not given there. With the 10⁻⁶ of
+ε = 1 and α = 1 as SWAD's paper used them, in units of the normalized images. ξ is not given there. With the 10⁻⁶ of
 VAT's paper the predictions differ by no more than single precision rounds away, and the direction is largely chance;
 ξ = .1 finds it, with both predictions of the power step in full precision whatever the rest of the step is computed in.
 Dropout is the same in all passes, so that r = 0 moves nothing.

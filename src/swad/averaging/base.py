@@ -2,7 +2,7 @@
 
 Every average is made of *pieces*: float32 sums of the weights over a stretch of the trajectory, with their
 total weight. The piece being written, the open segment, takes one foreach addition per update: no host
-synchronisation, capturable in a CUDA graph, exact enough because a segment ends at the next evaluation
+synchronization, capturable in a CUDA graph, exact enough because a segment ends at the next evaluation
 (two levels: sums inside a segment, segments into a mean). What happens to the pieces at an evaluation is not
 decided here: the valley says it from the losses, as a recipe, and this module follows it with tensors.
 """
@@ -23,12 +23,12 @@ from torch.utils.hooks import RemovableHandle
 
 from swad.averaging import tensors
 from swad.averaging.semantics import LIVE, MEAN, OPEN, Mix, Recipe
-from swad.averaging.sums import Piece, Segment, Source
+from swad.averaging.sums import Segment, Source, WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
 from swad.averaging.valley import Status
 
 if TYPE_CHECKING:
-    from swad.averaging.group import SegmentFeed
+    from swad.averaging.group import AverageGroup
 
 STATE_VERSION = 1
 
@@ -54,10 +54,10 @@ class Average:
         self._offload = offload
         self._process_group = process_group
         self._segment = Segment()
-        self._feed: SegmentFeed | None = None  # whose segment it shares
+        self._feed: AverageGroup | None = None  # whose segment it shares
         self._rides = False  # whether a feed updates it, with or without sharing
-        self._held: Piece | None = None  # in a feed: what this average keeps open beyond the shared segment
-        self._pieces: dict[str, Piece] = {}
+        self._held: WeightSum | None = None  # in a feed: what this average keeps open beyond the shared segment
+        self._pieces: dict[str, WeightSum] = {}
         self._updates = 0  # calls counted; a step an AMP scaler skipped is taken off in `step`
         self._skips: Tensor | None = None
         self._observed = 0  # the update of the last evaluation
@@ -70,12 +70,12 @@ class Average:
     # -- during training ----------------------------------------------------------------------------------
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the weights after an optimiser step. Costs one foreach addition and never waits for the device.
+        """Take the weights after an optimizer step. Costs one foreach addition and never waits for the device.
 
         Inside a CUDA graph capture only the addition is recorded; call `count_replays` once per replay.
         """
         if self._attached is not None:
-            raise RuntimeError("attached to an optimiser, this average is updated by its step: drop the extra call")
+            raise RuntimeError("attached to an optimizer, this average is updated by its step: drop the extra call")
         self._require_own_segment("update_parameters")
         self._update(model, skipped=None)
 
@@ -83,11 +83,11 @@ class Average:
         """Update after every step `optimizer` really makes, from now on; `.remove()` on the handle ends it.
 
         Gradient accumulation needs no care: no step, no update. A step that a `GradScaler` skips does not
-        count either, also for fused optimisers, whose step runs but leaves the weights alone.
+        count either, also for fused optimizers, whose step runs but leaves the weights alone.
         """
         self._require_own_segment("attach")
         if self._attached is not None:
-            raise RuntimeError("attached already: an average follows one optimiser, or it would count steps twice")
+            raise RuntimeError("attached already: an average follows one optimizer, or it would count steps twice")
         _require_same_parameters(optimizer, self._tracked)
         self._attached = handle = _AttachHandle(self, _after_step(optimizer, self._update))
         return handle
@@ -130,7 +130,7 @@ class Average:
         if self._updates <= self._observed:
             raise RuntimeError(
                 f"observe needs an update since the last one, at update {self._observed}: "
-                f"call update_parameters after every optimiser step, observe once per evaluation"
+                f"call update_parameters after every optimizer step, observe once per evaluation"
             )
         status = self._evaluated(loss, self._updates)
         self._observed = self._updates
@@ -159,7 +159,7 @@ class Average:
         sources = self._result_sources()
         total = sum(source.weight for source in sources)
         if not total > 0:
-            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimiser step")
+            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimizer step")
         tensors.reshard(target.model)
         for index, tensor in enumerate(target.live()):
             tensor.copy_(_mean(sources, index, total, tensor.device))
@@ -207,7 +207,7 @@ class Average:
         sources = self._result_sources()
         total = sum(source.weight for source in sources)
         if not total > 0:
-            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimiser step")
+            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimizer step")
         with torch.no_grad():
             state = {
                 name: tensors.like(tensor, _mean(sources, index, total, tensor.device).to(tensor.dtype))
@@ -250,7 +250,7 @@ class Average:
         """Go on exactly where `state_dict` was taken, with the same settings and a model of the same names."""
         header = self._checked_header(state["header"])
         pieces = {
-            name: Piece.from_state(head, state["tensors"][name], self._tracked, name != OPEN and self._offload)
+            name: WeightSum.from_state(head, state["tensors"][name], self._tracked, name != OPEN and self._offload)
             for name, head in header["pieces"].items()
         }
         self._load_extra_state(header)
@@ -264,7 +264,7 @@ class Average:
         """Allocate what the state's header describes and return the state to be filled, for distributed checkpoints."""
         header = self._checked_header(state["header"])
         pieces = {
-            name: Piece.empty(head, self._tracked, name != OPEN and self._offload)
+            name: WeightSum.empty(head, self._tracked, name != OPEN and self._offload)
             for name, head in header["pieces"].items()
         }
         room = {name: piece.tensors(self._tracked) for name, piece in pieces.items()}
@@ -390,10 +390,10 @@ class Average:
         # Room first: if there is none, nothing has changed yet. Pieces let go make room for new ones.
         spare = [piece for name, piece in self._pieces.items() if not uses[name]]
         lacking = sum(in_place(mix) is None for mix in mixes) - len(spare)
-        room = [Piece.zeros(self._tracked, self._offload) for _ in range(lacking)]
+        room = [WeightSum.zeros(self._tracked, self._offload) for _ in range(lacking)]
         room += [piece.emptied() for piece in spare]
 
-        def mixed(mix: Mix, base: Piece | None = None) -> Piece:
+        def mixed(mix: Mix, base: WeightSum | None = None) -> WeightSum:
             name_in_place = in_place(mix) if base is None else None
             piece = base or (self._pieces[name_in_place] if name_in_place else room.pop(0))
             for name, weight in mix.items():
@@ -445,7 +445,7 @@ class Average:
         target.follow(model)
         return target
 
-    def _named_pieces(self) -> dict[str, Piece]:
+    def _named_pieces(self) -> dict[str, WeightSum]:
         pieces = dict(self._pieces)
         if self._held is not None:
             pieces["held"] = self._held
@@ -453,7 +453,7 @@ class Average:
             pieces[OPEN] = self._segment
         return pieces
 
-    def _adopt(self, pieces: dict[str, Piece], header: Mapping[str, Any]) -> None:
+    def _adopt(self, pieces: dict[str, WeightSum], header: Mapping[str, Any]) -> None:
         self._held = pieces.pop("held", None)
         opened = pieces.pop(OPEN, None)
         if not self._shared:
@@ -487,7 +487,7 @@ class Average:
 
     def _require_own_segment(self, what: str) -> None:
         if self._rides:
-            raise RuntimeError(f"this average rides on a SegmentFeed: call {what} of the feed instead")
+            raise RuntimeError(f"this average rides on a AverageGroup: call {what} of the feed instead")
 
     def _require_live(self, what: str) -> None:
         if tensors._swapped and self._tracked.model in tensors._swapped:
@@ -532,17 +532,17 @@ class _AttachHandle(RemovableHandle):
 def _require_same_parameters(optimizer: torch.optim.Optimizer, tracked: TrackedTensors) -> None:
     stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if not any(id(tensor) in stepped for tensor in tracked.averaged.values()):
-        raise ValueError("the optimiser steps none of the averaged parameters: attach the one that trains the model")
+        raise ValueError("the optimizer steps none of the averaged parameters: attach the one that trains the model")
 
 
 def _after_step(optimizer: torch.optim.Optimizer, update: Any) -> RemovableHandle:
     """Call `update` after each step of `optimizer`, telling it on the device whether a scaler skipped the step."""
     inner = optimizer
     while isinstance(wrapped := getattr(inner, "optimizer", None), torch.optim.Optimizer):
-        inner = wrapped  # accelerate wraps optimisers; the hooks that fire are the inner one's
+        inner = wrapped  # accelerate wraps optimizers; the hooks that fire are the inner one's
 
     def hook(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        # Present only while a GradScaler steps an optimiser that unscales by itself (fused ones).
+        # Present only while a GradScaler steps an optimizer that unscales by itself (fused ones).
         update(None, getattr(stepped, "found_inf", None))
 
     return inner.register_step_post_hook(hook)

@@ -17,15 +17,15 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from swad.averaging.base import Average
-from swad.averaging.group import SegmentFeed
+from swad.averaging.group import AverageGroup
 
 
-def save(averager: Average | SegmentFeed, path: str | os.PathLike[str], key: str = "swad") -> None:
+def save(averager: Average | AverageGroup, path: str | os.PathLike[str], key: str = "swad") -> None:
     """Write the average's state as a distributed checkpoint of its own; every rank must call it."""
     dcp_save({key: averager.state_dict(clone=False)}, checkpoint_id=path)
 
 
-def load(averager: Average | SegmentFeed, path: str | os.PathLike[str], key: str = "swad") -> None:
+def load(averager: Average | AverageGroup, path: str | os.PathLike[str], key: str = "swad") -> None:
     """Read the state under `key` of a distributed checkpoint; every rank must call it.
 
     DCP fills tensors in place and so needs to know them beforehand. Which pieces there are depends on where

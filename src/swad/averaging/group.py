@@ -14,11 +14,11 @@ from swad.averaging.base import STATE_VERSION, Average, _after_step, _AttachHand
 from swad.averaging.ema import EMA
 from swad.averaging.one_pass import OnePass
 from swad.averaging.semantics import OPEN
-from swad.averaging.sums import Piece, Segment
+from swad.averaging.sums import Segment, WeightSum
 from swad.averaging.valley import Status
 
 
-class SegmentFeed(Mapping[str, Average]):
+class AverageGroup(Mapping[str, Average]):
     """Keep one running sum of the current segment and hand it, whole, to every average at its end.
 
     The cost of a step does not depend on how many averages ride along: all three semantics, other
@@ -28,7 +28,7 @@ class SegmentFeed(Mapping[str, Average]):
 
     >>> import torch, swad
     >>> model = torch.nn.Linear(1, 1)
-    >>> feed = SegmentFeed(model, {
+    >>> feed = AverageGroup(model, {
     ...     "paper": swad.SWAD(model), "text": swad.SWAD(model, semantics="text"), "ema": swad.EMA(model),
     ... })
     >>> for step in range(1, 51):
@@ -99,15 +99,15 @@ class SegmentFeed(Mapping[str, Average]):
         return sum(average.n_buffers for average in self._averages.values()) + self._segment.allocated
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the weights after an optimiser step, for all averages."""
+        """Take the weights after an optimizer step, for all averages."""
         if self._attached is not None:
-            raise RuntimeError("attached to an optimiser, this feed is updated by its step: drop the extra call")
+            raise RuntimeError("attached to an optimizer, this feed is updated by its step: drop the extra call")
         self._update(model, None)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         """Update after every step `optimizer` really makes, from now on."""
         if self._attached is not None:
-            raise RuntimeError("attached already: a feed follows one optimiser, or it would count steps twice")
+            raise RuntimeError("attached already: a feed follows one optimizer, or it would count steps twice")
         _require_same_parameters(optimizer, next(iter(self._averages.values()))._tracked)
         self._attached = handle = _AttachHandle(self, _after_step(optimizer, self._update))
         return handle
@@ -153,7 +153,7 @@ class SegmentFeed(Mapping[str, Average]):
         if self._updates <= self._observed:
             raise RuntimeError(
                 f"observe needs an update since the last one, at update {self._observed}: "
-                f"call update_parameters after every optimiser step, observe once per evaluation"
+                f"call update_parameters after every optimizer step, observe once per evaluation"
             )
         loss = next(iter(self._averages.values()))._agreed(float(loss))
         for average in self._averages.values():
@@ -199,7 +199,7 @@ class SegmentFeed(Mapping[str, Average]):
         tensors: dict[str, Any] = {}
         if "segment" in header:
             tracked = self._dense[0]._tracked
-            tensors = {OPEN: Piece.empty(header["segment"], tracked).tensors(tracked)}
+            tensors = {OPEN: WeightSum.empty(header["segment"], tracked).tensors(tracked)}
         members = {name: one.prepare_to_load(state["averages"][name]) for name, one in self._averages.items()}
         return {"header": state["header"], "tensors": tensors, "averages": members}
 
@@ -217,7 +217,7 @@ class SegmentFeed(Mapping[str, Average]):
         self._segment.clear()
         if "segment" in header:
             tracked = self._dense[0]._tracked
-            self._segment.adopt(Piece.from_state(header["segment"], state["tensors"][OPEN], tracked))
+            self._segment.adopt(WeightSum.from_state(header["segment"], state["tensors"][OPEN], tracked))
             self._segment.first = int(header["segment"]["first"])
         self._updates, self._observed, self._skips = int(header["updates"]), int(header["observed"]), None
         self._broken = False

@@ -19,7 +19,7 @@ class _Cycle:
 
 
 def cyclic_lr(optimizer: torch.optim.Optimizer, cycle: int, low: float = 1 / 20, start: int = 0) -> LambdaLR:
-    """Fall linearly from the optimiser's learning rate to `low` times it in every `cycle` updates, from `start` on.
+    """Fall linearly from the optimizer's learning rate to `low` times it in every `cycle` updates, from `start` on.
 
     Izmailov et al. (2018): lr(i) = (1 - t) lr + t low lr with t = ((i - 1) mod cycle + 1) / cycle, so that an
     SWA whose interval is the cycle takes the weights at the lowest rate. Call `.step()` after every update.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from swad.averaging.base import Average
 
-RESERVED = frozenset({"erm_best", "erm_last"})
+RESERVED = frozenset({"best", "last"})
 """Labels that a run gives to the live weights."""
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from swad.averaging import tensors
 from swad.averaging.base import Average
 from swad.averaging.semantics import Mix, Phase
-from swad.averaging.sums import Piece
+from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
 from swad.averaging.valley import Span, Status
 
@@ -40,7 +40,7 @@ class StoredSegment:
 class SegmentLog(Average, Sequence[StoredSegment]):
     """Keep the mean of every segment, in memory or as one file each in `folder`, for choices made later.
 
-    Ride it on a `SegmentFeed` beside other averages, or update it by itself. Files are written whole or not at all,
+    Ride it on a `AverageGroup` beside other averages, or update it by itself. Files are written whole or not at all,
     by the first process only, and read with `weights_only=True`. Not for sharded models.
     """
 
@@ -109,7 +109,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
 
     def _boundary(self, step: int) -> None:
         if self._segment.weight:
-            self._held = self._held or Piece.zeros(self._tracked)
+            self._held = self._held or WeightSum.zeros(self._tracked)
             self._held.absorb(self._segment, 1.0, self._tracked)
 
     def _result(self) -> Mix:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from swad.averaging.one_pass import OnePass
-from swad.averaging.tensors import TrackedTensors, accumulator, like, localised
+from swad.averaging.tensors import TrackedTensors, accumulator, like, localized
 
 _CHUNK = 1 << 24
 """Elements scaled at a time where a product is needed: 64 MB of scratch (or the largest tensor), not the model."""
@@ -39,11 +39,11 @@ class Source:
         return tracked.live_carried() if self._carried is None else self._carried
 
 
-class Piece(Source):
+class WeightSum(Source):
     """A sum that is kept."""
 
     @classmethod
-    def zeros(cls, tracked: TrackedTensors, offload: bool = False) -> Piece:
+    def zeros(cls, tracked: TrackedTensors, offload: bool = False) -> WeightSum:
         """An empty sum, beside the model or in pinned host memory."""
         piece = cls()
         piece.sums = [_zeros(tensor, offload) for tensor in tracked.live()]
@@ -91,7 +91,7 @@ class Piece(Source):
         return {"sums": named(tracked.averaged, self.sums), "carried": named(tracked.carried, self.carried(tracked))}
 
     @classmethod
-    def empty(cls, header: Mapping[str, Any], tracked: TrackedTensors, offload: bool = False) -> Piece:
+    def empty(cls, header: Mapping[str, Any], tracked: TrackedTensors, offload: bool = False) -> WeightSum:
         """A piece of that header with its tensors still to be filled."""
         piece = cls.zeros(tracked, offload)
         piece.weight, piece.last = header["weight"], int(header["last"])
@@ -105,7 +105,7 @@ class Piece(Source):
         state: Mapping[str, Mapping[str, Tensor]],
         tracked: TrackedTensors,
         offload: bool = False,
-    ) -> Piece:
+    ) -> WeightSum:
         """A piece with the tensors of `state`, which must be those followed here, by name and shape."""
         piece = cls.empty(header, tracked, offload)
         _fill(piece.sums, tracked.averaged, state["sums"])
@@ -113,7 +113,7 @@ class Piece(Source):
         return piece
 
 
-class Segment(Piece):
+class Segment(WeightSum):
     """The open sum that updates are added to. Its buffers stay where they are, so that a graph can hold them."""
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ class Segment(Piece):
         """What is not a tensor."""
         return {**super().header(), "first": self.first}
 
-    def adopt(self, piece: Piece) -> None:
+    def adopt(self, piece: WeightSum) -> None:
         """Go on with a loaded piece, in the present buffers where there are any."""
         if self.sums:
             torch._foreach_copy_(self.sums, piece.sums)
@@ -291,7 +291,7 @@ def _fill(ours: list[Tensor], tracked: Mapping[str, Tensor], state: Mapping[str,
         )
     with torch.no_grad():
         for tensor, (name, target) in zip(ours, tracked.items(), strict=True):
-            values = localised(target, state[name])
+            values = localized(target, state[name])
             if values.shape != tensor.shape:
                 raise ValueError(f"{name} has the shape {tuple(values.shape)} in the state, {tuple(tensor.shape)} here")
             tensor.copy_(values)

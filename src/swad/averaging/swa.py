@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from swad.averaging.base import Average
 from swad.averaging.semantics import OPEN, Mix, Phase
-from swad.averaging.sums import Piece
+from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
 
@@ -96,13 +96,13 @@ class SWA(Average):
     def _require_capturable(self, skipped: Tensor | None) -> None:
         super()._require_capturable(skipped)
         if self.end is not None or self._updates < self.start:
-            raise RuntimeError("a captured update cannot see where a window begins or ends: put it into a SegmentFeed")
+            raise RuntimeError("a captured update cannot see where a window begins or ends: put it into a AverageGroup")
 
     def _flush(self) -> None:
         if self.dense and self._segment_inside() and self._segment.weight:
             mean = self._pieces.get("mean")
             if mean is None:
-                mean = self._pieces["mean"] = Piece.zeros(self._tracked, self._offload)
+                mean = self._pieces["mean"] = WeightSum.zeros(self._tracked, self._offload)
             mean.absorb(self._segment, 1.0, self._tracked)
             if not self._shared:
                 self._segment.clear()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from swad.averaging.base import Average
 from swad.averaging.semantics import LIVE, Mix, NeverConverged, Nonfinite, Phase, Semantics
-from swad.averaging.sums import Piece
+from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import LossValley, Span, Status
 
@@ -35,7 +35,7 @@ class SWAD(Average):
     ...     optimizer.zero_grad()
     ...     model(torch.ones(1, 2)).square().sum().backward()
     ...     optimizer.step()
-    ...     averager.update_parameters(model)                   # 2: after every optimiser step
+    ...     averager.update_parameters(model)                   # 2: after every optimizer step
     ...     if step % 10 == 0:
     ...         val_loss = 1.0 + abs(step - 30) / 50            # of the live model
     ...         if averager.observe(val_loss).should_stop:      # 3: after every evaluation
@@ -144,7 +144,7 @@ class SWAD(Average):
         if self._finished() or not self._segment.weight:
             return
         if self._held is None:
-            self._held = Piece.zeros(self._tracked, self._offload)
+            self._held = WeightSum.zeros(self._tracked, self._offload)
         self._held.absorb(self._segment, 1.0, self._tracked)
 
     def _spans(self) -> tuple[Span, ...]:

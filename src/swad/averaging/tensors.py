@@ -110,7 +110,7 @@ class TrackedTensors:
     def _refresh(self, model: nn.Module | None) -> None:
         # A walk over the modules costs more than the averaging of a small model, so it is done only when some
         # tensor is no longer the one seen. FSDP2 puts gathered parameters in the slots for a while: the shards
-        # seen first stay the ones the optimiser updates.
+        # seen first stay the ones the optimizer updates.
         if model is not None and model is not self._given:
             self.follow(model)
             return
@@ -154,7 +154,7 @@ class TrackedTensors:
         known = {**dict.fromkeys(self.averaged, True), **dict.fromkeys(self.left, False)}  # roles never change
         for name, tensor, slot, is_buffer in _named_tensors(unwrap(model)):
             if is_lazy(tensor) or tensor.is_meta:
-                raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialise the model first")
+                raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialize the model first")
             chosen = (not self.include or _matches(name, self.include)) and not _matches(name, self.exclude)
             floating = tensor.is_floating_point() or tensor.is_complex()
             if is_buffer:
@@ -201,7 +201,7 @@ def like(tensor: Tensor, values: Tensor) -> Tensor:
     )
 
 
-def localised(target: Tensor, source: Tensor) -> Tensor:
+def localized(target: Tensor, source: Tensor) -> Tensor:
     """This rank's part of `source`, which is distributed as `target` is, or whole."""
     if is_sharded(source) or not is_sharded(target):
         return local(source)

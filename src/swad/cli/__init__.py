@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 app = typer.Typer(
-    help="Domain generalisation by seeking flat minima: train with a domain held out, average, report.",
+    help="Domain generalization by seeking flat minima: train with a domain held out, average, report.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -73,7 +73,7 @@ def _require(option: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def show_datasets() -> None:
-    """One row for each data set."""
+    """One row for each dataset."""
     from swad.data import benchmarks
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -145,7 +145,7 @@ def show_algorithm(name: str) -> None:
 
 
 def show_dataset(name: str) -> None:
-    """Everything known about one data set."""
+    """Everything known about one dataset."""
     from swad.data import benchmarks
 
     one = benchmarks.get(name)
@@ -161,7 +161,7 @@ def show_dataset(name: str) -> None:
         "classes": str(one.n_classes or ""),
         "training": f"{one.defaults.steps:,} steps, evaluation every {one.defaults.evaluate_every}, "
         f"r = {1 + one.defaults.tolerance_ratio:g}",
-        "licence": one.licence,
+        "license": one.license,
         "citation": one.citation,
         "homepage": one.homepage,
     }

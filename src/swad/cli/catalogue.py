@@ -9,7 +9,7 @@ import typer
 
 from swad.cli.options import Output
 
-datasets_app = typer.Typer(help="The data sets: list them, check a copy, download one.", no_args_is_help=False)
+datasets_app = typer.Typer(help="The datasets: list them, check a copy, download one.", no_args_is_help=False)
 algorithms_app = typer.Typer(help="The algorithms: list them, show what one computes and takes.", no_args_is_help=False)
 
 
@@ -32,7 +32,7 @@ def show_algorithm(name: Annotated[str, typer.Argument(help="An algorithm's name
 
 @datasets_app.callback(invoke_without_command=True)
 def list_datasets(context: typer.Context) -> None:
-    """List the data sets."""
+    """List the datasets."""
     if context.invoked_subcommand is None:
         from swad.cli._console import show_datasets
 
@@ -40,8 +40,8 @@ def list_datasets(context: typer.Context) -> None:
 
 
 @datasets_app.command("show")
-def show_dataset(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
-    """Everything known about one data set: counts, licence, citation, where it comes from."""
+def show_dataset(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None:
+    """Everything known about one dataset: counts, license, citation, where it comes from."""
     from swad.cli._console import show_dataset
 
     show_dataset(name)
@@ -49,7 +49,7 @@ def show_dataset(name: Annotated[str, typer.Argument(help="A data set's name.")]
 
 @datasets_app.command("check")
 def check_dataset(
-    path: Annotated[Path, typer.Argument(help="The data set's folder.")],
+    path: Annotated[Path, typer.Argument(help="The dataset's folder.")],
     name: Annotated[str | None, typer.Option(help="Its name, where the folders do not tell.")] = None,
     decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
 ) -> None:
@@ -65,10 +65,10 @@ def check_dataset(
 
 @datasets_app.command("fetch")
 def fetch_dataset(
-    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    name: Annotated[str, typer.Argument(help="A dataset's name.")],
     output: Output = Path("data"),
 ) -> None:
-    """Download a data set: goes on after a break, checks sums, unpacks safely."""
+    """Download a dataset: goes on after a break, checks sums, unpacks safely."""
     from swad.data import benchmarks
 
     with benchmarks.progress_bar() as progress:

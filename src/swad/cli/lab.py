@@ -16,9 +16,7 @@ def flatness(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of runs.")],
     weights: Annotated[
         str,
-        typer.Option(
-            help="Which weights, e.g. erm_best,swa,swad or the step 2500; others are compared with the first."
-        ),
+        typer.Option(help="Which weights, e.g. best,swa,swad or the step 2500; others are compared with the first."),
     ] = "",
     radii: Annotated[
         str,
@@ -28,7 +26,7 @@ def flatness(
     ] = "",
     directions: Annotated[int, typer.Option(help="Random directions, in opposite pairs; 4 or more.")] = 100,
     images: Images = 200,
-    normalise: Annotated[
+    normalize: Annotated[
         str,
         typer.Option(help="Directions: sphere (as published); filter, layer: radii are shares of the weights."),
     ] = "sphere",
@@ -52,18 +50,18 @@ def flatness(
     Rows are kept in each run's flatness.jsonl as they are computed: run it again after a stop and it goes on.
     """
     from swad.experiments.flatness_commands import show_flatness
-    from swad.experiments.run_flatness import Measuring
+    from swad.experiments.run_flatness import FlatnessConfig
 
-    if normalise not in ("sphere", "filter", "layer"):
-        raise ValueError(f"--normalise is one of sphere, filter, layer; got {normalise!r}")
+    if normalize not in ("sphere", "filter", "layer"):
+        raise ValueError(f"--normalize is one of sphere, filter, layer; got {normalize!r}")
     show_flatness(
         runs,
         weights=read.words(weights),
-        measuring=Measuring(
+        measuring=FlatnessConfig(
             tuple(read.radii(radii)) or None,
             read.pairs(directions),
             read.count("images", images, 0) or None,
-            normalise,  # type: ignore[arg-type]
+            normalize,  # type: ignore[arg-type]
             seed,
             tuple(read.words(include)),
             tuple(read.words(exclude)),
@@ -81,7 +79,7 @@ def flatness(
 def surface(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of runs.")],
     corners: Annotated[
-        str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or erm_best,swa,swad. Default: three snapshots.")
+        str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or best,swa,swad. Default: three snapshots.")
     ] = "",
     line: Annotated[
         tuple[str, str] | None, typer.Option(help="Instead: the straight line between two weights.")
@@ -128,15 +126,15 @@ def surface(
 
 def reproduce(
     what: Annotated[str, typer.Argument(help="figure3, figure4 or figure5.")],
-    dataset: Annotated[str, typer.Option(help="digits (embedded), PACS, or another data set.")] = "digits",
-    data: Annotated[Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.")] = None,
+    dataset: Annotated[str, typer.Option(help="digits (embedded), PACS, or another dataset.")] = "digits",
+    data: Annotated[Path | None, typer.Option("--data", "-d", help="Folder the dataset lies in.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Default: every domain in turn.")] = None,
     methods: Annotated[str, typer.Option(help="Of figure3: some of erm,sam,swa-cyclic,swa,swad.")] = "",
     erm: Annotated[str, typer.Option(help="Live weights that stand for ERM and SAM: best or last.")] = "best",
     trials: Annotated[int, typer.Option(help="Train-validation splits.")] = 1,
-    network: Annotated[str | None, typer.Option(help="A timm name, or small. Default: by the data set.")] = None,
+    network: Annotated[str | None, typer.Option(help="A timm name, or small. Default: by the dataset.")] = None,
     weights: Annotated[str | None, typer.Option(help="pretrained, random, or a safetensors file.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of each run. Default: by the data set.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of each run. Default: by the dataset.")] = None,
     radii: Annotated[str, typer.Option(help="Of figure3, as for `swad flatness`.")] = "",
     directions: Annotated[int, typer.Option(help="Of figure3: random directions.")] = 100,
     images: Images = 200,

@@ -39,7 +39,7 @@ def demo(
 
 
 def train(
-    dataset: Annotated[str, typer.Argument(help="A data set's name; `swad datasets` lists them.")],
+    dataset: Annotated[str, typer.Argument(help="A dataset's name; `swad datasets` lists them.")],
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,7 +50,7 @@ def train(
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="Folder the data set lies in.", rich_help_panel=DATA)
+        Path | None, typer.Option("--data", "-d", help="Folder the dataset lies in.", rich_help_panel=DATA)
     ] = None,
     output: Output = Path("runs"),
     average: Annotated[
@@ -78,7 +78,7 @@ def train(
         ),
     ] = None,
     network: Annotated[
-        str | None, typer.Option(help="A timm name, or small. Default: by the data set.", rich_help_panel=TRAINING)
+        str | None, typer.Option(help="A timm name, or small. Default: by the dataset.", rich_help_panel=TRAINING)
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="pretrained, random, or a safetensors file.", rich_help_panel=TRAINING)
@@ -87,7 +87,7 @@ def train(
         bool, typer.Option("--no-freeze-bn", help="Let batch-norm statistics move.", rich_help_panel=TRAINING)
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(help="Updates. Default: by the data set.", rich_help_panel=TRAINING)
+        int | None, typer.Option(help="Updates. Default: by the dataset.", rich_help_panel=TRAINING)
     ] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Updates between evaluations.", rich_help_panel=MEASURING)
@@ -100,7 +100,7 @@ def train(
     ] = "constant",
     split: Annotated[str, typer.Option(help="80/20 or 60/20/20.", rich_help_panel=DATA)] = "80/20",
     seed: Annotated[
-        int | None, typer.Option(help="Default: by data set, algorithm, target and trial.", rich_help_panel=DATA)
+        int | None, typer.Option(help="Default: by dataset, algorithm, target and trial.", rich_help_panel=DATA)
     ] = None,
     images: Annotated[
         str | None,

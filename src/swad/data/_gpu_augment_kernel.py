@@ -1,7 +1,7 @@
-"""The augmentation around its two matrix products: their weights before, everything about colour after.
+"""The augmentation around its two matrix products: their weights before, everything about color after.
 
 Call by call these are dozens of passes over memory. Here the weights of an axis are written once, and the pixels that
-come out of the products are read twice: for the mean grey that contrast needs, and to be finished. Between reading and
+come out of the products are read twice: for the mean gray that contrast needs, and to be finished. Between reading and
 writing a pixel stays in registers, in float32. The numbers are those of `swad.data.gpu_augment`, which runs everywhere.
 """
 
@@ -71,7 +71,7 @@ def _weights(parameters, result, held, pixels, size, AXIS: tl.constexpr, PIECES:
 
 
 def finish(pixels: Tensor, parameters: Tensor, mean: Tensor, std: Tensor, result: Tensor) -> None:
-    """Jitter, make grey and normalise pixels ``[b, size, 3, size]`` into ``result``, ``[b, 3, size, size]``.
+    """Jitter, make gray and normalize pixels ``[b, size, 3, size]`` into ``result``, ``[b, 3, size, size]``.
 
     ``result`` may have any type and layout. Sums are made in a fixed order: the same inputs give the same bits.
     """
@@ -80,7 +80,7 @@ def finish(pixels: Tensor, parameters: Tensor, mean: Tensor, std: Tensor, result
     sums = torch.empty((b, chunks), dtype=torch.float32, device=pixels.device)
     pixels, parameters = pixels.contiguous(), parameters.contiguous()
     with torch.cuda.device_of(pixels):
-        _sum_grey[(b, chunks)](pixels, parameters, sums, SIZE=size, PIXELS=_PIXELS)
+        _sum_gray[(b, chunks)](pixels, parameters, sums, SIZE=size, PIXELS=_PIXELS)
         _finish[(b, chunks)](
             pixels, parameters, sums, mean.contiguous(), std.contiguous(), result, *result.stride(), chunks,
             SIZE=size, PIXELS=_PIXELS, CHUNKS=triton.next_power_of_2(chunks),
@@ -88,8 +88,8 @@ def finish(pixels: Tensor, parameters: Tensor, mean: Tensor, std: Tensor, result
 
 
 @triton.jit
-def _sum_grey(pixels, parameters, sums, SIZE: tl.constexpr, PIXELS: tl.constexpr):
-    """The sum over some pixels of their grey when contrast's turn comes: after the operations before it."""
+def _sum_gray(pixels, parameters, sums, SIZE: tl.constexpr, PIXELS: tl.constexpr):
+    """The sum over some pixels of their gray when contrast's turn comes: after the operations before it."""
     image, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * PIXELS + tl.arange(0, PIXELS)
     red, green, blue = _read(pixels, image, at, SIZE)
@@ -99,8 +99,8 @@ def _sum_grey(pixels, parameters, sums, SIZE: tl.constexpr, PIXELS: tl.constexpr
     for i in range(3):
         if i < contrast_at:
             red, green, blue = _adjust(red, green, blue, row, i, 0.0)
-    grey = tl.where(at < SIZE * SIZE, _grey(red, green, blue), 0.0)
-    tl.store(sums + image * tl.num_programs(1) + chunk, tl.sum(grey))
+    gray = tl.where(at < SIZE * SIZE, _gray(red, green, blue), 0.0)
+    tl.store(sums + image * tl.num_programs(1) + chunk, tl.sum(gray))
 
 
 @triton.jit
@@ -117,11 +117,11 @@ def _finish(
     for i in range(4):
         red, green, blue = _adjust(red, green, blue, row, i, level)
     share = tl.load(row + _GRAYSCALE)
-    grey = share * _grey(red, green, blue)
+    gray = share * _gray(red, green, blue)
     to = result + image.to(tl.int64) * per_image + (at // SIZE) * per_row + (at % SIZE) * per_column
-    _write(to, grey + (1 - share) * red, mean, std, at < SIZE * SIZE)
-    _write(to + per_channel, grey + (1 - share) * green, mean + 1, std + 1, at < SIZE * SIZE)
-    _write(to + 2 * per_channel, grey + (1 - share) * blue, mean + 2, std + 2, at < SIZE * SIZE)
+    _write(to, gray + (1 - share) * red, mean, std, at < SIZE * SIZE)
+    _write(to + per_channel, gray + (1 - share) * green, mean + 1, std + 1, at < SIZE * SIZE)
+    _write(to + 2 * per_channel, gray + (1 - share) * blue, mean + 2, std + 2, at < SIZE * SIZE)
 
 
 @triton.jit
@@ -142,14 +142,14 @@ def _write(place, value, mean, std, inside):
 
 @triton.jit
 def _adjust(red, green, blue, row, i, level):
-    """Operation number i of an image: the hue, or a mixture with the mean grey, each pixel's own grey, or black."""
+    """Operation number i of an image: the hue, or a mixture with the mean gray, each pixel's own gray, or black."""
     operation = tl.load(row + _ORDER + i).to(tl.int32)
     factor = tl.load(row + _FACTORS + operation)
     if operation == _HUE:
         # Rounded weights can add up to a little more than one, and no mixture may have come before.
         red, green, blue = _turn(_clamp(red), _clamp(green), _clamp(blue), 6 * factor)
     else:
-        other = tl.where(operation == _SATURATION, _grey(red, green, blue), 0.0)
+        other = tl.where(operation == _SATURATION, _gray(red, green, blue), 0.0)
         other = (1 - factor) * tl.where(operation == _CONTRAST, level, other)
         red, green, blue = (
             _clamp(factor * red + other),
@@ -181,7 +181,7 @@ def _below(k):
 
 
 @triton.jit
-def _grey(red, green, blue):
+def _gray(red, green, blue):
     return _WEIGH_RED * red + _WEIGH_GREEN * green + _WEIGH_BLUE * blue
 
 

@@ -88,7 +88,7 @@ def _safe(archive: Path, name: str, entries: int) -> PurePosixPath:
 def _within(archive: Path, size: int, most: int) -> int:
     if size > most:
         raise DataError(
-            f"{archive.name} unpacks to more than {most:,} bytes; refused, since no such data set is so large"
+            f"{archive.name} unpacks to more than {most:,} bytes; refused, since no such dataset is so large"
         )
     return size
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swad.data.domains import Dataset, Defaults, Pixels
+from swad.data.domains import Dataset, Defaults, ImageSpec
 
 Options = Mapping[str, Any]
 Reader = Callable[["Benchmark", Path | None, bool, Options], Dataset]
@@ -25,9 +25,9 @@ class Download:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The facts of one data set, as its file states them.
+    """The facts of one dataset, as its file states them.
 
-    ``counts`` are images per domain, and ``other_totals`` totals that are also right (a data set that changed
+    ``counts`` are images per domain, and ``other_totals`` totals that are also right (a dataset that changed
     after publication). ``aliases`` maps folder names found in some downloads to the domain's name. ``inner`` is
     the folder inside the archive that becomes ``folder``; ``arrange`` makes that folder where renaming is not
     enough. ``excluded`` names images to leave out. ``options`` says what ``load`` takes beyond the folder.
@@ -41,9 +41,9 @@ class Benchmark:
     classes: tuple[str, ...] | None = None
     other_totals: tuple[int, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    pixels: Pixels = field(default_factory=Pixels)
+    image_spec: ImageSpec = field(default_factory=ImageSpec)
     defaults: Defaults = field(default_factory=Defaults)
-    licence: str = ""
+    license: str = ""
     citation: str = ""
     homepage: str = ""
     downloads: tuple[Download, ...] = ()

@@ -1,8 +1,8 @@
-"""The decoded images of a whole data set in one file: built once, then mapped into memory by every run that reads them.
+"""The decoded images of a whole dataset in one file: built once, then mapped into memory by every run that reads them.
 
-    <data set>-<hash>/images.u8     bytes: images × height × width × channels, domain after domain
-    <data set>-<hash>/index.json    format, resolution, decoder, the files they came from, sizes, checksums
-    <data set>-<hash>.lock          held by one process while it builds, shared by those that open
+    <dataset>-<hash>/images.u8     bytes: images × height × width × channels, domain after domain
+    <dataset>-<hash>/index.json    format, resolution, decoder, the files they came from, sizes, checksums
+    <dataset>-<hash>.lock          held by one process while it builds, shared by those that open
 
 The folder is made beside its place and moved there whole. It is used only if its format is this one's and every image
 file still has the size and the time it had; otherwise it is built again, and a line says why.
@@ -39,12 +39,12 @@ from swad.data.domains import ArrayDomain, ByteArray, DataError, Dataset, FileDo
 from swad.util.cores import cores
 from swad.util.progress import Progress
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
 class ImageCache:
-    """All images of a data set as one array, mapped from a file; domains follow one another in the data set's order."""
+    """All images of a dataset as one array, mapped from a file; domains follow one another in the dataset's order."""
 
     images: ByteArray = field(repr=False)
     sizes: IntArray = field(repr=False)
@@ -52,7 +52,7 @@ class ImageCache:
     starts: Mapping[str, int]
     decoder: str
     path: Path | None
-    """Where it lies; None for a data set that is in memory anyway."""
+    """Where it lies; None for a dataset that is in memory anyway."""
     beyond_gpu: int = 0
     """JPEG files that the GPU's decoder could not read and the CPU's did."""
 
@@ -92,9 +92,9 @@ def open_cache(
     device: str = "cuda",
     workers: int | None = None,
     progress: Progress | None = None,
-    say: Say | None = None,
+    log: Log | None = None,
 ) -> ImageCache:
-    """The image cache of a data set, built first where there is none that can be used.
+    """The image cache of a dataset, built first where there is none that can be used.
 
     ``folder`` is where caches lie (default: ``$SWAD_CACHE``, else ``~/.cache/swad/images``). Images become ``size`` ×
     ``size``; by default they stay as they are if all have one size of at most 256, else they become 256 × 256.
@@ -108,21 +108,21 @@ def open_cache(
     if decoder not in ("cpu", "gpu"):
         raise DataError(f"images are decoded by cpu or gpu, got {decoder!r}")
     if not any(len(domain) for domain in dataset.domains):
-        raise DataError(f"data set {dataset.name} has no images; add some")
+        raise DataError(f"dataset {dataset.name} has no images; add some")
     if (held := _in_memory(dataset, size)) is not None:
         return held
-    say_why = say or (lambda line: warnings.warn(line, stacklevel=3))
+    say_why = log or (lambda line: warnings.warn(line, stacklevel=3))
     if decoder == "gpu" and (missing := gpu_decoder_missing(device)):
         say_why(f"images are decoded on the CPU: {missing}")
         decoder = "cpu"
     place = _place(dataset, folder, size, decoder)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(place, exclusive=False, say=say):
+        with _locked(place, exclusive=False, log=log):
             found = _open(place, dataset)
         if isinstance(found, ImageCache):
             return found
-        with _locked(place, exclusive=True, say=say):
+        with _locked(place, exclusive=True, log=log):
             # Again: another process may have built it in the meantime.
             found = _open(place, dataset)
             if isinstance(found, ImageCache):
@@ -148,7 +148,7 @@ def default_folder() -> Path:
 
 
 def _in_memory(dataset: Dataset, size: int | None) -> ImageCache | None:
-    """A data set that is in memory already and at the right size needs no file."""
+    """A dataset that is in memory already and at the right size needs no file."""
     arrays = [domain.images for domain in dataset.domains if isinstance(domain, ArrayDomain)]
     shapes = {array.shape[1:] for array in arrays}
     if len(arrays) < len(dataset.domains) or len(shapes) > 1:
@@ -230,7 +230,7 @@ def _starts(dataset: Dataset) -> dict[str, int]:
 
 
 @contextmanager
-def _locked(place: Path, exclusive: bool, say: Say | None) -> Iterator[None]:
+def _locked(place: Path, exclusive: bool, log: Log | None) -> Iterator[None]:
     """Hold the cache's lock; the kernel lets go of it if this process dies."""
     try:
         import fcntl
@@ -249,8 +249,8 @@ def _locked(place: Path, exclusive: bool, say: Say | None) -> Iterator[None]:
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            if say:
-                say(f"image cache {place}: waiting for another process that builds it")
+            if log:
+                log(f"image cache {place}: waiting for another process that builds it")
             fcntl.flock(fd, kind)
         except OSError as error:
             # Some network file systems have no locks. Refusing to train there would be worse than going on.

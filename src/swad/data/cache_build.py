@@ -279,7 +279,7 @@ def _force_to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-# 2: deep grey images are no longer white, large images have smaller blocks.
+# 2: deep gray images are no longer white, large images have smaller blocks.
 FORMAT = 2
 IMAGES, INDEX = "images.u8", "index.json"
 # The largest images that are kept as they are, and what all others become.

@@ -16,9 +16,9 @@ from torch import Tensor
 from swad.data import gpu_augment
 from swad.data.cache import ImageCache
 from swad.data.device_store import Resident, place
-from swad.data.domains import IntArray, Pixels
+from swad.data.domains import ImageSpec, IntArray
 from swad.data.loaders import Batch, Inputs, TrainBatches
-from swad.data.splits import Part
+from swad.data.splits import DomainSplit
 
 AHEAD = 64
 """Steps whose parameters are drawn and sent at once."""
@@ -30,23 +30,23 @@ class CachedBatches(TrainBatches):
     def __init__(
         self,
         cache: ImageCache,
-        parts: Sequence[Part],
-        pixels: Pixels,
+        parts: Sequence[DomainSplit],
+        image_spec: ImageSpec,
         batch_size: int,
         seed: int,
         *,
         device_bytes: int | None = None,
-        say: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(parts, pixels, batch_size, seed, **{**options, "workers": 0})
+        super().__init__(parts, image_spec, batch_size, seed, **{**options, "workers": 0})
         self._cache = cache
         self._starts = [cache.rows(part.name) for part in parts]
         needed = np.concatenate([start + part.keys for start, part in zip(self._starts, parts, strict=True)])
-        self.images = place(cache, np.unique(needed), self.device, device_bytes=device_bytes, say=say)
+        self.images = place(cache, np.unique(needed), self.device, device_bytes=device_bytes, log=log)
         self.augment = gpu_augment.augment  # whoever compiles the step may compile this
-        self._mean = torch.tensor(pixels.mean, device=self.device)
-        self._std = torch.tensor(pixels.std, device=self.device)
+        self._mean = torch.tensor(image_spec.mean, device=self.device)
+        self._std = torch.tensor(image_spec.std, device=self.device)
         self._layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
 
     def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
@@ -60,14 +60,14 @@ class CachedBatches(TrainBatches):
     def finish(self, step: int, inputs: Inputs) -> Batch:
         """Images and labels of inputs that are on the device."""
         if "images" in inputs:
-            pixels = inputs["images"]
+            image_spec = inputs["images"]
         else:
             assert isinstance(self.images, Resident)
-            pixels = self.images.tensor.index_select(0, inputs["places"])
+            image_spec = self.images.tensor.index_select(0, inputs["places"])
         if self.views > 1:
-            pixels = pixels.repeat(self.views, 1, 1, 1)
+            image_spec = image_spec.repeat(self.views, 1, 1, 1)
         images = self.augment(
-            pixels, inputs["parameters"], self.pixels.size, self._mean, self._std, memory_format=self._layout
+            image_spec, inputs["parameters"], self.image_spec.size, self._mean, self._std, memory_format=self._layout
         )
         return Batch(step, self._viewed(images), self._labels.index_select(0, inputs["rows"]))
 
@@ -109,7 +109,7 @@ class CachedBatches(TrainBatches):
 def evaluation_bytes(cache: ImageCache, domain: str, keys: IntArray, size: int, device: torch.device) -> Tensor:
     """Images as evaluation sees them: resized to a square and rounded to bytes, ``[n, channels, size, size]``."""
     rows = cache.rows(domain) + keys
-    pixels = torch.from_numpy(np.ascontiguousarray(cache.images[rows])).to(device)
+    image_spec = torch.from_numpy(np.ascontiguousarray(cache.images[rows])).to(device)
     parameters = torch.from_numpy(gpu_augment.identity(cache.sizes[rows])).to(device)
-    levels = gpu_augment.resample(pixels, parameters, size).mul_(255).round_().clamp_(0, 255)
+    levels = gpu_augment.resample(image_spec, parameters, size).mul_(255).round_().clamp_(0, 255)
     return levels.to(torch.uint8).contiguous()

@@ -32,7 +32,7 @@ def place(
     *,
     device_bytes: int | None = None,
     host_bytes: int = HOST_BYTES,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Images:
     """Put the rows that a run needs (sorted, each once) on a device; stream them where they do not fit.
 
@@ -45,7 +45,7 @@ def place(
             f"the rows to place must be one or more, sorted, each once, from 0 to {len(cache.images) - 1}; "
             "np.unique makes them so"
         )
-    say = say or (lambda line: None)
+    log = log or (lambda line: None)
     need = len(rows) * _row_bytes(cache)
     what = f"{len(rows):,} images ({_megabytes(need)})"
     allowed = _free(device) if device_bytes is None else device_bytes
@@ -57,11 +57,11 @@ def place(
             reason = "its memory is full"
         else:
             how = "read from the image cache as needed, nothing is copied" if resident.mapped else "all there"
-            say(f"{what} on {device}: {how}")
+            log(f"{what} on {device}: {how}")
             return resident
     streamed = Streamed(cache, rows, device, host_bytes)
     pinned = f"streamed through {_megabytes(streamed.host_bytes)} of host memory"
-    say(f"{what} do not fit on {device} ({reason}): {pinned}")
+    log(f"{what} do not fit on {device} ({reason}): {pinned}")
     return streamed
 
 

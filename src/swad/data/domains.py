@@ -1,4 +1,4 @@
-"""A domain is a set of labelled images from one place; a data set is several of them with the same classes.
+"""A domain is a set of labeled images from one place; a dataset is several of them with the same classes.
 
 One domain is held out and the others are trained on, so everything here serves one rule: what trains and
 validates sees :class:`Sources`, what scores the end sees :class:`Target`, and neither holds the other's images.
@@ -117,7 +117,7 @@ def read_image(path: Path) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Deep grey images by their upper eight bits, as Pillow reads deep colours; it would cut grey ones off at 255."""
+    """Deep gray images by their upper eight bits, as Pillow reads deep colors; it would cut gray ones off at 255."""
     from PIL import Image
 
     # Pillow widens the 16 bits of PGM files to 32; older versions those of PNG files too.
@@ -131,22 +131,22 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class Pixels:
-    """How the images of a data set become tensors.
+class ImageSpec:
+    """How the images of a dataset become tensors.
 
-    ``small`` images (MNIST, digits) are neither resized nor augmented, only normalised.
+    ``small`` images (MNIST, digits) are neither resized nor augmented, only normalized.
     """
 
     size: int = 224
     channels: int = 3
-    small: bool = False
+    low_res: bool = False
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a data set asks of a run that says nothing else (the paper's values)."""
+    """What a dataset asks of a run that says nothing else (the paper's values)."""
 
     steps: int = 5000
     evaluate_every: int = 100
@@ -162,7 +162,7 @@ class Dataset:
     name: str
     domains: tuple[Domain, ...]
     classes: tuple[str, ...]
-    pixels: Pixels = field(default_factory=Pixels)
+    image_spec: ImageSpec = field(default_factory=ImageSpec)
     defaults: Defaults = field(default_factory=Defaults)
     notes: tuple[str, ...] = ()
     """What was found and not read, one line each."""
@@ -170,11 +170,11 @@ class Dataset:
     def __post_init__(self) -> None:
         names = self.domain_names
         if len(set(names)) != len(names):
-            raise DataError(f"data set {self.name}: domain names must differ, got {', '.join(names)}")
+            raise DataError(f"dataset {self.name}: domain names must differ, got {', '.join(names)}")
         for domain in self.domains:
             if len(domain) and int(domain.labels.max()) >= len(self.classes):
                 raise DataError(
-                    f"data set {self.name}: domain {domain.name} has label {int(domain.labels.max())}, "
+                    f"dataset {self.name}: domain {domain.name} has label {int(domain.labels.max())}, "
                     f"but there are {len(self.classes)} classes"
                 )
 
@@ -190,7 +190,7 @@ class Dataset:
             return domain
         if isinstance(domain, str) and domain in names:
             return names.index(domain)
-        raise DataError(f"data set {self.name} has no domain {domain!r}; it has {', '.join(names)}")
+        raise DataError(f"dataset {self.name} has no domain {domain!r}; it has {', '.join(names)}")
 
 
 def _check_labels(name: str, labels: IntArray, n: int) -> None:

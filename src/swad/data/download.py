@@ -1,6 +1,6 @@
-"""Getting a data set: download, check, unpack beside the goal, then move it into place in one step.
+"""Getting a dataset: download, check, unpack beside the goal, then move it into place in one step.
 
-Work happens in ``<root>/.fetch-<folder>``, so an interrupted fetch leaves no half data set behind, and running it
+Work happens in ``<root>/.fetch-<folder>``, so an interrupted fetch leaves no half dataset behind, and running it
 again goes on where it stopped. Checksums that are known are compared; the others are recorded in
 ``<root>/<folder>.fetched.json``, compared the next time, and said to be unverified.
 """
@@ -41,7 +41,7 @@ class FetchedFile:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a fetch did: where the data set lies, what arrived, and what there is to say about it."""
+    """What a fetch did: where the dataset lies, what arrived, and what there is to say about it."""
 
     name: str
     path: Path
@@ -58,7 +58,7 @@ def fetch(
     attempts: int = 5,
     pause: float = 1.0,
 ) -> Fetched:
-    """Download a data set into its folder below ``root`` and count its images."""
+    """Download a dataset into its folder below ``root`` and count its images."""
     benchmark = get(name) if isinstance(name, str) else name
     root = Path(root)
     if not benchmark.downloads:
@@ -110,7 +110,7 @@ def _bring(item: Download, work: Path, progress: Progress | None, attempts: int,
 
 
 def _assemble(benchmark: Benchmark, work: Path, progress: Progress | None) -> Path:
-    """Unpack everything into one fresh folder and give the folder that is the data set."""
+    """Unpack everything into one fresh folder and give the folder that is the dataset."""
     unpacked = work / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     unpacked.mkdir()

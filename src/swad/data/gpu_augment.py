@@ -51,7 +51,7 @@ _DRAWS = 2 * _ATTEMPTS + 9
 # Keeps this stream apart from those of the batches.
 _STREAM = 5
 
-# How much red, green and blue weigh in torchvision's grey.
+# How much red, green and blue weigh in torchvision's gray.
 LUMINANCE = (0.2989, 0.587, 0.114)
 
 
@@ -140,15 +140,15 @@ def augment(
     mean: Tensor,
     std: Tensor,
     *,
-    colour: bool = True,
+    color: bool = True,
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.contiguous_format,
     operands: torch.dtype | None = None,
 ) -> Tensor:
-    """Augment and normalise bytes ``[b, height, width, channels]`` to ``[b, channels, size, size]``.
+    """Augment and normalize bytes ``[b, height, width, channels]`` to ``[b, channels, size, size]``.
 
     ``parameters`` are rows of :data:`COLUMNS`; ``mean`` and ``std`` have one number a channel. All are on the device
-    of the images, so that nothing is copied. Without ``colour`` images are only cropped, flipped and resized, which
+    of the images, so that nothing is copied. Without ``color`` images are only cropped, flipped and resized, which
     is all that :func:`identity` asks for.
 
     ``operands`` is what the resampling multiplies in: float32 on the CPU, float16 on a GPU, where bytes are exact,
@@ -156,23 +156,23 @@ def augment(
 
     On a GPU `swad.data._gpu_augment_kernel` does all but the products, in a few passes over memory.
     """
-    if colour and images.shape[-1] != 3:
-        raise DataError(f"colour jitter needs images of 3 channels, got {images.shape[-1]}; pass colour=False")
+    if color and images.shape[-1] != 3:
+        raise DataError(f"color jitter needs images of 3 channels, got {images.shape[-1]}; pass color=False")
     shape = (len(images), images.shape[-1], size, size)
     result = torch.empty(shape, dtype=dtype, device=images.device, memory_format=memory_format)
 
     def finish(result: Tensor, images: Tensor, rows: Tensor) -> None:
         image = resample(images, rows, size, operands)
-        if colour:
+        if color:
             image = jitter(image, rows[:, FACTORS], rows[:, ORDER])
-            grey = _per_image(rows[:, GRAYSCALE])
-            image = torch.addcmul(grey * luminance(image), image, 1 - grey)
+            gray = _per_image(rows[:, GRAYSCALE])
+            image = torch.addcmul(gray * luminance(image), image, 1 - gray)
         scale = 1 / std.view(-1, 1, 1)
         result.copy_(torch.addcmul(-mean.view(-1, 1, 1) * scale, image, scale))
 
     # Autocast would multiply in bfloat16, which cannot hold a level and the next.
     with torch.autocast(images.device.type, enabled=False):
-        if colour and (kernels := _kernels(images)):
+        if color and (kernels := _kernels(images)):
             pixels = _products(images, parameters, size, operands, kernels.weights)
             kernels.finish(pixels, parameters, mean, std, result)
         elif images.device.type != "cpu" or torch.compiler.is_compiling():
@@ -244,7 +244,7 @@ def weights(parameters: Tensor, axis: int, held: int, pixels: int, size: int, dt
 def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """Brightness, contrast, saturation and hue, each image's four factors in its own order.
 
-    Three of them mix an image with something grey, and are one operation with other numbers. So every order is: up to
+    Three of them mix an image with something gray, and are one operation with other numbers. So every order is: up to
     three mixtures, the hue, the others; an image that needs fewer mixes with nothing.
     """
     at = torch.arange(4, device=image.device)
@@ -253,8 +253,8 @@ def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     used = torch.cat([at[:3] < hue_at, at[:3] >= hue_at], 1) & (slots != HUE)
     factor = factors.gather(1, slots.to(torch.int64))
     keep = torch.where(used, factor, 1.0)
-    grey, level = (torch.where(slots == operation, 1 - keep, 0.0) for operation in (SATURATION, CONTRAST))
-    mixtures = [tuple(_per_image(numbers[:, i]) for numbers in (keep, grey, level)) for i in range(6)]
+    gray, level = (torch.where(slots == operation, 1 - keep, 0.0) for operation in (SATURATION, CONTRAST))
+    mixtures = [tuple(_per_image(numbers[:, i]) for numbers in (keep, gray, level)) for i in range(6)]
     for mixture in mixtures[:3]:
         image = _mix(image, *mixture)
     image = shift_hue(image, _per_image(factors[:, HUE]))
@@ -263,10 +263,10 @@ def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     return image
 
 
-def _mix(image: Tensor, keep: Tensor, grey: Tensor, level: Tensor) -> Tensor:
-    """``keep`` of the image, ``grey`` of its grey version, ``level`` of its mean grey; within [0, 1]."""
+def _mix(image: Tensor, keep: Tensor, gray: Tensor, level: Tensor) -> Tensor:
+    """``keep`` of the image, ``gray`` of its gray version, ``level`` of its mean gray; within [0, 1]."""
     shade = luminance(image)
-    other = torch.addcmul(level * shade.mean((2, 3), keepdim=True), shade, grey)
+    other = torch.addcmul(level * shade.mean((2, 3), keepdim=True), shade, gray)
     return torch.addcmul(other, image, keep).clamp(0, 1)
 
 
@@ -286,7 +286,7 @@ def shift_hue(image: Tensor, turn: Tensor) -> Tensor:
 
 
 def luminance(image: Tensor) -> Tensor:
-    """The grey version of an image, one channel."""
+    """The gray version of an image, one channel."""
     red, green, blue = image[:, :1], image[:, 1:2], image[:, 2:]
     weigh_red, weigh_green, weigh_blue = LUMINANCE
     return (red * weigh_red).add_(green, alpha=weigh_green).add_(blue, alpha=weigh_blue)

@@ -154,7 +154,7 @@ def others_note(tree: Tree) -> list[str]:
 
 
 def read_tree(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
-    """Make a data set of a tree; with ``strict`` the published counts must hold."""
+    """Make a dataset of a tree; with ``strict`` the published counts must hold."""
     path = locate(benchmark, root)
     tree = scan(benchmark, path, options)
     wrong = problems(benchmark, tree, options)
@@ -174,7 +174,7 @@ def read_tree(benchmark: Benchmark, root: Path | None, strict: bool, options: Op
         paths = tuple(f"{folder}/{c}/{file}" for c, files in by_class for file in files)
         domains.append(FileDomain(domain, labels.astype(np.int64), path, paths))
     name = benchmark.name if benchmark.domains else path.resolve().name
-    return Dataset(name, tuple(domains), classes, benchmark.pixels, benchmark.defaults, tuple(others_note(tree)))
+    return Dataset(name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults, tuple(others_note(tree)))
 
 
 def _folders(path: Path) -> list[str]:

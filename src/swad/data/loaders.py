@@ -4,7 +4,7 @@ Which images a step sees, and how each is augmented, is drawn from ``(seed, step
 drawn in sequence: the number of workers, the number of processes and earlier steps cannot matter.
 
 Transforms belong to splits, never to domains. Images stay bytes until they reach the device, where a whole batch is
-scaled and normalised at once: a quarter of the traffic, and the same numbers.
+scaled and normalized at once: a quarter of the traffic, and the same numbers.
 
 A batch is made in two halves. Its *inputs* are tensors of fixed shapes from anywhere: decoded bytes, or only the
 numbers of images that lie on the device already. `finish` makes images and labels of them on the device, without a look
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from swad.data.domains import ArrayDomain, ByteArray, DataError, Domain, IntArray, Pixels
-from swad.data.splits import Part, subsample
-from swad.data.transforms import Normalise, Transform, _pil, eval_transform, train_transform
+from swad.data.domains import ArrayDomain, ByteArray, DataError, Domain, ImageSpec, IntArray
+from swad.data.splits import DomainSplit, subsample
+from swad.data.transforms import Normalize, Transform, _pil, eval_transform, train_transform
 from swad.util.cores import cores
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class TrainBatches:
 
     def __init__(
         self,
-        parts: Sequence[Part],
-        pixels: Pixels,
+        parts: Sequence[DomainSplit],
+        image_spec: ImageSpec,
         batch_size: int,
         seed: int,
         *,
@@ -94,18 +94,18 @@ class TrainBatches:
         for part in parts:
             if not len(part):
                 raise DataError(f"domain {part.name} has no training images; add some or leave it away")
-        self.parts, self.pixels, self.batch_size, self.seed = tuple(parts), pixels, batch_size, seed
+        self.parts, self.image_spec, self.batch_size, self.seed = tuple(parts), image_spec, batch_size, seed
         self.views, self.device = views, torch.device(device or "cpu")
         share = batch_size // world
         self.positions = range(rank * share, (rank + 1) * share)
-        self.in_memory = pixels.small and all(isinstance(part.domain, ArrayDomain) for part in parts)
+        self.in_memory = image_spec.low_res and all(isinstance(part.domain, ArrayDomain) for part in parts)
         self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
-        self._normalise = Normalise(pixels, device)
+        self._normalize = Normalize(image_spec, device)
         self._held = torch.cat([_held(part.domain, device) for part in parts]) if self.in_memory else None
         # Where each domain begins among all images, and the label of each.
         self._begins = np.cumsum([0, *(len(part.domain) for part in parts)])[:-1]
         self._labels = torch.from_numpy(np.concatenate([part.domain.labels for part in parts])).to(self.device)
-        self._transform = train_transform(pixels)
+        self._transform = train_transform(image_spec)
 
     def keys(self, step: int) -> list[IntArray]:
         """This process's images of every domain at a step, as keys of the domains."""
@@ -159,7 +159,7 @@ class TrainBatches:
             images = images if self.views == 1 else images.repeat(self.views, 1, 1, 1)
         else:
             images = inputs["images"]
-        return Batch(step, self._viewed(self._normalise(images)), labels)
+        return Batch(step, self._viewed(self._normalize(images)), labels)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
@@ -198,8 +198,8 @@ class EvalBatches:
 
     def __init__(
         self,
-        part: Part,
-        pixels: Pixels,
+        part: DomainSplit,
+        image_spec: ImageSpec,
         batch_size: int = 256,
         *,
         n: int | None = None,
@@ -221,14 +221,19 @@ class EvalBatches:
         positions = np.arange(len(chosen))
         self.positions = positions[(positions // (batch_size if whole else 1)) % world == rank]
         self.keys: IntArray = chosen[self.positions]
-        self.part, self.pixels, self.batch_size, self.device = part, pixels, batch_size, torch.device(device or "cpu")
-        self.in_memory = pixels.small and isinstance(part.domain, ArrayDomain)
+        self.part, self.image_spec, self.batch_size, self.device = (
+            part,
+            image_spec,
+            batch_size,
+            torch.device(device or "cpu"),
+        )
+        self.in_memory = image_spec.low_res and isinstance(part.domain, ArrayDomain)
         self._cache = cache if augment is None else None
         here = self.in_memory or self._cache is not None
         self.workers = 0 if here else default_workers() if workers is None else workers
         self._augment = augment
-        self._transform = eval_transform(pixels) if augment is None else train_transform(pixels)
-        self._normalise = Normalise(pixels, device)
+        self._transform = eval_transform(image_spec) if augment is None else train_transform(image_spec)
+        self._normalize = Normalize(image_spec, device)
         self._held = _held(part.domain, device) if self.in_memory else None
         self._kept: list[Tensor] | None = None
         self._keep = keep and not self.in_memory
@@ -240,10 +245,10 @@ class EvalBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         labels = self.labels()
         for start, images in zip(self._starts(), self._on_device(), strict=True):
-            yield self._normalise(images), labels[start : start + self.batch_size]
+            yield self._normalize(images), labels[start : start + self.batch_size]
 
     def bytes(self) -> Tensor:
-        """All images on the device, not normalised."""
+        """All images on the device, not normalized."""
         return torch.cat(list(self._on_device()))
 
     def labels(self) -> Tensor:
@@ -288,7 +293,7 @@ class EvalBatches:
         if self._cache is not None:
             from swad.data.cached_loader import evaluation_bytes
 
-            return evaluation_bytes(self._cache, self.part.name, keys, self.pixels.size, self.device)
+            return evaluation_bytes(self._cache, self.part.name, keys, self.image_spec.size, self.device)
         if self._augment is None:
             return torch.stack([self._transform(_pil(self.part.domain, key)) for key in keys.tolist()])
         positions = self.positions[start : start + self.batch_size].tolist()
@@ -306,7 +311,7 @@ def default_workers() -> int:
 
 
 class _ByKey:
-    """What DataLoader asks of a data set, over a function."""
+    """What DataLoader asks of a dataset, over a function."""
 
     def __init__(self, function: Callable[[int], Any]) -> None:
         self.function = function

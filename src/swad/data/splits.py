@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from swad.data.domains import DataError, Dataset, Defaults, Domain, IntArray, Pixels
+from swad.data.domains import DataError, Dataset, Defaults, Domain, ImageSpec, IntArray
 
 if TYPE_CHECKING:
     pass
@@ -75,7 +75,7 @@ def _shuffled(n: int, seed: int) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class DomainSplit:
     """Some images of one domain: those of one split."""
 
     domain: Domain
@@ -103,11 +103,11 @@ class Sources:
 
     dataset: str
     classes: tuple[str, ...]
-    pixels: Pixels
+    image_spec: ImageSpec
     defaults: Defaults
-    train: tuple[Part, ...]
-    validation: tuple[Part, ...]
-    test: tuple[Part, ...]
+    train: tuple[DomainSplit, ...]
+    validation: tuple[DomainSplit, ...]
+    test: tuple[DomainSplit, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,11 +124,11 @@ class Target:
     """
 
     classes: tuple[str, ...]
-    pixels: Pixels
-    inside: tuple[Part, ...]
-    outside: tuple[Part, ...]
-    test: tuple[Part, ...]
-    full: tuple[Part, ...]
+    image_spec: ImageSpec
+    inside: tuple[DomainSplit, ...]
+    outside: tuple[DomainSplit, ...]
+    test: tuple[DomainSplit, ...]
+    full: tuple[DomainSplit, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,9 +150,9 @@ def hold_out(
     trial: int = 0,
     three_way: bool = False,
 ) -> HeldOut:
-    """Take the target out of a data set and split every domain for a trial.
+    """Take the target out of a dataset and split every domain for a trial.
 
-    Splits depend on the trial and on the domain's number in the whole data set, never on which domain is held
+    Splits depend on the trial and on the domain's number in the whole dataset, never on which domain is held
     out, so a domain has the same validation images whatever the target is.
     """
     wanted = [target] if isinstance(target, str | int) else list(target)
@@ -171,9 +171,9 @@ def hold_out(
                 "add images or leave the domain away"
             )
 
-    def parts(side: bool, which: str) -> tuple[Part, ...]:
+    def parts(side: bool, which: str) -> tuple[DomainSplit, ...]:
         return tuple(
-            Part(domain, which, getattr(cut, which))
+            DomainSplit(domain, which, getattr(cut, which))
             for i, (domain, cut) in enumerate(zip(dataset.domains, splits, strict=True))
             if (i in held) is side
         )
@@ -182,14 +182,14 @@ def hold_out(
     sources = Sources(
         dataset=dataset.name,
         classes=dataset.classes,
-        pixels=dataset.pixels,
+        image_spec=dataset.image_spec,
         defaults=dataset.defaults,
         train=parts(False, "train"),
         validation=parts(False, "validation"),
         test=tests[0],
     )
     everything = tuple(
-        Part(domain, "full", np.arange(len(domain), dtype=np.int64))
+        DomainSplit(domain, "full", np.arange(len(domain), dtype=np.int64))
         for i, domain in enumerate(dataset.domains)
         if i in held
     )
@@ -197,7 +197,7 @@ def hold_out(
         sources,
         Target(
             classes=dataset.classes,
-            pixels=dataset.pixels,
+            image_spec=dataset.image_spec,
             inside=parts(True, "train"),
             outside=parts(True, "validation"),
             test=tests[1],

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swad.data.domains import DataError, Domain, Pixels
+from swad.data.domains import DataError, Domain, ImageSpec
 
 if TYPE_CHECKING:
     pass
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 Transform = Callable[[Any], Tensor]
 
 
-def train_transform(pixels: Pixels) -> Transform:
+def train_transform(image_spec: ImageSpec) -> Transform:
     """The protocol's augmentation, from a PIL image to a byte tensor; small images are only made tensors."""
     from torchvision.transforms import v2
 
-    if pixels.small:
-        return eval_transform(pixels)
+    if image_spec.low_res:
+        return eval_transform(image_spec)
     return v2.Compose(  # type: ignore[no-any-return]
         [
-            v2.RandomResizedCrop(pixels.size, scale=(0.7, 1.0)),
+            v2.RandomResizedCrop(image_spec.size, scale=(0.7, 1.0)),
             v2.RandomHorizontalFlip(),
             v2.ColorJitter(0.3, 0.3, 0.3, 0.3),
             v2.RandomGrayscale(0.1),
@@ -34,27 +34,27 @@ def train_transform(pixels: Pixels) -> Transform:
     )
 
 
-def eval_transform(pixels: Pixels) -> Transform:
+def eval_transform(image_spec: ImageSpec) -> Transform:
     """The protocol's evaluation transform, from a PIL image to a byte tensor: resized to a square, nothing cut off."""
     from torchvision.transforms import v2
 
-    if pixels.small:
+    if image_spec.low_res:
         return v2.PILToTensor()  # type: ignore[no-any-return]
-    return v2.Compose([v2.Resize((pixels.size, pixels.size)), v2.PILToTensor()])  # type: ignore[no-any-return]
+    return v2.Compose([v2.Resize((image_spec.size, image_spec.size)), v2.PILToTensor()])  # type: ignore[no-any-return]
 
 
-class Normalise:
+class Normalize:
     """Bytes to floats: divided by 255, minus the mean, over the standard deviation, per channel."""
 
-    def __init__(self, pixels: Pixels, device: torch.device | str | None = None) -> None:
-        if len(pixels.mean) != pixels.channels or len(pixels.std) != pixels.channels:
-            got = f"{len(pixels.mean)} and {len(pixels.std)}"
-            raise DataError(f"{pixels.channels} channels need as many means and deviations, got {got}")
-        self.mean = torch.tensor(pixels.mean, device=device).view(-1, 1, 1)
-        self.std = torch.tensor(pixels.std, device=device).view(-1, 1, 1)
+    def __init__(self, image_spec: ImageSpec, device: torch.device | str | None = None) -> None:
+        if len(image_spec.mean) != image_spec.channels or len(image_spec.std) != image_spec.channels:
+            got = f"{len(image_spec.mean)} and {len(image_spec.std)}"
+            raise DataError(f"{image_spec.channels} channels need as many means and deviations, got {got}")
+        self.mean = torch.tensor(image_spec.mean, device=device).view(-1, 1, 1)
+        self.std = torch.tensor(image_spec.std, device=device).view(-1, 1, 1)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Normalise a batch of byte images."""
+        """Normalize a batch of byte images."""
         return images.to(torch.float32).div_(255).sub_(self.mean).div_(self.std)
 
 
@@ -64,5 +64,5 @@ def _pil(domain: Domain, key: int) -> Any:
         return image
     from PIL import Image
 
-    grey = image.shape[-1] == 1
-    return Image.fromarray(image[..., 0] if grey else image)
+    gray = image.shape[-1] == 1
+    return Image.fromarray(image[..., 0] if gray else image)

@@ -1,4 +1,4 @@
-"""Is this folder the data set it should be? Counts against the published ones, every image decoded, faults named."""
+"""Is this folder the dataset it should be? Counts against the published ones, every image decoded, faults named."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the data set is as it should be."""
+        """Whether the dataset is as it should be."""
         return not self.problems and not self.bad
 
 
@@ -74,19 +74,19 @@ def check(
     workers: int | None = None,
     **options: object,
 ) -> CheckResult:
-    """Check the data set at ``path``; which one it is, is seen from its folders unless ``name`` says it."""
+    """Check the dataset at ``path``; which one it is, is seen from its folders unless ``name`` says it."""
     started = time.perf_counter()
     path = Path(path)
     if not path.is_dir():
-        raise DataError(f"{path} is not a folder; give the one that holds the data set")
-    benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognise(path)
+        raise DataError(f"{path} is not a folder; give the one that holds the dataset")
+    benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognize(path)
     if benchmark.kind == "embedded":
         raise DataError(f"{benchmark.name} comes with the package; there is no folder to check")
     examine = _check_idx if benchmark.kind == "idx" else _check_tree
     return examine(benchmark, path, decode, progress, workers, options, started)
 
 
-def recognise(path: Path) -> Benchmark:
+def recognize(path: Path) -> Benchmark:
     """The benchmark whose folder this is: by its name, else by holding all the domains of one; else any folder."""
     known = [get(name) for name in names()]
     trees = [b for b in known if b.kind == "tree" and b.domains]
@@ -178,7 +178,7 @@ def _notes(benchmark: Benchmark, tree: image_folder.Tree) -> Iterator[str]:
             yield f"class {name} has no image in {', '.join(without)}; its label stays its own"
     total = sum(tree.count(d) for d in tree.files)
     if total in benchmark.other_totals and total != benchmark.total:
-        yield f"{total:,} images rather than {benchmark.total:,}: a later edition of the data set, also right"
+        yield f"{total:,} images rather than {benchmark.total:,}: a later edition of the dataset, also right"
     if benchmark.excluded is not None and benchmark.total is not None and total > benchmark.total:
         yield "more images than expected: is the list of duplicates beside the domains?"
 

@@ -84,7 +84,7 @@ def cost(
 ) -> list[Cost]:
     """The model's overhead, as printed and with the sources alone, for every target and on average.
 
-    `counts` is a known data set's name, or the images of every domain. `batch_size` is that of one domain.
+    `counts` is a known dataset's name, or the images of every domain. `batch_size` is that of one domain.
     """
     every, baseline = evaluate_every, baseline_every
     if isinstance(counts, str):
@@ -92,7 +92,7 @@ def cost(
 
         benchmark = benchmarks.get(counts)
         if not benchmark.counts:
-            raise ValueError(f"data set {benchmark.name} has no fixed counts: give the images of every domain")
+            raise ValueError(f"dataset {benchmark.name} has no fixed counts: give the images of every domain")
         every = every or benchmark.defaults.evaluate_every
         baseline = baseline or _baseline_every(benchmark.name)
         counts = benchmark.counts
@@ -133,7 +133,7 @@ def _baseline_every(dataset: str) -> int:
 def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int | None = None) -> list[MeasuredCost]:
     """What finished runs took, from their records, beside what they would have taken with fewer evaluations.
 
-    `baseline_every` is by default that of each run's data set, as in `cost`.
+    `baseline_every` is by default that of each run's dataset, as in `cost`.
     The time of the final measurements is part of the records' evaluation time, so the ratio is an upper bound.
     """
     found = find_runs(runs) if isinstance(runs, str | Path) else runs

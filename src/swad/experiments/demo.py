@@ -35,9 +35,9 @@ def look(config: RunConfig) -> None:
     from swad.experiments.saved_run import open_run
 
     run = open_run(config.output)
-    coarse = run_flatness.Measuring(radii=tuple(4.0 * k for k in range(7)), directions=16, images=80)
+    coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), directions=16, images=80)
     with following(f"{run.name}: flatness") as progress:
-        run_flatness.flatness(run, ["erm_best", "swa", "swad"], coarse, device=config.device, progress=progress)
+        run_flatness.flatness(run, ["best", "swa", "swad"], coarse, device=config.device, progress=progress)
     if len(run.snapshots) >= 3:
         with following(f"{run.name}: loss surface") as progress:
             run_flatness.surface(run, steps=11, images=80, device=config.device, progress=progress)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from swad.cli._console import _console
 from swad.experiments import run_flatness
-from swad.experiments.run_flatness import BOTH, Measuring
-from swad.experiments.saved_run import Subject, open_runs
+from swad.experiments.run_flatness import BOTH, FlatnessConfig
+from swad.experiments.saved_run import SavedRun, open_runs
 from swad.flatness._compare import Comparison, unlike
 from swad.flatness._hessian import require_curvlinops
 from swad.flatness._local import LocalFlatness, checked_radii
@@ -40,7 +40,7 @@ def show_flatness(
     folders: Sequence[Path],
     *,
     weights: Sequence[str] = (),
-    measuring: Measuring | None = None,
+    measuring: FlatnessConfig | None = None,
     worst_radii: Sequence[float] = (),
     curvature: bool = False,
     output: Path | None = None,
@@ -56,7 +56,7 @@ def show_flatness(
         _console().print(f"[yellow]note[/]: {text}", highlight=False)
     return flatness_of_runs(
         chosen,
-        measuring or Measuring(),
+        measuring or FlatnessConfig(),
         worst_radii=worst_radii,
         curvature=curvature,
         place=output if output is not None else Path(folders[0]) / "figures",
@@ -69,7 +69,7 @@ def show_flatness(
 
 def flatness_of_runs(
     weights: Mapping[Path, Sequence[str]],
-    measuring: Measuring,
+    measuring: FlatnessConfig,
     *,
     worst_radii: Sequence[float] = (),
     curvature: bool = False,
@@ -167,20 +167,20 @@ def show_surface(
 
 
 def draw_flatness(found: Sequence[RunFlatness], place: Path, stem: str, formats: Sequence[str]) -> list[Path]:
-    """The figure of every data set: the mean over targets, and each target."""
+    """The figure of every dataset: the mean over targets, and each target."""
     written = []
     datasets = dict.fromkeys(one.run.dataset for one in found)
     for dataset in datasets:
         some = [one for one in found if one.run.dataset == dataset]
         name = stem if len(datasets) == 1 else f"{stem}-{dataset}"
         groups = reading.with_mean(reading.by_target(some))
-        written += save(flatness.flatness_figure(groups, colours=_colours(some)), place, name, formats)
+        written += save(flatness.flatness_figure(groups, colors=_colors(some)), place, name, formats)
     return written
 
 
-def _colours(found: Sequence[RunFlatness]) -> dict[str, int]:
-    """The same in all figures of a data set."""
-    return flatness.colours_of(reading.methods_of(found))
+def _colors(found: Sequence[RunFlatness]) -> dict[str, int]:
+    """The same in all figures of a dataset."""
+    return flatness.colors_of(reading.methods_of(found))
 
 
 def print_flatness(
@@ -252,7 +252,7 @@ def print_flatness(
             )  # fmt: skip
             name = f"ranking-{side}" if len(summary["settings"]) == 1 else f"ranking-{dataset}-{side}"
             where = f" at γ = {radius:g}, {side}"
-            figure = flatness.ranking_figure(order, where=where, colours=_colours(some))
+            figure = flatness.ranking_figure(order, where=where, colors=_colors(some))
             written += save(figure, place, name, formats)
     pairs: dict[str, dict[Unit, list[Difference]]] = {}
     several = len({one.run.dataset for one in found}) > 1
@@ -282,8 +282,8 @@ def print_flatness(
     for dataset, units in pairs.items():
         name = f"{stem}-paired-{dataset}" if several else f"{stem}-paired"
         versus, curves = reading.paired_curves(units)
-        colours = _colours([one for one in found if one.run.dataset == dataset])
-        figure = flatness.flatness_figure(curves, colours=colours, versus=versus)
+        colors = _colors([one for one in found if one.run.dataset == dataset])
+        figure = flatness.flatness_figure(curves, colors=colors, versus=versus)
         written += save(figure, place, name, formats)
     path = place / "flatness.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -292,7 +292,7 @@ def print_flatness(
 
 
 def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[tuple[str, Unit], Comparison]:
-    """Models of one data set, target and trial together, of whichever runs: they saw the same directions and images.
+    """Models of one dataset, target and trial together, of whichever runs: they saw the same directions and images.
 
     The one that the others are compared with is the first.
     """
@@ -364,7 +364,7 @@ def following(what: str) -> Iterator[Progress]:
     begun = last = time.monotonic()
     told, before = 0, -1
 
-    def say(done: int, total: int) -> None:
+    def log(done: int, total: int) -> None:
         nonlocal told, before, last
         before = done - 1 if before < 0 else before  # what was there already took no time
         tenth, now = 10 * done // total, time.monotonic()
@@ -375,13 +375,13 @@ def following(what: str) -> Iterator[Progress]:
 
     try:
         with progress_bar(console) as bar:
-            yield (lambda done, total: bar(what, done, total)) if console.is_terminal else say
+            yield (lambda done, total: bar(what, done, total)) if console.is_terminal else log
     except KeyboardInterrupt:
         print("what was measured is kept: run the same command again to go on", file=sys.stderr, flush=True)
         raise
 
 
-def _chosen(subject: Subject, wanted: Sequence[str], subjects: Sequence[Subject]) -> list[str]:
+def _chosen(subject: SavedRun, wanted: Sequence[str], subjects: Sequence[SavedRun]) -> list[str]:
     """Of the weights asked for those that this run has; nothing asked for means all that it reports."""
     if not wanted:
         return list(subject.reported)
@@ -399,14 +399,14 @@ def _chosen(subject: Subject, wanted: Sequence[str], subjects: Sequence[Subject]
     return found
 
 
-def _has(subject: Subject, name: str) -> bool:
+def _has(subject: SavedRun, name: str) -> bool:
     try:
         return subject.file(name).is_file()
     except RunError:
         return False
 
 
-def _counted(subject: Subject, number: int, total: int) -> str:
+def _counted(subject: SavedRun, number: int, total: int) -> str:
     """A run's name; of several with the folder above it, which as a rule names the method, and how many there are."""
     return f"{subject.folder.parent.name}/{subject.folder.name} ({number} of {total})" if total > 1 else subject.name
 

@@ -62,7 +62,7 @@ class Setting:
 
     @property
     def folder(self) -> Path:
-        """Where the runs of this data set lie."""
+        """Where the runs of this dataset lie."""
         return self.output / benchmarks.get(self.dataset).name
 
 
@@ -92,9 +92,9 @@ def figure3(setting: Setting) -> Recipe:
 
     def draw() -> list[Path]:
         from swad.experiments.flatness_commands import flatness_of_runs
-        from swad.experiments.run_flatness import Measuring
+        from swad.experiments.run_flatness import FlatnessConfig
 
-        measuring = Measuring(setting.radii, setting.directions, setting.images)
+        measuring = FlatnessConfig(setting.radii, setting.directions, setting.images)
         return flatness_of_runs(
             weights_of,
             measuring,

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.batchnorm import update_bn
-from swad.experiments.saved_run import Images, Subject, device_of
+from swad.experiments.saved_run import Images, SavedRun, device_of
 from swad.flatness._bound import Bound, bound
 from swad.flatness._captured import captured
 from swad.flatness._compare import Comparison, compare
-from swad.flatness._directions import Normalise
+from swad.flatness._directions import Normalize
 from swad.flatness._divergence import divergence
 from swad.flatness._hessian import curvature
 from swad.flatness._local import checked_radii
@@ -32,7 +32,7 @@ PUBLISHED_RADII = tuple(5.0 * k for k in range(13))
 SMALL_RADII = tuple(2.0 * k for k in range(13))
 """For the small network: over them its loss rises from hundredths to a few units."""
 SHARES = tuple(k / 10 for k in range(11))
-"""Of the weights' own length, where directions are normalised by layer or filter: from nothing to all of it."""
+"""Of the weights' own length, where directions are normalized by layer or filter: from nothing to all of it."""
 
 GRID = 21
 MARGIN = 0.4
@@ -41,29 +41,29 @@ BOTH = ("seen", "unseen")
 
 
 @dataclass(frozen=True)
-class Measuring:
+class FlatnessConfig:
     """What decides the numbers of `flatness`, the weights aside."""
 
     radii: tuple[float, ...] | None = None
-    """None: as published, or scaled for the small network; shares of the weights where directions are normalised."""
+    """None: as published, or scaled for the small network; shares of the weights where directions are normalized."""
     directions: int = 100
     images: int | None = 200
     """Of every domain; None: all."""
-    normalise: Normalise = "sphere"
+    normalize: Normalize = "sphere"
     seed: int = 0
     include: tuple[str, ...] = ()
     """Patterns of the parameters that are moved; none: all."""
     exclude: tuple[str, ...] = ()
     """Patterns of those that are not."""
 
-    def of(self, subject: Subject, device: torch.device) -> dict[str, Any]:
+    def of(self, subject: SavedRun, device: torch.device) -> dict[str, Any]:
         """As it is written down. The number of directions may grow, and a GPU draws others than a CPU."""
         usual = SMALL_RADII if subject.config.network == "small" else PUBLISHED_RADII
-        radii = usual if self.normalise == "sphere" else SHARES
+        radii = usual if self.normalize == "sphere" else SHARES
         return {
             "radii": list(checked_radii(radii if self.radii is None else self.radii)),
             "images": self.images,
-            "normalise": self.normalise,
+            "normalize": self.normalize,
             "seed": self.seed,
             "device": device.type,
             **_filters(self.include, self.exclude),
@@ -71,9 +71,9 @@ class Measuring:
 
 
 def flatness(
-    subject: Subject,
+    subject: SavedRun,
     names: Sequence[str],
-    measuring: Measuring | None = None,
+    measuring: FlatnessConfig | None = None,
     *,
     device: str = "cpu",
     workers: int | None = None,
@@ -84,7 +84,7 @@ def flatness(
     Rows are appended to the run's `flatness.jsonl` as they are computed, and what is there is not computed again.
     The first of `names` is what the others are compared with.
     """
-    measuring = measuring or Measuring()
+    measuring = measuring or FlatnessConfig()
     where = device_of(device)
     names = list(dict.fromkeys(subject.known(name) for name in names))
     with Stored(subject.folder, FLATNESS) as file:
@@ -109,7 +109,7 @@ def flatness(
                 n,
                 measuring.seed,
                 model=model,
-                normalise=measuring.normalise,
+                normalize=measuring.normalize,
                 include=measuring.include,
                 exclude=measuring.exclude,
                 groups=groups,
@@ -124,7 +124,7 @@ def flatness(
 
 
 def worst(
-    subject: Subject,
+    subject: SavedRun,
     names: Sequence[str],
     radii: Sequence[float],
     *,
@@ -177,7 +177,7 @@ def worst(
 
 
 def curved(
-    subject: Subject,
+    subject: SavedRun,
     names: Sequence[str],
     *,
     images: int | None = 200,
@@ -224,7 +224,7 @@ def curved(
 
 
 def surface(
-    subject: Subject,
+    subject: SavedRun,
     corners: Sequence[str] = (),
     points: Sequence[str] | None = None,
     *,
@@ -291,7 +291,7 @@ def surface(
 
 
 def bounds(
-    subject: Subject,
+    subject: SavedRun,
     name: str,
     radii: Sequence[float],
     *,
@@ -341,7 +341,7 @@ def bounds(
     ]
 
 
-def default_corners(subject: Subject) -> tuple[str, str, str]:
+def default_corners(subject: SavedRun) -> tuple[str, str, str]:
     """Three of the run's snapshots: the first, the last, and the one in the middle."""
     found = subject.snapshots
     if len(found) < 3:
@@ -354,8 +354,8 @@ def default_corners(subject: Subject) -> tuple[str, str, str]:
     return found[0], found[(len(found) - 1) // 2], found[-1]
 
 
-def _near(subject: Subject, where: Plane | Line) -> list[str]:
-    """The run's averages that are projected to the neighbourhood of the corners and are not far off the plane.
+def _near(subject: SavedRun, where: Plane | Line) -> list[str]:
+    """The run's averages that are projected to the neighborhood of the corners and are not far off the plane.
 
     Of one that is further away than the corners are apart, the surface around its projection says nothing.
     """
@@ -381,8 +381,8 @@ def _features(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
 # --- small parts ----------------------------------------------------------------------------------------------------
 
 
-def _sources(subject: Subject) -> list[str]:
-    """The source domains, in the order of the data set."""
+def _sources(subject: SavedRun) -> list[str]:
+    """The source domains, in the order of the dataset."""
     return list(subject.held_out.sources.names)
 
 
@@ -396,7 +396,7 @@ def _rows(file: Stored, key: str, kind: str, name: str) -> list[Row]:
     return [row for row in file.of(key) if row["kind"] == kind and row["weights"] == name]
 
 
-def _require_same_weights(file: Stored, key: str, subject: Subject, name: str) -> None:
+def _require_same_weights(file: Stored, key: str, subject: SavedRun, name: str) -> None:
     """What was measured must be what lies there now."""
     now = subject.fingerprint(name)
     known = _rows(file, key, "weights", name)
@@ -447,7 +447,7 @@ def _mean(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _statistics(subject: Subject, model: nn.Module, images: Images) -> Callable[[nn.Module], object] | None:
+def _statistics(subject: SavedRun, model: nn.Module, images: Images) -> Callable[[nn.Module], object] | None:
     """Where batch-norm statistics were trained, a point between weights has none: they are taken from seen images."""
     if subject.config.freeze_bn or not batch_norms(model):
         return None

@@ -23,7 +23,7 @@ from swad.algorithms.hyperparameters import fill
 from swad.data import benchmarks
 from swad.data.domains import DataError, IntArray
 from swad.data.loaders import EvalBatches
-from swad.data.splits import HeldOut, Part, hold_out
+from swad.data.splits import DomainSplit, HeldOut, hold_out
 from swad.models import networks
 from swad.results.records import CONFIG, DONE
 from swad.results.runs import find_runs
@@ -51,7 +51,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Subject:
+class SavedRun:
     """A finished run: its settings, its weights, its images."""
 
     folder: Path
@@ -117,13 +117,13 @@ class Subject:
         sources, target = self.held_out
         where = torch.device(device)
         group = self.group or 1
-        small = sources.pixels.small or where.type != "cpu"
+        small = sources.image_spec.low_res or where.type != "cpu"
         by_domain = {}
         for part in (*sources.train, *target.full):
             some = stratified(part, n)
             # Where images are judged in groups of one domain, there are whole groups.
             some = replace(some, keys=some.keys[: max(1, len(some) // group) * group])
-            batches = EvalBatches(some, sources.pixels, 256 if small else 16, workers=workers, device=where)
+            batches = EvalBatches(some, sources.image_spec, 256 if small else 16, workers=workers, device=where)
             pictures, labels = zip(*batches, strict=True)
             by_domain[part.name] = (torch.cat(pictures), torch.cat(labels))
         return Images(by_domain, sources.names, target.names)
@@ -136,11 +136,11 @@ class Subject:
 
     def batch_size(self, device: torch.device) -> int:
         """Of a forward pass; on a CPU large activations cost more in page faults than small batches in calls."""
-        usual = 256 if device.type != "cpu" or self.held_out.sources.pixels.small else 16
+        usual = 256 if device.type != "cpu" or self.held_out.sources.image_spec.low_res else 16
         return self.group or usual
 
 
-def stratified(part: Part, n: int | None, seed: int = 0) -> Part:
+def stratified(part: DomainSplit, n: int | None, seed: int = 0) -> DomainSplit:
     """At most `n` images of a part, every class in proportion, the same ones every time.
 
     >>> from swad.data.splits import hold_out
@@ -179,7 +179,7 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def open_run(folder: Path | str, data: Path | str | None = None) -> Subject:
+def open_run(folder: Path | str, data: Path | str | None = None) -> SavedRun:
     """Open one finished run."""
     folder = Path(folder)
     config, done = read_json(folder / CONFIG), read_json(folder / DONE)
@@ -190,12 +190,12 @@ def open_run(folder: Path | str, data: Path | str | None = None) -> Subject:
     weights: dict[str, Any] = done.get("weights") or {}
     if not weights:
         raise RunError(f"{folder} saved no weights: train it again in a new folder")
-    return Subject(folder, RunConfig.from_json(config, folder), weights, None if data is None else Path(data))
+    return SavedRun(folder, RunConfig.from_json(config, folder), weights, None if data is None else Path(data))
 
 
-def open_runs(folders: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[Subject], list[str]]:
+def open_runs(folders: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:
     """Open every finished run among and below some folders; what was left out is said in a sentence each."""
-    subjects: dict[Path, Subject] = {}
+    subjects: dict[Path, SavedRun] = {}
     left_out = []
     for folder in folders:
         if (Path(folder) / CONFIG).exists():

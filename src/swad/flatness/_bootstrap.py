@@ -61,7 +61,7 @@ def _drawn(values: Tensor, replicates: int, seed: int) -> Tensor:
     n = len(values)
     if n < 2:
         return torch.full((replicates, values.shape[1]), float("nan"), dtype=torch.float64)
-    centred = values - values.mean(0)
+    centerd = values - values.mean(0)
     generator = torch.Generator().manual_seed(seed)
     rows = []
     block = max(1, BLOCK // n)
@@ -73,7 +73,7 @@ def _drawn(values: Tensor, replicates: int, seed: int) -> Tensor:
         )
         # Student's t is a normal variable over the square root of a mean of n - 1 squares.
         squares = torch.randn(size, n - 1, generator=generator, dtype=torch.float64).square_().mean(1, keepdim=True)
-        rows.append(counts @ centred / n / squares.sqrt())
+        rows.append(counts @ centerd / n / squares.sqrt())
     return torch.cat(rows).mul_(math.sqrt(n / (n - 1)))
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from swad.averaging.tensors import Patterns
 from swad.flatness._bootstrap import Effects, interval, p_value, resample
-from swad.flatness._directions import Normalise
+from swad.flatness._directions import Normalize
 from swad.flatness._local import Groups, LocalFlatness, checked_radii, local, over
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
@@ -143,7 +143,7 @@ def compare(
     *,
     model: nn.Module | None = None,
     antithetic: bool = True,
-    normalise: Normalise = "sphere",
+    normalize: Normalize = "sphere",
     include: Patterns = None,
     exclude: Patterns = None,
     groups: Groups | None = None,
@@ -183,7 +183,7 @@ def compare(
                 n_directions,
                 seed,
                 antithetic=antithetic,
-                normalise=normalise,
+                normalize=normalize,
                 include=include,
                 exclude=exclude,
                 groups=groups,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from swad.flatness._perturb import Weights
 
-Normalise = Literal["sphere", "filter", "layer"]
-NORMALISE = ("sphere", "filter", "layer")
+Normalize = Literal["sphere", "filter", "layer"]
+NORMALIZE = ("sphere", "filter", "layer")
 
 
 class Directions:
@@ -30,10 +30,10 @@ class Directions:
     With `antithetic`, directions 2 j and 2 j + 1 are opposite to each other.
     """
 
-    def __init__(self, weights: Weights, seed: int, antithetic: bool, normalise: Normalise) -> None:
-        if normalise not in NORMALISE:
-            raise ValueError(f"normalise must be one of {', '.join(NORMALISE)}; got {normalise!r}")
-        self._weights, self._seed, self.antithetic, self._normalise = weights, seed, antithetic, normalise
+    def __init__(self, weights: Weights, seed: int, antithetic: bool, normalize: Normalize) -> None:
+        if normalize not in NORMALIZE:
+            raise ValueError(f"normalize must be one of {', '.join(NORMALIZE)}; got {normalize!r}")
+        self._weights, self._seed, self.antithetic, self._normalize = weights, seed, antithetic, normalize
         self._generator = torch.Generator(device=weights.device)
 
     @property
@@ -58,13 +58,13 @@ class Directions:
         flat = torch.randn(weights.dim, generator=self._generator, device=weights.device)
         if torch.float64 in weights.dtypes:
             flat = flat.double()
-        if self._normalise == "sphere":
+        if self._normalize == "sphere":
             # The norm stays on the device: no waiting. In double, as millions of squares are added.
             flat.div_(torch.linalg.vector_norm(flat, dtype=torch.float64))
             return weights.shaped(flat)
         tensors = weights.shaped(flat)
         for direction, base in zip(tensors, weights.base, strict=True):
-            axes = tuple(range(1, base.ndim)) if self._normalise == "filter" else tuple(range(base.ndim))
+            axes = tuple(range(1, base.ndim)) if self._normalize == "filter" else tuple(range(base.ndim))
             length = _norm(base.to(direction.dtype), axes)
             direction.mul_(length / _norm(direction, axes).clamp_min_(torch.finfo(direction.dtype).tiny))
         return tensors

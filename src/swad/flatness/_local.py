@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from swad.averaging.tensors import Patterns, _patterns
 from swad.flatness._bootstrap import Effects, interval, resample
-from swad.flatness._directions import Directions, Normalise
+from swad.flatness._directions import Directions, Normalize
 from swad.flatness._losses import LossFn, first_measured, measured
 from swad.flatness._perturb import Weights
 from swad.flatness._rows import (
@@ -72,7 +72,7 @@ class LocalFlatness:
     radii: tuple[float, ...]
     antithetic: bool
     settings: Row
-    """Seed, normalisation, patterns, number and norm of the chosen weights."""
+    """Seed, normalization, patterns, number and norm of the chosen weights."""
     loss: dict[str, float]
     """E(theta) by domain."""
     losses: dict[str, Tensor]
@@ -202,7 +202,7 @@ def local(
     seed: int = 0,
     *,
     antithetic: bool = True,
-    normalise: Normalise = "sphere",
+    normalize: Normalize = "sphere",
     include: Patterns = None,
     exclude: Patterns = None,
     groups: Groups | None = None,
@@ -237,11 +237,11 @@ def local(
     radii = checked_radii(radii)
     _require_counts(n_directions, antithetic, chunk, bootstrap, confidence)
     with torch.no_grad(), Weights(model, include, exclude) as weights:
-        directions = Directions(weights, seed, antithetic, normalise)
-        settings = _settings(weights, seed, normalise, include, exclude)
-        # Radii of normalised directions are shares of the weights.
+        directions = Directions(weights, seed, antithetic, normalize)
+        settings = _settings(weights, seed, normalize, include, exclude)
+        # Radii of normalized directions are shares of the weights.
         shortest = min((radius for radius in radii if radius), default=math.inf)
-        weights.warn_of_rounding(shortest * (1.0 if normalise == "sphere" else settings["norm"]))
+        weights.warn_of_rounding(shortest * (1.0 if normalize == "sphere" else settings["norm"]))
         base = first_measured(loss_fn(model))
         head = {
             "kind": HEAD,
@@ -296,12 +296,12 @@ def local(
     return LocalFlatness.from_rows(rows, name, groups=groups, confidence=confidence, bootstrap=bootstrap)
 
 
-def _settings(weights: Weights, seed: int, normalise: str, include: Patterns, exclude: Patterns) -> Row:
+def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, exclude: Patterns) -> Row:
     squares = [torch.linalg.vector_norm(tensor, dtype=torch.float64).square() for tensor in weights.base]
     norm = math.sqrt(torch.stack([square.to(weights.device) for square in squares]).sum().item())
     return {
         "seed": seed,
-        "normalise": normalise,
+        "normalize": normalize,
         "include": list(_patterns(include)),
         "exclude": list(_patterns(exclude)),
         "device": weights.device.type,

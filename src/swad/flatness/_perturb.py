@@ -240,7 +240,7 @@ def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patte
         )
     for name, tensor in chosen.items():
         if is_lazy(tensor) or tensor.is_meta:
-            raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialise the model first")
+            raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialize the model first")
         if is_sharded(tensor):
             raise ValueError(f"{name} is sharded over processes: measure flatness on a whole copy of the model")
     return chosen

@@ -104,9 +104,9 @@ def worst_case(
     with Weights(model, include, exclude) as weights:
         weights.warn_of_rounding(min((radius for radius in radii if radius), default=math.inf))
         climber = _Climber(model, loss_fn, measure_fn, domain, weights)
-        centre, by_domain = climber.judge(None)
-        climber.best, climber.best_by_domain = centre, by_domain
-        starts = Directions(weights, seed, antithetic=False, normalise="sphere")
+        center, by_domain = climber.judge(None)
+        climber.best, climber.best_by_domain = center, by_domain
+        starts = Directions(weights, seed, antithetic=False, normalize="sphere")
         total = sum((1 + restarts + (i > 0)) * (steps + 1) for i in range(len(radii)))
         rows: list[WorstCaseRow] = []
         done = 0
@@ -131,7 +131,7 @@ def worst_case(
                 climber.climb(list(start), gamma, steps, length, tick)
             distance = _norm(climber.best_point) if climber.best_point is not None else 0.0
             evaluations = climber.evaluations - before + (not rows)
-            values = (climber.best, centre, sam, dict(climber.best_by_domain), distance, evaluations)
+            values = (climber.best, center, sam, dict(climber.best_by_domain), distance, evaluations)
             rows.append(WorstCaseRow(gamma, *values))
         if progress is not None:
             progress(total, total)

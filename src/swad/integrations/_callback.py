@@ -1,4 +1,4 @@
-"""What the callbacks of trainers share: an average that is built late, follows an optimiser and sees losses."""
+"""What the callbacks of trainers share: an average that is built late, follows an optimizer and sees losses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AverageDriver:
         return self.averager.average_parameters(model)
 
     def _start(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any] | None) -> None:
-        """Build the average on the model as it is now, go on from `state` if there is one, and follow the optimiser."""
+        """Build the average on the model as it is now, go on from `state` if there is one, and follow the optimizer."""
         self._let_go()
         self._averager = self._build(model, **self._options)
         if state is not None:

@@ -25,11 +25,11 @@ except ImportError as error:
 
 
 class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
-    """Average the weights of every optimiser step inside the valley of a validation loss logged by the module.
+    """Average the weights of every optimizer step inside the valley of a validation loss logged by the module.
 
     The loss is the live model's: log it in `validation_step` with `self.log("val_loss", loss)`, and with
     `sync_dist=True` where there are several processes, which must agree on it. The sanity check is not
-    observed. Steps are counted by a hook on the optimiser, so gradient accumulation and steps a scaler skips
+    observed. Steps are counted by a hook on the optimizer, so gradient accumulation and steps a scaler skips
     need no care. Works on one device and under DDP and ModelParallelStrategy (FSDP2), where each rank averages
     its own shard.
 
@@ -50,7 +50,7 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
     `average` takes another class (`average=swad.EMA, decay=0.999`); further options are that class's, by
     default those of `swad.SWAD`. `name` keeps several callbacks apart, and is what the logged metrics begin
     with: `swad/phase` (0 searching, 1 averaging, 2 stopped), `swad/threshold`, `swad/n_averaged`,
-    `swad/start_step`, `swad/end_step`. `optimizer_index` chooses the optimiser where the module has several.
+    `swad/start_step`, `swad/end_step`. `optimizer_index` chooses the optimizer where the module has several.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
         return {"average": whole(self._averager.state_dict(), keep=writes), "applied": self._applied}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Build the average on the model as the strategy has set it up, and follow the optimiser."""
+        """Build the average on the model as the strategy has set it up, and follow the optimizer."""
         if self._pending is not None and self._pending["applied"]:
             raise ValueError(
                 "training goes on from live weights, and this checkpoint was saved after fit had replaced them by "
@@ -143,7 +143,7 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
             self._applied = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Let go of the optimiser."""
+        """Let go of the optimizer."""
         self._let_go()
 
     def _optimizer(self, trainer: Trainer) -> torch.optim.Optimizer:
@@ -152,7 +152,7 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
             return optimizers[0]
         if self.optimizer_index is None or not 0 <= self.optimizer_index < len(optimizers):
             raise ValueError(
-                f"an average follows one optimiser, and the module has {len(optimizers)}; "
+                f"an average follows one optimizer, and the module has {len(optimizers)}; "
                 f"got optimizer_index={self.optimizer_index}: choose one from 0 on"
             )
         return optimizers[self.optimizer_index]

@@ -27,7 +27,7 @@ from swad.averaging.valley import Status
 class ModelSwad(nn.Module):
     """A second model that always holds the average as if training ended now.
 
-    Where a timm script has `model_ema`, this fits: `update(model, step)` after every optimiser step, call or
+    Where a timm script has `model_ema`, this fits: `update(model, step)` after every optimizer step, call or
     validate it like a model, hand it to a `CheckpointSaver`, which files the averaged weights under
     `state_dict_ema`. One line is new: `observe(loss)` after every evaluation of the *live* model, whose answer
     says when to stop.
@@ -57,7 +57,7 @@ class ModelSwad(nn.Module):
         self._held: Status | None = None  # what the second model holds
 
     def update(self, model: nn.Module, step: int | None = None) -> None:
-        """Take the weights after an optimiser step; `step` is accepted for `ModelEmaV3`'s sake, steps are counted."""
+        """Take the weights after an optimizer step; `step` is accepted for `ModelEmaV3`'s sake, steps are counted."""
         self.averager.update_parameters(model)
 
     def observe(self, loss: float | Tensor) -> Status:

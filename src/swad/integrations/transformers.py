@@ -28,11 +28,11 @@ except ImportError as error:
 
 
 class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
-    """Average the weights of every optimiser step inside the valley of the evaluation loss.
+    """Average the weights of every optimizer step inside the valley of the evaluation loss.
 
     The Trainer evaluates the live model (`eval_strategy="steps"`); its `eval_loss` (or another `monitor`, such
     as `eval_<dataset>_loss` with several evaluation sets) decides. Steps are counted by a hook on the
-    optimiser inside accelerate's, so gradient accumulation and steps a scaler skips need no care. An evaluation
+    optimizer inside accelerate's, so gradient accumulation and steps a scaler skips need no care. An evaluation
     before the first step (`eval_on_start`) and those outside `train` are not observed.
 
     Training stops when the valley does (`stop_training`). When `train` ends, the average is put into the model
@@ -76,7 +76,7 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> TrainerControl:
-        """Build the average on the prepared model, or read back where it was, and follow the optimiser."""
+        """Build the average on the prepared model, or read back where it was, and follow the optimizer."""
         resumed = self._resumed(args, state) if state.global_step else None
         self._start(trainer["model"], trainer["optimizer"], resumed)
         self._training, self._monitored, self._unmonitored = True, False, set()

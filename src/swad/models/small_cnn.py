@@ -28,7 +28,7 @@ class SmallNet(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """A map of features with 7 × 7 places."""
         maps: Tensor = self.body(self.stem(images))
-        # From 14 to 17 rows and columns to 7: neighbours 2 apart, each the largest of 2 × 2 to 5 × 5 places. On a CPU
+        # From 14 to 17 rows and columns to 7: neighbors 2 apart, each the largest of 2 × 2 to 5 × 5 places. On a CPU
         # pooling is five times as fast with channels last, which takes a fifth off the step, and gives the same bits.
         # Permuted, as vmap knows no memory format.
         maps = maps.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)

@@ -113,8 +113,8 @@ def student(n: int) -> float:
 
 def _pull(values: Any) -> Array:
     n = len(values)
-    centred: Array = values - values.mean(0)
-    return centred * (student(n) / math.sqrt(n * (n - 1))) if n > 1 else centred * math.nan
+    centerd: Array = values - values.mean(0)
+    return centerd * (student(n) / math.sqrt(n * (n - 1))) if n > 1 else centerd * math.nan
 
 
 def _unpacked(text: str) -> Array:

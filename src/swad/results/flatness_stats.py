@@ -64,7 +64,7 @@ class Difference:
         """Where the first is flatter or sharper than the second, by the 95 % intervals; radius 0 does not count.
 
         >>> curve = FlatCurve("SWAD", (0.0, 1.0, 2.0, 3.0), (0, -1, -1, 1), (0, -2, -2, 0.5), (0, -0.5, 0.5, 2))
-        >>> Difference("swad", "erm_best", "seen", curve, "ERM").verdict
+        >>> Difference("swad", "best", "seen", curve, "ERM").verdict
         'flatter at 1, sharper at 3, open at 2'
         """
         radii = [radius for radius in self.curve.radii if radius > 0]
@@ -131,7 +131,7 @@ def method(run: RunData, weights: str | None) -> str:
 
     >>> from pathlib import Path
     >>> run = RunData(Path(), {"algorithm": "erm", "lr_schedule": "cyclic"}, (), True)
-    >>> method(run, "swa"), method(run, "erm_best"), method(run, "step-000300"), method(run, None)
+    >>> method(run, "swa"), method(run, "best"), method(run, "step-000300"), method(run, None)
     ('SWA (cyclic)', 'ERM (best, cyclic)', 'ERM (step 300, cyclic)', 'ERM (cyclic)')
     """
     if weights is None:
@@ -233,7 +233,7 @@ def differences(
 def leads(found: Iterable[tuple[RunData, str]]) -> list[str]:
     """Methods to compare with, the best first, of runs and the weights that were named first of each.
 
-    Plain training before other algorithms: after `--weights erm_best,swad` ERM leads, and SAM is compared with it.
+    Plain training before other algorithms: after `--weights best,swad` ERM leads, and SAM is compared with it.
     """
     named = {(run.algorithm != "erm", placed(name), name) for run, weights in found for name in [method(run, weights)]}
     return [name for *_, name in sorted(named)]
@@ -415,7 +415,7 @@ def in_order(curves: Iterable[FlatCurve]) -> list[FlatCurve]:
 
 
 def methods_of(found: Iterable[RunFlatness]) -> list[str]:
-    """Every method that was measured, in order: figures drawn together take their colours from it."""
+    """Every method that was measured, in order: figures drawn together take their colors from it."""
     return sorted({name for one in found for name in one.weights.values()}, key=placed)
 
 

@@ -67,7 +67,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class TargetRow:
-    """A method's published accuracy on each target of a data set, by our names of the domains."""
+    """A method's published accuracy on each target of a dataset, by our names of the domains."""
 
     method: str
     mark: str
@@ -143,7 +143,7 @@ def _plain(name: str) -> str:
 
 
 def targets(dataset: str) -> list[TargetRow]:
-    """Return the published rows per target of a data set, spelt as you like; none if the paper has none.
+    """Return the published rows per target of a dataset, spelt as you like; none if the paper has none.
 
     >>> len(targets("office_home")), targets("digits")
     (17, [])
@@ -170,7 +170,7 @@ def targets(dataset: str) -> list[TargetRow]:
 
 
 def averages(dataset: str) -> list[TargetRow]:
-    """Return the methods of which the paper prints the mean over a data set's targets alone (Tables 4 and 8).
+    """Return the methods of which the paper prints the mean over a dataset's targets alone (Tables 4 and 8).
 
     >>> [(row.method, row.average.value) for row in averages("pacs")][:3]
     [('SWA w/ const', 86.9), ('CORAL + SWAD', 88.3), ('SAM', 85.8)]
@@ -188,7 +188,7 @@ def averages(dataset: str) -> list[TargetRow]:
 
 
 def datasets() -> list[str]:
-    """Name the data sets with published rows per target."""
+    """Name the datasets with published rows per target."""
     return [entry["dataset"] for entry in _data()["tables"] if "dataset" in entry]
 
 

@@ -50,7 +50,7 @@ class Record:
     """One measured value.
 
     `domain` and `split` are None for values of the whole run (a training loss, a timing). `average` is None
-    for the live weights and otherwise the name of what was measured: "swad", "ema", "erm_best", ...
+    for the live weights and otherwise the name of what was measured: "swad", "ema", "best", ...
 
     >>> Record("photo-0", 100, "sketch", "out", "accuracy", 0.5).line()
     '{"v":1,"run":"photo-0","step":100,"domain":"sketch","split":"out","metric":"accuracy","value":0.5,"average":null}'

@@ -30,7 +30,7 @@ class RunData:
 
     @property
     def dataset(self) -> str:
-        """The data set's name, as the config spells it; of a folder of one's own, that of the folder."""
+        """The dataset's name, as the config spells it; of a folder of one's own, that of the folder."""
         name = str(self.config.get("dataset", "unknown"))
         data = self.config.get("data")
         return Path(str(data)).name or name if name == "folder" and data else name

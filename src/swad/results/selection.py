@@ -269,7 +269,7 @@ def select(
 ) -> list[Outcome]:
     """Choose a run for every target and trial, and only then read the target's accuracy off it.
 
-    `runs` are of one data set and algorithm. `split` is the part of the target reported: "in" as the paper
+    `runs` are of one dataset and algorithm. `split` is the part of the target reported: "in" as the paper
     does, "out", or "full". With `search_trial`, hyperparameters are chosen on that trial and used for all,
     as in the paper; otherwise each trial chooses its own, as in DomainBed. `targets`: all, by default.
     """
@@ -326,7 +326,7 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
         raise SelectionError(
             f"{run.path}: target {target} has no accuracy on split {split!r} for "
             f"{average or 'the live weights'} at step {step}; evaluate the target at every evaluation, "
-            "or ask for erm_best or erm_last, which are measured at the end"
+            "or ask for best or last, which are measured at the end"
         )
     return found[step], step
 

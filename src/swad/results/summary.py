@@ -230,7 +230,7 @@ def algorithm_name(algorithm: str) -> str:
 def method_name(algorithm: str, average: str | None) -> str:
     """Name a row of a results table.
 
-    >>> method_name("erm", "erm_best"), method_name("erm", "swad"), method_name("coral", "swad_no_overfit")
+    >>> method_name("erm", "best"), method_name("erm", "swad"), method_name("coral", "swad_no_overfit")
     ('ERM (best)', 'SWAD', 'CORAL + SWAD no overfit')
     """
     plain = algorithm_name(algorithm)

@@ -125,7 +125,7 @@ class Table:
         return "\n".join([*lines, *self.notes])
 
     def markdown(self) -> str:
-        """Return the table as GitHub-flavoured Markdown."""
+        """Return the table as GitHub-flavored Markdown."""
         lines = [
             f"### {_markdown(self.title)}",
             "",
@@ -278,10 +278,10 @@ def results(
     paper: Paper = "few",
     search_trial: int | None = None,
 ) -> list[Table]:
-    """Make one table for each data set: every algorithm and average on every target, in percent.
+    """Make one table for each dataset: every algorithm and average on every target, in percent.
 
     `method` and `search_trial` are those of `swad.results.selection.select`. `paper` says which published rows follow
-    where the paper has that data set: the few that ours compare with, all, or none.
+    where the paper has that dataset: the few that ours compare with, all, or none.
     """
     by_dataset: dict[str, list[RunData]] = {}
     for run in runs:

@@ -42,7 +42,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides what a run computes. What is left None takes the data set's default.
+    """Everything that decides what a run computes. What is left None takes the dataset's default.
 
     >>> config = RunConfig("digits", "paper", "runs/paper-0").resolved()
     >>> config.network, config.steps == benchmarks.get("digits").defaults.steps
@@ -50,21 +50,21 @@ class RunConfig:
     """
 
     dataset: str
-    """A data set's name, as `swad datasets` lists it; "folder" for one's own."""
+    """A dataset's name, as `swad datasets` lists it; "folder" for one's own."""
     target: str | tuple[str, ...]
     """The domain held out; several for leave-one-domain-out selection."""
     output: Path
     """The run's folder. One that holds an unfinished run of the same settings goes on with it."""
     data: Path | None = None
-    """Where the data set lies: its folder, or the folder above it."""
+    """Where the dataset lies: its folder, or the folder above it."""
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that the data set's file names."""
+    """Options that the dataset's file names."""
     strict: bool = True
     """Refuse a benchmark with other than its published number of images."""
     trial: int = 0
     """Which train-validation split; 0, 1 and 2 in the protocol."""
     seed: int | None = None
-    """Of batches, augmentation, noise and first weights. None: derived from data set, algorithm, target and trial."""
+    """Of batches, augmentation, noise and first weights. None: derived from dataset, algorithm, target and trial."""
     split: Literal["80/20", "60/20/20"] = "80/20"
     """Training and validation, or training, validation and test (the paper's Tables 3 and 5)."""
 
@@ -94,7 +94,7 @@ class RunConfig:
     averages: tuple[str, ...] = ("swad",)
     """Averages that ride along, as `swad.averaging.registry` reads them."""
     erm: bool = True
-    """Also keep the live weights at the best validation accuracy (erm_best) and at the end (erm_last)."""
+    """Also keep the live weights at the best validation accuracy (best) and at the end (last)."""
     early_stop: bool = True
     """Stop when every average is complete. With `erm`, snapshots to come, or averages that end with training,
     nothing is ever stopped early."""
@@ -215,10 +215,10 @@ class RunConfig:
             name: getattr(defaults, name)
             for name in ("lr", "batch_size")
             # A method that wants another has its reasons, which DomainBed does not hear where images are small.
-            if benchmark.pixels.small or getattr(own, name) == getattr(usual, name)
+            if benchmark.image_spec.low_res or getattr(own, name) == getattr(usual, name)
         } | dict(self.hyperparameters)
         begun = self._begun()  # a run goes on as it began, also on a machine whose defaults are others
-        network = self.network or (SMALL if benchmark.pixels.small else DEFAULT)
+        network = self.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
         complete = dataclasses.replace(
             self,
             dataset=benchmark.name,
@@ -241,7 +241,7 @@ class RunConfig:
         if complete.images == "fast":
             return []
         found = []
-        on_gpu = self.device.startswith("cuda") and not benchmark.pixels.small
+        on_gpu = self.device.startswith("cuda") and not benchmark.image_spec.low_res
         if on_gpu and self.images is None and not self._begun():
             size, most = self._cache_bytes(benchmark) / 1e9, LARGEST_USUAL_CACHE / 1e9
             found.append(
@@ -252,7 +252,7 @@ class RunConfig:
         if unused := [name for name, value in given.items() if value]:
             found.append(
                 f"{', '.join(unused)}: not used, since no decoded images are kept (exact); "
-                + ("they are small" if benchmark.pixels.small else "--images fast keeps them")
+                + ("they are small" if benchmark.image_spec.low_res else "--images fast keeps them")
             )
         return found
 
@@ -302,20 +302,20 @@ class RunConfig:
         if benchmark is not None:
             unknown = sorted(set(self.dataset_options) - set(benchmark.options))
             takes = ", ".join(sorted(benchmark.options)) or "none"
-            require(not unknown, f"data set {benchmark.name} takes the options {takes}", ", ".join(unknown))
+            require(not unknown, f"dataset {benchmark.name} takes the options {takes}", ", ".join(unknown))
             require(
                 benchmark.kind == "embedded" or self.data is not None,
-                f"data set {benchmark.name} needs the folder it lies in: set data (--data)",
+                f"dataset {benchmark.name} needs the folder it lies in: set data (--data)",
                 None,
             )
-            size = benchmark.pixels.size
+            size = benchmark.image_spec.size
             require(
                 self.network != SMALL or SMALLEST <= size <= LARGEST,
                 f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, not the {size} of "
                 f"{benchmark.name}: choose a network of timm",
                 self.network,
             )
-        found += self._algorithm_problems(small=benchmark is not None and benchmark.pixels.small)
+        found += self._algorithm_problems(small=benchmark is not None and benchmark.image_spec.low_res)
         steps = self.steps or (benchmark.defaults.steps if benchmark else None)
         every = self.evaluate_every or (benchmark.defaults.evaluate_every if benchmark else None)
         if isinstance(steps, int) and isinstance(every, int) and not any("steps" in one for one in found):
@@ -381,7 +381,7 @@ class RunConfig:
         return there if isinstance(there, dict) else {}
 
     def _images(self, benchmark: benchmarks.Benchmark, begun: str | None) -> Literal["exact", "fast"]:
-        if benchmark.pixels.small:
+        if benchmark.image_spec.low_res:
             return "exact"
         if self.images or begun:
             return self.images or begun  # type: ignore[return-value]
@@ -397,7 +397,7 @@ class RunConfig:
     def _usual_precision(self, benchmark: benchmarks.Benchmark) -> Literal["fp32", "bf16"]:
         import torch
 
-        if benchmark.pixels.small or not self.device.startswith("cuda"):
+        if benchmark.image_spec.low_res or not self.device.startswith("cuda"):
             return "fp32"
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 

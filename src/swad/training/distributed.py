@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Team:
+class Dist:
     """The processes of a run, seen from one of them."""
 
     device: torch.device
@@ -107,14 +107,14 @@ def _times(value: Tensor, factor: int) -> Tensor:
 
 
 @contextmanager
-def team(device: str) -> Iterator[Team]:
+def team(device: str) -> Iterator[Dist]:
     """The processes this one was started with by ``torchrun``, or this one alone."""
     world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     place = torch.device(device)
     if world == 1:
         # Streams, graphs and kernels are made on the current device, whatever their tensors say.
         with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
-            yield Team(place)
+            yield Dist(place)
         return
     if place.type == "cuda":
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -123,7 +123,7 @@ def team(device: str) -> Iterator[Team]:
     if ours:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
-        yield Team(place, dist.get_rank(), dist.get_world_size())
+        yield Dist(place, dist.get_rank(), dist.get_world_size())
     finally:
         if ours:
             dist.destroy_process_group()

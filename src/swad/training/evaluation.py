@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.training.distributed import Team
+from swad.training.distributed import Dist
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 
 def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], team: Team, autocast: Autocast = nullcontext
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], team: Dist, autocast: Autocast = nullcontext
 ) -> Score:
     """Pass over the batches in evaluation mode. Of several processes each passes over its own; all get the total."""
     return evaluate_all(model, {"": batches}, team, autocast)[""]
@@ -57,7 +57,7 @@ def evaluate(
 def evaluate_all(
     model: nn.Module,
     parts: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
-    team: Team,
+    team: Dist,
     autocast: Autocast = nullcontext,
 ) -> dict[str, Score]:
     """Scores of several parts by name, read from the device once."""
@@ -78,7 +78,7 @@ def per_image(model: nn.Module, images: Tensor, labels: Tensor, autocast: Autoca
     return torch.stack([loss.double(), (scores.argmax(1) == labels).double(), (labels >= 0).double()], dim=1)
 
 
-def read_scores(sums: Tensor, names: Iterable[str], team: Team) -> dict[str, Score]:
+def read_scores(sums: Tensor, names: Iterable[str], team: Dist) -> dict[str, Score]:
     """Scores from sums on the device, one row a name; the one place of an evaluation that waits for it."""
     found = {}
     for name, (loss_sum, correct, n) in zip(names, team.sum(sums).tolist(), strict=True):

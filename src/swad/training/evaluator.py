@@ -9,10 +9,10 @@ from torch import nn
 
 from swad.data.cache import ImageCache
 from swad.data.loaders import EvalBatches
-from swad.data.splits import Part, Sources, Target
+from swad.data.splits import DomainSplit, Sources, Target
 from swad.results.records import Record
 from swad.training.config import RunConfig
-from swad.training.distributed import Team
+from swad.training.distributed import Dist
 from swad.training.evaluation import Score, evaluate_all
 from swad.training.resident_evaluation import ResidentEvaluation
 from swad.training.state import Training
@@ -27,19 +27,19 @@ Scores = dict[str, dict[str, Score]]
 """By domain, then by split."""
 
 
-class Measurer:
+class Evaluator:
     """Evaluates weights on the sources' validation images, and at the end on everything held out."""
 
     def __init__(
         self,
         config: RunConfig,
         sources: Sources,
-        team: Team,
+        team: Dist,
         training: Training,
         cache: ImageCache | None = None,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
-        self._say = say
+        self._say = log
         self._config, self._team, self._autocast, self._cache = config, team, training.autocast, cache
         self._sources, self._live = sources, training.predictor
         self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
@@ -91,13 +91,13 @@ class Measurer:
             scores[name]["test"] = score
         return {**scores, **self.target(model, target)}
 
-    def _keeps(self, parts: Sequence[Part], n: int | None = None) -> bool:
+    def _keeps(self, parts: Sequence[DomainSplit], n: int | None = None) -> bool:
         """Whether to hold the images of these parts for later passes; if so, there is less room for others."""
         if self._cache is None and any(part.split != "validation" for part in parts):
             return False
-        pixels = self._sources.pixels
+        image_spec = self._sources.image_spec
         images = sum(len(part) if n is None else min(n, len(part)) for part in parts)
-        need = images * pixels.channels * pixels.size**2
+        need = images * image_spec.channels * image_spec.size**2
         self._room = min(self._room, _room(self._team.device))  # what is free on a GPU changes
         if need > self._room:
             return False
@@ -105,16 +105,16 @@ class Measurer:
         return True
 
     def _batches(
-        self, parts: Sequence[Part], keep: bool, n: int | None = None, augmented: bool = False
+        self, parts: Sequence[DomainSplit], keep: bool, n: int | None = None, augmented: bool = False
     ) -> dict[str, EvalBatches]:
         config, team = self._config, self._team
         assert config.seed is not None
         # On a CPU large activations cost more in page faults than small batches in calls.
-        usual = 16 if team.device.type == "cpu" and not self._sources.pixels.small else 256
+        usual = 16 if team.device.type == "cpu" and not self._sources.image_spec.low_res else 256
         return {
             part.name: EvalBatches(
                 part,
-                self._sources.pixels,
+                self._sources.image_spec,
                 usual if self._group is None else self._group * max(1, usual // self._group),
                 n=n,
                 seed=config.seed,

@@ -34,12 +34,12 @@ from swad.data.splits import HeldOut, Sources, Target, hold_out
 from swad.results.records import Record, RecordError, export_tensorboard, iterate_records
 from swad.training import export
 from swad.training.config import ConfigError, RunConfig
-from swad.training.distributed import Team, team
+from swad.training.distributed import Dist, team
 from swad.training.evaluation import Score
-from swad.training.evaluator import Measurer, records
+from swad.training.evaluator import Evaluator, records
 from swad.training.interrupts import Stop, stoppable
 from swad.training.result import RunResult, range_of
-from swad.training.run_dir import SEGMENTS, TENSORBOARD, WEIGHTS, RunError, RunFolder, outcome, read_checkpoint
+from swad.training.run_dir import SEGMENTS, TENSORBOARD, WEIGHTS, RunDir, RunError, outcome, read_checkpoint
 from swad.training.state import Training
 from swad.version import __version__
 
@@ -118,7 +118,7 @@ class _Run:
     """One run from its first to its last step."""
 
     def __init__(
-        self, config: RunConfig, us: Team, folder: RunFolder | None, stop: Stop, progress: Progress | None
+        self, config: RunConfig, us: Dist, folder: RunDir | None, stop: Stop, progress: Progress | None
     ) -> None:
         self.config, self.us, self.folder, self.stop, self.progress = config, us, folder, stop, progress
         # Of the last checkpoint.
@@ -136,7 +136,7 @@ class _Run:
             self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
             cache = self._cache(dataset)
             self.training = Training(self.config, sources, self.us, self.config.output / SEGMENTS, cache, self._note)
-            self.measurer = Measurer(self.config, sources, self.us, self.training, cache, self._note)
+            self.measurer = Evaluator(self.config, sources, self.us, self.training, cache, self._note)
             self._resume()
         if self.progress is not None:
             self.progress.on_start(self.config, self.config.total, self.training.step)
@@ -272,8 +272,8 @@ class _Run:
             best = training.best
             if best.weights is not None:
                 text = f"The weights of update {best.step}, with the best mean accuracy on source validation"
-                yield "erm_best", text, best.weights
-            yield "erm_last", "The weights of the last update", export.snapshot(training.predictor)
+                yield "best", text, best.weights
+            yield "last", "The weights of the last update", export.snapshot(training.predictor)
         for name, average in training.averages.items():
             with warnings.catch_warnings():  # the outcome says it for good
                 warnings.simplefilter("ignore", NeverConvergedWarning)
@@ -299,7 +299,7 @@ class _Run:
         file = f"{WEIGHTS}/{name}.safetensors"
         if self.folder is None:
             return file
-        config, pixels = self.config, sources.pixels
+        config, image_spec = self.config, sources.image_spec
         card = {
             "what": what,
             "version": __version__,
@@ -307,10 +307,10 @@ class _Run:
             "freeze_bn": config.freeze_bn,
             "classes": list(sources.classes),
             "input": {
-                "size": pixels.size,
-                "channels": pixels.channels,
-                "mean": list(pixels.mean),
-                "std": list(pixels.std),
+                "size": image_spec.size,
+                "channels": image_spec.channels,
+                "mean": list(image_spec.mean),
+                "std": list(image_spec.std),
             },
             "dataset": config.dataset,
             "algorithm": config.algorithm,
@@ -342,7 +342,7 @@ class _Run:
         return hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
 
     def _cache(self, dataset: Dataset) -> ImageCache | None:
-        """The decoded images, where the run works on those; the first run on a data set makes them."""
+        """The decoded images, where the run works on those; the first run on a dataset makes them."""
         config = self.config
         if config.images != "fast":
             return None
@@ -350,7 +350,7 @@ class _Run:
         cache = open_cache(
             dataset, config.cache, config.cache_size, decoder=config.decoder,
             device=str(self.us.device) if self.us.device.type == "cuda" else "cuda", workers=config.workers,
-            progress=progress, say=self._note,
+            progress=progress, log=self._note,
         )  # fmt: skip
         self._note(cache.describe())
         return cache
@@ -420,12 +420,12 @@ def _snapshot(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def _open_folder(config: RunConfig, us: Team, stack: ExitStack) -> RunFolder | None:
+def _open_folder(config: RunConfig, us: Dist, stack: ExitStack) -> RunDir | None:
     """Take the folder, in the first process; if it cannot, all processes hear why."""
     folder, trouble = None, None
     if us.first:
         try:
-            folder = RunFolder(config)
+            folder = RunDir(config)
             stack.callback(folder.close)
         except RunError as error:
             trouble = str(error)

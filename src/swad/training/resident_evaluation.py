@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.data.loaders import EvalBatches
-from swad.data.transforms import Normalise
+from swad.data.transforms import Normalize
 from swad.models.cuda_graph import end_failed_capture
-from swad.training.distributed import Team
+from swad.training.distributed import Dist
 from swad.training.evaluation import Autocast, Score, evaluating, per_image, read_scores
 
 
@@ -26,14 +26,14 @@ class ResidentEvaluation:
         self,
         model: nn.Module,
         parts: Mapping[str, EvalBatches],
-        team: Team,
+        team: Dist,
         autocast: Autocast,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
-        self._say = say
+        self._say = log
         self._model, self._team, self._autocast, self._names = model, team, autocast, tuple(parts)
         some = next(iter(parts.values()))
-        self._normalise: Callable[[Tensor], Tensor] = Normalise(some.pixels, team.device)
+        self._normalize: Callable[[Tensor], Tensor] = Normalize(some.image_spec, team.device)
         sizes = torch.tensor([len(batches) for batches in parts.values()])
         n = int(sizes.sum())
         self.batch_size = _batch_size(n)
@@ -72,7 +72,7 @@ class ResidentEvaluation:
         return read_scores(self._sums.clone(), self._names, self._team)
 
     def _add(self, images: Tensor, labels: Tensor, owner: Tensor) -> None:
-        self._sums += owner.T @ per_image(self._model, self._normalise(images), labels, self._autocast)
+        self._sums += owner.T @ per_image(self._model, self._normalize(images), labels, self._autocast)
 
     def _capture(self) -> None:
         rows = slice(0, self.batch_size)

@@ -21,7 +21,7 @@ class RunResult:
     steps: int
     """Updates made; fewer than asked for when everything was complete before."""
     scores: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
-    """Loss and accuracy by what was measured ("swad", "erm_best", ...), domain and split."""
+    """Loss and accuracy by what was measured ("swad", "best", ...), domain and split."""
     ranges: Mapping[str, Mapping[str, Any]]
     """What every average took: start_step, end_step, n_averaged, threshold, reason."""
     weights: Mapping[str, str]

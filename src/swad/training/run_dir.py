@@ -115,7 +115,7 @@ def _require_same(config: RunConfig) -> None:
         )
 
 
-class RunFolder:
+class RunDir:
     """The folder of a run in progress, locked for this process.
 
     A folder that holds other settings is refused before anything in it changes. `resumed` is the checkpoint's

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from swad import algorithms
-from swad.algorithms.base import Noise, Stepping
+from swad.algorithms.base import Noise, StepContext
 from swad.averaging import registry
 from swad.averaging.base import Average
-from swad.averaging.group import SegmentFeed
+from swad.averaging.group import AverageGroup
 from swad.averaging.lr_schedules import cyclic_lr
 from swad.averaging.segment_log import SegmentLog
 from swad.averaging.swad import SWAD
@@ -33,7 +33,7 @@ from swad.models.fused_norm import fold, fuse
 from swad.results.records import FULL
 from swad.training import export
 from swad.training.config import RunConfig
-from swad.training.distributed import Team
+from swad.training.distributed import Dist
 from swad.training.run_dir import RunError
 from swad.training.step import COMPILE, GRAPH, Engine, choose
 from swad.util.packages import has_triton
@@ -66,16 +66,16 @@ class Clock:
 
 
 class Training:
-    """The algorithm with its optimisers, its batches, and the averages that follow it, after `step` updates."""
+    """The algorithm with its optimizers, its batches, and the averages that follow it, after `step` updates."""
 
     def __init__(
         self,
         config: RunConfig,
         sources: Sources,
-        team: Team,
+        team: Dist,
         segments: Path,
         cache: ImageCache | None = None,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
         assert config.seed is not None
         assert config.network is not None
@@ -92,26 +92,26 @@ class Training:
             config.network,
             len(sources.classes),
             weights=None if config.weights == "random" else config.weights,
-            channels=sources.pixels.channels,
+            channels=sources.image_spec.channels,
             freeze_bn=config.freeze_bn,
         )
         # Made on the CPU, so that the first weights are the same on every device.
         self.algorithm = kind(predictor, hyperparameters, n_domains)
-        if not sources.pixels.small and (team.device.type == "cpu" or config.precision == "bf16"):
+        if not sources.image_spec.low_res and (team.device.type == "cpu" or config.precision == "bf16"):
             # The layout of tensor cores. With the small batches of evaluation, on two cores of a CPU: MobileNetV2
             # 22 -> 105 images/s, ResNet-50 8 -> 19.
             self.algorithm.to(memory_format=torch.channels_last)
         self.algorithm.to(team.device).train()
-        self.algorithm.image_shape = (sources.pixels.channels, sources.pixels.size, sources.pixels.size)
+        self.algorithm.image_shape = (sources.image_spec.channels, sources.image_spec.size, sources.image_spec.size)
         self.algorithm.gather, self.algorithm.mine = partial(team.gather, n_domains), partial(team.mine, n_domains)
         self.predictor = self.algorithm.predictor
         options: dict[str, Any] = {"rank": team.rank, "world": team.world, "views": kind.views, "device": team.device}
-        given = (sources.train, sources.pixels, hyperparameters.batch_size, config.seed)
+        given = (sources.train, sources.image_spec, hyperparameters.batch_size, config.seed)
         if cache is None:
             self.batches = TrainBatches(*given, workers=config.workers, **options)
         else:
-            self.batches = CachedBatches(cache, *given, say=say, **options)
-        self.how = Stepping(self.autocast, team.average_gradients, config.clip)
+            self.batches = CachedBatches(cache, *given, log=log, **options)
+        self.how = StepContext(self.autocast, team.average_gradients, config.clip)
         self.schedulers = self._schedulers()
         self.averages = registry.make(registry.parse_all(config.averages), self.predictor, config.plan)
         riders: dict[str, Average] = dict(self.averages)
@@ -119,10 +119,10 @@ class Training:
             if team.world > 1:
                 raise RunError(f"keep_segments works in one process, got {team.world}: leave it off or use one")
             riders[":segments"] = SegmentLog(self.predictor, segments)
-        self.feed = SegmentFeed(self.predictor, riders) if riders else None
+        self.feed = AverageGroup(self.predictor, riders) if riders else None
         self.full_valleys = self._full_valleys() if config.validation_subsample and config.subsample_check else {}
         self._statistics = [] if config.freeze_bn else self._running_statistics()
-        self.engine = self._engine(say)
+        self.engine = self._engine(log)
         self._noises = torch.Generator(team.device)
         self.step = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=team.device)
@@ -157,27 +157,27 @@ class Training:
         self.loss_sum += loss
         return loss
 
-    def _engine(self, say: Callable[[str], None]) -> Engine:
+    def _engine(self, log: Callable[[str], None]) -> Engine:
         config, team = self.config, self.team
         obstacle = "processes that talk to each other cannot be captured" if team.world > 1 else ""
         fused = config.freeze_bn and config.precision == "bf16" and bool(networks.batch_norms(self.predictor))
         kind, reason = choose(config.engine, team.device, config.total, fused, self.algorithm.uncapturable or obstacle)
         if reason:
-            say(reason)
+            log(reason)
         if kind == COMPILE or (kind == GRAPH and fused and has_triton()):
             assert self.algorithm.image_shape is not None
             images = torch.zeros(2, *self.algorithm.image_shape, device=team.device).normal_()
             with self.autocast():
                 found = (fold if kind == COMPILE else fuse)(self.predictor, images)
             if fused and not found:
-                say("the batch norms of this network are computed as they are: none could be joined to a convolution")
+                log("the batch norms of this network are computed as they are: none could be joined to a convolution")
         if kind == COMPILE:
             compiled = partial(torch.compile, dynamic=False)
             self.algorithm._features = compiled(self.algorithm._features)
             self.algorithm._predict = compiled(self.algorithm._predict)
             if isinstance(self.batches, CachedBatches):
                 self.batches.augment = compiled(self.batches.augment)
-        return Engine(kind, self._whole_step, say)
+        return Engine(kind, self._whole_step, log)
 
     def observe(self, loss: float, full_loss: float | None) -> dict[str, Status]:
         """Show the validation loss to the averages; each says where it is."""

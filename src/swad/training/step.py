@@ -3,7 +3,7 @@
 A step of a convolutional network is a thousand small kernels, and starting each takes the host longer than many take
 to run. A CUDA graph holds the whole step, from the bytes of the images to the sum of the averages, and starts it with
 one call. What changes from step to step (which images, how each is augmented, random numbers) is copied into fixed
-places before. An algorithm that changes its behaviour on the way has one graph for each phase.
+places before. An algorithm that changes its behavior on the way has one graph for each phase.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def choose(wanted: str, device: torch.device, steps: int, fused: bool, obstacle:
 class Engine:
     """Makes steps by calling `body`, or by replaying what a graph recorded of it."""
 
-    def __init__(self, kind: str, body: Body, say: Callable[[str], None]) -> None:
-        self.kind, self._body, self._say = kind, body, say
+    def __init__(self, kind: str, body: Body, log: Callable[[str], None]) -> None:
+        self.kind, self._body, self._say = kind, body, log
         self._phases: dict[str, _Phase] = {}
         if kind != EAGER:
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

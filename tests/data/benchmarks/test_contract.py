@@ -1,4 +1,4 @@
-"""What every data set must keep, whichever it is: found in the folder, made small here, read."""
+"""What every dataset must keep, whichever it is: found in the folder, made small here, read."""
 
 import os
 import re
@@ -26,12 +26,12 @@ def test_the_folder_is_the_registry():
     assert {"folder", "rotated_mnist", "colored_mnist", "digits"} <= set(benchmarks.names())
     for spelled in ("OfficeHome", "office-home", "OFFICE_HOME"):
         assert benchmarks.get(spelled).name == "OfficeHome"
-    with pytest.raises(DataError, match=r"no data set 'imagenet'; there are .*domain_net, folder, office_home, pacs"):
+    with pytest.raises(DataError, match=r"no dataset 'imagenet'; there are .*domain_net, folder, office_home, pacs"):
         benchmarks.get("imagenet")
 
 
 def test_facts_are_stated(benchmark):
-    assert benchmark.licence
+    assert benchmark.license
     assert benchmark.options.keys() <= {"domains", "duplicates"}
     if not benchmark.domains:
         return
@@ -64,8 +64,8 @@ def test_the_papers_five(name, total, classes, steps, every, ratio):
     defaults = benchmark.defaults
     assert (benchmark.total, benchmark.n_classes) == (total, classes)
     assert (defaults.steps, defaults.evaluate_every, defaults.tolerance_ratio) == (steps, every, ratio)
-    assert (defaults.batch_size, defaults.lr, benchmark.pixels.size) == (32, 5e-5, 224)
-    assert not benchmark.pixels.small
+    assert (defaults.batch_size, defaults.lr, benchmark.image_spec.size) == (32, 5e-5, 224)
+    assert not benchmark.image_spec.low_res
 
 
 def test_reading(benchmark, tmp_path):
@@ -75,7 +75,7 @@ def test_reading(benchmark, tmp_path):
     assert dataset.domain_names == (benchmark.domains or ("left", "right"))
     if benchmark.n_classes:
         assert len(dataset.classes) == benchmark.n_classes
-    assert dataset.pixels == benchmark.pixels
+    assert dataset.image_spec == benchmark.image_spec
     assert dataset.defaults == benchmark.defaults
     for domain, same in zip(dataset.domains, again.domains, strict=True):
         assert len(domain) == len(domain.labels) > 0
@@ -83,7 +83,7 @@ def test_reading(benchmark, tmp_path):
         for i in (0, len(domain) - 1):
             image = np.asarray(domain.image(i))
             assert image.dtype == np.uint8
-            assert image.shape[-1] == dataset.pixels.channels
+            assert image.shape[-1] == dataset.image_spec.channels
             assert (image == np.asarray(same.image(i))).all()
         assert (domain.labels == same.labels).all()
         if isinstance(domain, FileDomain):

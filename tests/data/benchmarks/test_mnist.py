@@ -28,12 +28,12 @@ def test_rotation_and_dealing(tmp_path):
     assert rotated.domains[2].labels.tolist() == labels[2::6].tolist()
 
 
-def test_colours(tmp_path):
+def test_colors(tmp_path):
     make_idx(tmp_path, 6000, 3000)
-    coloured = benchmarks.load("colored_mnist", tmp_path, strict=False)
+    colored = benchmarks.load("colored_mnist", tmp_path, strict=False)
     _, digits = _mnist.mnist(benchmarks.get("colored_mnist"), tmp_path, strict=False)
-    assert coloured.classes == ("5-9", "0-4")
-    for i, (domain, flip) in enumerate(zip(coloured.domains, (0.1, 0.2, 0.9), strict=True)):
+    assert colored.classes == ("5-9", "0-4")
+    for i, (domain, flip) in enumerate(zip(colored.domains, (0.1, 0.2, 0.9), strict=True)):
         red = domain.images[..., 1].any(axis=(1, 2))
         assert (red ^ domain.images[..., 0].any(axis=(1, 2))).all()  # one channel each
         assert np.mean(red != domain.labels) == pytest.approx(flip, abs=0.03)

@@ -18,7 +18,7 @@ from swad.flatness._divergence import Divergence
 from swad.results.figures import training
 from swad.results.figures.flatness import (
     bound_figure,
-    colours_of,
+    colors_of,
     flatness_figure,
     line_figure,
     ranking_figure,
@@ -44,8 +44,8 @@ from swad.results.records import Record, RecordWriter
 from swad.results.runs import RunData, load_run
 
 RADII = (0.0, 5.0, 10.0)
-STEEP = {"erm_best": 3.0, "swa": 2.0, "swad": 1.0}
-ACCURACY = {"erm_best": 0.80, "swa": 0.82, "swad": 0.85}
+STEEP = {"best": 3.0, "swa": 2.0, "swad": 1.0}
+ACCURACY = {"best": 0.80, "swa": 0.82, "swad": 0.85}
 
 
 def write_run(folder: Path, target: str = "photo", trial: int = 0, factor: float = 1.0, **config: object) -> RunData:
@@ -75,7 +75,7 @@ def write_run(folder: Path, target: str = "photo", trial: int = 0, factor: float
         for side in ("seen", "unseen"):
             for radius in RADII:
                 mean = -2.0 * radius**2
-                row = {"kind": "difference", "first": "swad", "second": "erm_best", "domain": side, "radius": radius}
+                row = {"kind": "difference", "first": "swad", "second": "best", "domain": side, "radius": radius}
                 file.append({"key": key, **row, "mean": mean, "low": mean - 1, "high": mean / 2, "p": 0.01})
         file.show(key)
     with Stored(folder, SURFACE) as file:
@@ -192,12 +192,12 @@ def test_trials_of_one_target_are_no_targets(tmp_path):
 
 def test_the_first_that_was_named_leads_and_older_files_are_read(tmp_path):
     run = write_run(tmp_path / "a")
-    assert flatness_of(run).first == "erm_best"  # by the differences that are there
+    assert flatness_of(run).first == "best"  # by the differences that are there
     with Stored(run.path, FLATNESS) as file:
         key = file.rows[0]["key"]
-        turned = {"kind": "difference", "first": "erm_best", "second": "swad", "domain": "seen", "radius": 5.0}
+        turned = {"kind": "difference", "first": "best", "second": "swad", "domain": "seen", "radius": 5.0}
         file.append({"key": key, **turned, "mean": 50.0, "low": 40.0, "high": 60.0, "p": 0.01})
-        for first in ("swad", "erm_best", "swad"):
+        for first in ("swad", "best", "swad"):
             file.show(key, first=first)
             found = flatness_of(run)
             assert found.first == first
@@ -206,7 +206,7 @@ def test_the_first_that_was_named_leads_and_older_files_are_read(tmp_path):
         length = len(file.rows)
         file.show(key, first="swad")
         assert len(file.rows) == length
-    assert flatness_of(run, ["swa", "erm_best"]).first == "swa"
+    assert flatness_of(run, ["swa", "best"]).first == "swa"
 
 
 def quadratics(steep: float):
@@ -226,14 +226,14 @@ def raw_run(folder: Path, algorithm: str, factor: float, seed: int = 0) -> tuple
     groups, models = {"seen": ["art"], "unseen": ["photo"]}, {}
     with Stored(folder, FLATNESS) as file:
         key = file.settings({"radii": [0.0, 1.0, 2.0], "images": 40})
-        for name, steep in (("erm_best", factor), ("swad", factor / 2)):
+        for name, steep in (("best", factor), ("swad", factor / 2)):
             flat = local(Point(), quadratics(steep), [0.0, 1.0, 2.0], 40, seed, groups=groups)
             models[name] = flat
             file.append(*({"key": key, **row} for row in flat.to_rows(name)))
             file.append(*({"key": key, "kind": "row", "weights": name, **row.as_dict()} for row in flat.rows))
         both = Comparison(models)
-        file.append(*({"key": key, "kind": "difference", **r.as_dict()} for r in both.differences("swad", "erm_best")))
-        file.show(key, first="erm_best")
+        file.append(*({"key": key, "kind": "difference", **r.as_dict()} for r in both.differences("swad", "best")))
+        file.show(key, first="best")
     return load_run(folder), models
 
 
@@ -245,7 +245,7 @@ def test_methods_of_two_runs_are_paired_as_if_they_were_measured_together(tmp_pa
     found = {(one.curve.method, one.side): one for one in pairs}
     assert {name for name, _ in found} == {"SWAD", "SAM (best)", "SAM + SWAD"}
     # The twin: the bootstrap of both models' raw losses together, as the command does it.
-    together = Comparison({"SAM": other["erm_best"], "ERM": plain["erm_best"]}).differences("SAM", "ERM")
+    together = Comparison({"SAM": other["best"], "ERM": plain["best"]}).differences("SAM", "ERM")
     for side in ("seen", "unseen"):
         curve = found["SAM (best)", side].curve
         rows = [row for row in together if row.domain == side]
@@ -295,11 +295,11 @@ def test_what_is_not_finite_is_not_ranked(tmp_path):
 def test_copies_of_a_method_are_ranked_once(tmp_path):
     run = write_run(tmp_path / "a")
     with RecordWriter(run.path, "photo-0") as writer:
-        for name, value in (("erm_last", 0.5), ("ema", ACCURACY["erm_best"])):
+        for name, value in (("last", 0.5), ("ema", ACCURACY["best"])):
             writer.append(Record("r", 100, "photo", "in", "accuracy", value, name))
     with Stored(run.path, FLATNESS) as file:
-        for name, steep in (("erm_last", 9.0), ("ema", 1.0)):
-            some = [row for row in list(file.rows) if row.get("weights") == "erm_best"]
+        for name, steep in (("last", 9.0), ("ema", 1.0)):
+            some = [row for row in list(file.rows) if row.get("weights") == "best"]
             file.append(*({**row, "weights": name, "mean": steep * row["mean"]} for row in some))
     order = ranking_of([flatness_of(load_run(run.path))], "unseen", 10.0)
     # EMA has the numbers of ERM (best), and ERM (last) is not another method.
@@ -402,15 +402,15 @@ def test_lines_that_lie_on_each_other_are_dashed():
     assert [lines[name].is_dashed() for name in ("ERM", "SWA", "SWAD", "SAM")] == [False, True, True, False]
     assert lines["SWA"]._unscaled_dash_pattern != lines["SWAD"]._unscaled_dash_pattern
     assert lines["ERM"].zorder < lines["SWA"].zorder < lines["SWAD"].zorder
-    many = [curve(f"m{k}", k) for k in range(10)]  # more than there are colours
+    many = [curve(f"m{k}", k) for k in range(10)]  # more than there are colors
     (axes,) = flatness_figure({"a": {"seen": many}}, sides=("seen",)).axes
     drawn = {(line.get_color(), line.is_dashed()) for line in axes.lines if line.get_label().startswith("m")}
     assert len(drawn) == 10
 
 
-def test_figures_drawn_together_share_their_colours():
+def test_figures_drawn_together_share_their_colors():
     order = ranking({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": 0.8, "c": 0.7})
-    (axes,) = ranking_figure(order, colours={"a": 4, "b": 2, "c": 0}).axes
+    (axes,) = ranking_figure(order, colors={"a": 4, "b": 2, "c": 0}).axes
     assert [line.get_color() for line in axes.lines] == [training.PALETTE[place] for place in (4, 2, 0)]
 
 
@@ -440,11 +440,11 @@ def test_flat_planes_stand_close_together(tmp_path):
     assert not [1 for place, a in enumerate(found) for b in found[:place] if a.overlaps(b)]
 
 
-def test_the_papers_methods_keep_their_colours():
-    every = colours_of(["ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"])
-    assert every["SWAD"] == colours_of(["SWAD", "ERM (last)"])["SWAD"]
+def test_the_papers_methods_keep_their_colors():
+    every = colors_of(["ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"])
+    assert every["SWAD"] == colors_of(["SWAD", "ERM (last)"])["SWAD"]
     assert len(set(every.values())) == 5
-    many = colours_of([f"m{i}" for i in range(20)])
+    many = colors_of([f"m{i}" for i in range(20)])
     assert len(many) == 20
 
 
@@ -517,7 +517,7 @@ def test_a_loss_that_is_not_finite_and_a_plane_without_slope_are_drawn(tmp_path)
 def test_the_line_between_two_weights(tmp_path):
     run = write_run(tmp_path / "a")
     with Stored(run.path, SURFACE) as file:
-        content = {"corners": ["erm_best", "swad"], "points": ["swa", "ema"], "seen": ["art"], "unseen": ["photo"]}
+        content = {"corners": ["best", "swad"], "points": ["swa", "ema"], "seen": ["art"], "unseen": ["photo"]}
         key = file.settings({"shape": "line", **content})
         file.append({"key": key, "kind": "surface", "xs": [0.0, 0.5, 1.0], "ys": [0.0], "parameters": 9})
         named = (("1", 0.0), ("2", 1.0), ("mean", 0.5), ("swa", 0.8), ("ema", 3.0))
@@ -624,14 +624,14 @@ def test_the_page_shows_worst_case_and_curvature_of_every_domain(tmp_path):
 def test_runs_measured_in_other_ways_are_not_averaged(runs):
     pytest.importorskip("jinja2")
     with Stored(runs[1].path, FLATNESS) as file:
-        key = file.settings({"radii": list(RADII), "images": 10, "normalise": "filter"})
+        key = file.settings({"radii": list(RADII), "images": 10, "normalize": "filter"})
         rows = [row for row in file.rows if row["kind"] == "row"]
         file.append(*({**row, "key": key} for row in rows))
         file.show(key)
     text = build.build(runs)
     assert "mean over 2 targets" not in text
     assert text.count("Flatness on PACS") >= 2
-    assert "directions normalised by filter" in text
+    assert "directions normalized by filter" in text
 
 
 def test_a_page_without_measurements_has_no_such_section(tmp_path):

@@ -70,7 +70,7 @@ def test_a_run_that_has_hardly_begun_is_drawn(records: tuple[Record, ...], tmp_p
     training.save(training.valley_figure(run), tmp_path / "early.svg")
 
 
-def test_the_pages_drawing_leaves_colours_to_the_page(runs: list[RunData]) -> None:
+def test_the_pages_drawing_leaves_colors_to_the_page(runs: list[RunData]) -> None:
     svg = training.theme_svg(training.valley_figure(runs[0], bare=True), "p1", 'a "label" <b>')
     root = ElementTree.fromstring(svg)
     assert root.get("aria-label") == 'a "label" <b>'

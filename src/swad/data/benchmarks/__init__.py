@@ -1,6 +1,6 @@
-"""Data sets by name: every file of this folder that does not begin with ``_`` is one.
+"""Datasets by name: every file of this folder that does not begin with ``_`` is one.
 
-A file holds one ``BENCHMARK`` with its domains, classes, counts, licence, citation and source; nothing else needs
+A file holds one ``BENCHMARK`` with its domains, classes, counts, license, citation and source; nothing else needs
 to know of it. Only the file asked for is imported.
 
 >>> from swad.data import benchmarks
@@ -39,7 +39,7 @@ __all__ = [
     "show_fetched",
 ]
 
-# Loaded on first use: they bring in HTTP, archives and the terminal, which reading a data set does not need.
+# Loaded on first use: they bring in HTTP, archives and the terminal, which reading a dataset does not need.
 _LATER = {
     "CheckResult": "swad.data.verify",
     "check": "swad.data.verify",
@@ -52,12 +52,12 @@ _LATER = {
 
 
 def names() -> tuple[str, ...]:
-    """The data sets there are, as file names."""
+    """The datasets there are, as file names."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def get(name: str) -> Benchmark:
-    """The facts of a data set; case, ``_``, ``-`` and blanks in its name do not matter (``OfficeHome``)."""
+    """The facts of a dataset; case, ``_``, ``-`` and blanks in its name do not matter (``OfficeHome``)."""
 
     def plain(text: str) -> str:
         return "".join(c for c in text.lower() if c.isalnum())
@@ -67,14 +67,14 @@ def get(name: str) -> Benchmark:
             benchmark = importlib.import_module(f"{__name__}.{known}").BENCHMARK
             assert isinstance(benchmark, Benchmark)
             return benchmark
-    raise DataError(f"there is no data set {name!r}; there are {', '.join(names())}")
+    raise DataError(f"there is no dataset {name!r}; there are {', '.join(names())}")
 
 
 def load(name: str, root: Path | str | None = None, *, strict: bool = True, **options: Any) -> Dataset:
-    """Read a data set under ``root`` (its folder, or the folder above it).
+    """Read a dataset under ``root`` (its folder, or the folder above it).
 
     ``strict`` refuses a known benchmark with other than its published number of images, naming the domains; pass
-    ``strict=False`` to work on a part of one. ``options`` are those the data set's file names.
+    ``strict=False`` to work on a part of one. ``options`` are those the dataset's file names.
     """
     from swad.data.image_folder import read_tree
 
@@ -82,7 +82,7 @@ def load(name: str, root: Path | str | None = None, *, strict: bool = True, **op
     unknown = sorted(set(options) - set(benchmark.options))
     if unknown:
         takes = ", ".join(sorted(benchmark.options)) or "none"
-        raise DataError(f"data set {benchmark.name} takes the options: {takes}; got {', '.join(unknown)}")
+        raise DataError(f"dataset {benchmark.name} takes the options: {takes}; got {', '.join(unknown)}")
     reader = benchmark.read or read_tree
     return reader(benchmark, None if root is None else Path(root), strict, {**benchmark.options, **options})
 

@@ -22,7 +22,7 @@ FILES = {
 }
 DOWNLOADS = tuple(Download(f"{SOURCE}{n}.gz", f"{n}.gz", sha256=s, unpack=False) for n, s in FILES.items())
 TOTAL = 70000
-LICENCE = "CC BY-SA 3.0"
+LICENSE = "CC BY-SA 3.0"
 MNIST = "LeCun, Bottou, Bengio, Haffner: Gradient-Based Learning Applied to Document Recognition. IEEE 86(11), 1998."
 
 

@@ -1,6 +1,6 @@
-"""ColoredMNIST: a colour that predicts the label well in training and the wrong way round in the third domain.
+"""ColoredMNIST: a color that predicts the label well in training and the wrong way round in the third domain.
 
-The label is 1 for digits below 5, then flipped with probability 0.25. The colour is the label, flipped with
+The label is 1 for digits below 5, then flipped with probability 0.25. The color is the label, flipped with
 probability 0.1, 0.2 or 0.9 by domain; it decides which of two channels keeps the digit (Arjovsky et al. 2019).
 No digit occurs in two domains.
 """
@@ -13,24 +13,24 @@ import numpy as np
 
 from swad.data.benchmark import Benchmark, Options
 from swad.data.benchmarks import _mnist
-from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, Pixels
+from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, ImageSpec
 
 FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 
 
 def read(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
-    """Draw labels and colours, in a stream of their own for every domain."""
+    """Draw labels and colors, in a stream of their own for every domain."""
     images, digits = _mnist.mnist(benchmark, root, strict)
     domains: list[Domain] = []
     for i, (hand, (name, flip)) in enumerate(zip(_mnist.deal(len(images), len(FLIPS)), FLIPS.items(), strict=True)):
-        grey = images[hand]
+        gray = images[hand]
         draw = np.random.RandomState(i)
-        labels = (digits[hand] < 5) ^ (draw.random_sample(len(grey)) < 0.25)
-        colours = labels ^ (draw.random_sample(len(grey)) < flip)
-        painted = np.zeros((*grey.shape, 2), np.uint8)
-        painted[np.arange(len(grey)), :, :, colours.astype(np.int64)] = grey
+        labels = (digits[hand] < 5) ^ (draw.random_sample(len(gray)) < 0.25)
+        colors = labels ^ (draw.random_sample(len(gray)) < flip)
+        painted = np.zeros((*gray.shape, 2), np.uint8)
+        painted[np.arange(len(gray)), :, :, colors.astype(np.int64)] = gray
         domains.append(ArrayDomain(name, labels.astype(np.int64), painted))
-    return Dataset(benchmark.name, tuple(domains), ("5-9", "0-4"), benchmark.pixels, benchmark.defaults)
+    return Dataset(benchmark.name, tuple(domains), ("5-9", "0-4"), benchmark.image_spec, benchmark.defaults)
 
 
 BENCHMARK = Benchmark(
@@ -39,9 +39,9 @@ BENCHMARK = Benchmark(
     domains=tuple(FLIPS),
     counts={"+90%": 23334, "+80%": 23333, "-90%": 23333},
     n_classes=2,
-    pixels=Pixels(size=28, channels=2, small=True, mean=(0.0, 0.0), std=(1.0, 1.0)),
+    image_spec=ImageSpec(size=28, channels=2, low_res=True, mean=(0.0, 0.0), std=(1.0, 1.0)),
     defaults=Defaults(batch_size=64, lr=1e-3),
-    licence=_mnist.LICENCE,
+    license=_mnist.LICENSE,
     citation=f"Arjovsky, Bottou, Gulrajani, Lopez-Paz: Invariant Risk Minimization. 2019. Digits: {_mnist.MNIST}",
     homepage="https://github.com/facebookresearch/DomainBed",
     downloads=_mnist.DOWNLOADS,

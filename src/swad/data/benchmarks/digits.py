@@ -1,6 +1,6 @@
 """Digits: 1,797 real scans that come with scikit-learn, drawn in four styles; each style is a domain.
 
-The embedded data set: no download, drawn in a fraction of a second, the same bytes everywhere. Every scan occurs in
+The embedded dataset: no download, drawn in a fraction of a second, the same bytes everywhere. Every scan occurs in
 one style only, since the same handwriting in a source and in the target would leak. Styles differ in what carries
 the shape, so that a network which learnt three has something to fail on:
 
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from swad.data.benchmark import Benchmark, Options
-from swad.data.domains import ArrayDomain, ByteArray, Dataset, Defaults, Domain, IntArray, Pixels
+from swad.data.domains import ArrayDomain, ByteArray, Dataset, Defaults, Domain, ImageSpec, IntArray
 
 SIZE = 28
 # Integers throughout: floating-point sums may differ in the last bit between machines, these cannot.
@@ -65,12 +65,12 @@ def clutter(ink: Ints, draw: Draw) -> Ints:
 
 
 def light(n: int, draw: Draw) -> Ints:
-    """A light colour for every image."""
+    """A light color for every image."""
     return draw.randint(150, 256, (n, 1, 1, 3))
 
 
 def dark(n: int, draw: Draw) -> Ints:
-    """A dark colour for every image."""
+    """A dark color for every image."""
     return draw.randint(0, 101, (n, 1, 1, 3))
 
 
@@ -93,15 +93,15 @@ STYLES: dict[str, Callable[[Ints, Draw], Ints]] = {
 }
 
 
-def blend(ground: Ints, colour: Ints, ink: Ints) -> Ints:
-    """``ground`` where there is no ink, ``colour`` where there is all of it (255)."""
+def blend(ground: Ints, color: Ints, ink: Ints) -> Ints:
+    """``ground`` where there is no ink, ``color`` where there is all of it (255)."""
     cover = ink[..., None]
-    mixed: Ints = (ground * (255 - cover) + colour * cover) // 255
+    mixed: Ints = (ground * (255 - cover) + color * cover) // 255
     return mixed
 
 
 def spread(mask: Ints) -> Ints:
-    """Every pixel takes the largest of itself and its eight neighbours."""
+    """Every pixel takes the largest of itself and its eight neighbors."""
     padded = np.pad(mask, ((0, 0), (1, 1), (1, 1)))
     largest: Ints = np.max([padded[:, y : y + SIZE, x : x + SIZE] for y in range(3) for x in range(3)], axis=0)
     return largest
@@ -144,7 +144,7 @@ def read(benchmark: Benchmark, root: Path | None, strict: bool, options: Options
         drawn: ByteArray = style(moved, draw).clip(0, 255).astype(np.uint8)
         domains.append(ArrayDomain(name, digits[mine].astype(np.int64), drawn))
     classes = tuple(str(digit) for digit in range(10))
-    return Dataset(benchmark.name, tuple(domains), classes, benchmark.pixels, benchmark.defaults)
+    return Dataset(benchmark.name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults)
 
 
 BENCHMARK = Benchmark(
@@ -154,10 +154,10 @@ BENCHMARK = Benchmark(
     counts={"board": 450, "clutter": 449, "outline": 449, "paper": 449},
     n_classes=10,
     classes=tuple(str(digit) for digit in range(10)),
-    pixels=Pixels(size=SIZE, small=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),
+    image_spec=ImageSpec(size=SIZE, low_res=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),
     # Ours: the loss turns after some 100 steps and ends at half as much again and more; r = 1.3 is the paper's.
     defaults=Defaults(steps=600, evaluate_every=20, tolerance_ratio=0.3, batch_size=32, lr=3e-3),
-    licence="CC BY 4.0 (UCI), distributed with scikit-learn (BSD-3-Clause)",
+    license="CC BY 4.0 (UCI), distributed with scikit-learn (BSD-3-Clause)",
     citation="Alpaydin, Kaynak: Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, 1998.",
     homepage="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
     read=read,

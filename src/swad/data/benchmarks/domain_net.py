@@ -3,7 +3,7 @@
 The archives contain duplicates (clipart 704, infograph 1,596, painting 3,493, real 2,380, sketch 1,258). DomainBed
 publishes their names, one ``<domain>/<class>/<image>`` a line; the list is read from ``domain_net_duplicates.txt``
 beside the domains or in the folder above (``fetch`` puts it there), or from the option ``duplicates``. The files
-stay on disk and are left out when the data set is read.
+stay on disk and are left out when the dataset is read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BENCHMARK = Benchmark(
     },
     n_classes=345,
     defaults=Defaults(steps=15000, evaluate_every=500),
-    licence="fair-use notice: non-commercial research",
+    license="fair-use notice: non-commercial research",
     citation="Peng, Bai, Xia, Huang, Saenko, Wang: Moment Matching for Multi-Source Domain Adaptation. ICCV 2019.",
     homepage="http://ai.bu.edu/M3SDA/",
     downloads=(

@@ -6,4 +6,4 @@ over the domains.
 
 from swad.data.benchmark import Benchmark
 
-BENCHMARK = Benchmark(name="folder", folder="", domains=(), licence="yours", options={"domains": None})
+BENCHMARK = Benchmark(name="folder", folder="", domains=(), license="yours", options={"domains": None})

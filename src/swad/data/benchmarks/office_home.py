@@ -9,7 +9,7 @@ BENCHMARK = Benchmark(
     counts={"Art": 2427, "Clipart": 4365, "Product": 4439, "Real": 4357},
     n_classes=65,
     aliases={"Real World": "Real", "RealWorld": "Real", "Real_World": "Real"},
-    licence="fair-use notice: non-commercial research",
+    license="fair-use notice: non-commercial research",
     citation="Venkateswara, Eusebio, Chakraborty, Panchanathan: Deep Hashing Network for Unsupervised "
     "Domain Adaptation. CVPR 2017.",
     homepage="https://www.hemanthdv.org/officeHomeDataset.html",

@@ -9,7 +9,7 @@ BENCHMARK = Benchmark(
     counts={"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
     n_classes=7,
     classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
-    licence="none stated: images gathered from the web, for research",
+    license="none stated: images gathered from the web, for research",
     citation="Li, Yang, Song, Hospedales: Deeper, Broader and Artier Domain Generalization. ICCV 2017.",
     homepage="http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",
     downloads=(Download("https://drive.google.com/uc?id=1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "PACS.zip"),),

@@ -1,4 +1,4 @@
-"""RotatedMNIST: a sixth of MNIST at each of six angles, 28 × 28 grey (Ghifary et al. 2015; as in DomainBed).
+"""RotatedMNIST: a sixth of MNIST at each of six angles, 28 × 28 gray (Ghifary et al. 2015; as in DomainBed).
 
 Training and test digits are put together and dealt to the domains, so no digit occurs in two of them. Rotation is
 counter-clockwise, bicubic, filled with black.
@@ -12,7 +12,7 @@ import numpy as np
 
 from swad.data.benchmark import Benchmark, Options
 from swad.data.benchmarks import _mnist
-from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, Pixels
+from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, ImageSpec
 
 ANGLES = (0, 15, 30, 45, 60, 75)
 
@@ -30,7 +30,7 @@ def read(benchmark: Benchmark, root: Path | None, strict: bool, options: Options
             turned = np.stack([np.asarray(Image.fromarray(one).rotate(angle, bicubic)) for one in turned])
         domains.append(ArrayDomain(str(angle), labels[hand].copy(), np.ascontiguousarray(turned[..., None])))
     classes = tuple(str(digit) for digit in range(10))
-    return Dataset(benchmark.name, tuple(domains), classes, benchmark.pixels, benchmark.defaults)
+    return Dataset(benchmark.name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults)
 
 
 BENCHMARK = Benchmark(
@@ -40,9 +40,9 @@ BENCHMARK = Benchmark(
     counts={"0": 11667, "15": 11667, "30": 11667, "45": 11667, "60": 11666, "75": 11666},
     n_classes=10,
     # DomainBed feeds these digits as they are, between 0 and 1.
-    pixels=Pixels(size=28, channels=1, small=True, mean=(0.0,), std=(1.0,)),
+    image_spec=ImageSpec(size=28, channels=1, low_res=True, mean=(0.0,), std=(1.0,)),
     defaults=Defaults(batch_size=64, lr=1e-3),
-    licence=_mnist.LICENCE,
+    license=_mnist.LICENSE,
     citation="Ghifary, Kleijn, Zhang, Balduzzi: Domain Generalization for Object Recognition with Multi-Task "
     f"Autoencoders. ICCV 2015. Digits: {_mnist.MNIST}",
     homepage="https://github.com/facebookresearch/DomainBed",

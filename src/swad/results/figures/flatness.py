@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from swad.flatness._bound import Bound
     from swad.results.rank_correlation import Ranking
 
-COLOURS = {"ERM": 0, "SAM": 3, "SWA (cyclic)": 4, "SWA": 2, "SWAD": 1}
+COLORS = {"ERM": 0, "SAM": 3, "SWA (cyclic)": 4, "SWA": 2, "SWAD": 1}
 """Places in the palette of the paper's five methods; others take what is left."""
 MARKS = ("*", "D", "s", "P", "o", "v")
 OTHER_MARKS = "ov<>ph"
-SURFACE_COLOURS = "viridis_r"
+SURFACE_COLORS = "viridis_r"
 LEVELS = 14
 MARK_INK = "#101010"
-"""Of marks on a coloured ground, which is the same on a dark page."""
+"""Of marks on a colored ground, which is the same on a dark page."""
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
 """Lines of methods that lie on another's: the one below shows in the gaps."""
 LABEL = 1.5
@@ -37,13 +37,13 @@ ALIKE = 0.003
 TITLES = {"seen": "Seen domains", "unseen": "Unseen domain"}
 
 
-def colours_of(methods: Sequence[str]) -> dict[str, int]:
+def colors_of(methods: Sequence[str]) -> dict[str, int]:
     """A place in the palette for every method, the same in every figure for those of the paper."""
     found: dict[str, int] = {}
     for name in methods:
         plain = name.split(" (best")[0].split(" (last")[0]
-        if plain in COLOURS and COLOURS[plain] not in found.values():
-            found[name] = COLOURS[plain]
+        if plain in COLORS and COLORS[plain] not in found.values():
+            found[name] = COLORS[plain]
     free = [place for place in range(len(PALETTE)) if place not in found.values()]
     for name in methods:
         if name not in found:
@@ -51,8 +51,8 @@ def colours_of(methods: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def dashes_of(groups: Mapping[str, Sides], colours: Mapping[str, int]) -> dict[str, int]:
-    """A place in `DASHES` for every method: 0 but where its line, in any panel, hides another or has its colour."""
+def dashes_of(groups: Mapping[str, Sides], colors: Mapping[str, int]) -> dict[str, int]:
+    """A place in `DASHES` for every method: 0 but where its line, in any panel, hides another or has its color."""
     found: dict[str, int] = {}
     for curves in (some for by_side in groups.values() for some in by_side.values()):
         values = [value for curve in curves for value in curve.mean if math.isfinite(value)]
@@ -61,7 +61,7 @@ def dashes_of(groups: Mapping[str, Sides], colours: Mapping[str, int]) -> dict[s
             below = [
                 other.method
                 for other in curves[:place]
-                if _lie_on_each_other(curve, other, near) or colours[other.method] == colours[curve.method]
+                if _lie_on_each_other(curve, other, near) or colors[other.method] == colors[curve.method]
             ]
             found[curve.method] = max(found.get(curve.method, 0), len(below), curve.method == "SWA (cyclic)")
     return found
@@ -79,14 +79,14 @@ def flatness_figure(
     sides: Sequence[str] = ("seen", "unseen"),
     size: tuple[float, float] = (2.6, 2.2),
     bare: bool = False,
-    colours: Mapping[str, int] | None = None,
+    colors: Mapping[str, int] | None = None,
     dashes: Mapping[str, int] | None = None,
     versus: str = "",
 ) -> Figure:
     """F_gamma against gamma, a line with its interval for every method: a column for each group, a row for each side.
 
     `groups` are titles with curves, as a rule a target each, and their mean first. `size` is that of a panel.
-    `colours` are places in the palette by method and `dashes` kinds of lines, for figures to be shown together. With
+    `colors` are places in the palette by method and `dashes` kinds of lines, for figures to be shown together. With
     `versus` the curves are paired differences to that method: below zero is flatter.
     """
     from matplotlib.figure import Figure
@@ -95,8 +95,8 @@ def flatness_figure(
     if not groups:
         raise ValueError("a figure needs flatness of one run at least, got none: measure with `swad flatness`")
     methods = list(dict.fromkeys(c.method for by_side in groups.values() for side in sides for c in by_side[side]))
-    colours = colours_of(methods) if colours is None else colours
-    dashes = dashes_of(groups, colours) if dashes is None else dashes
+    colors = colors_of(methods) if colors is None else colors
+    dashes = dashes_of(groups, colors) if dashes is None else dashes
     with _style():
         shape = (len(sides), len(groups))
         figure = Figure(
@@ -109,11 +109,11 @@ def flatness_figure(
                 radii = {radius for curve in by_side[side] for radius in curve.radii}
                 single = len(radii) == 1
                 for place, curve in enumerate(by_side[side]):
-                    colour = PALETTE[colours[curve.method]]
+                    color = PALETTE[colors[curve.method]]
                     if single:
-                        _spot(axes, curve, colour, place - (len(by_side[side]) - 1) / 2)
+                        _spot(axes, curve, color, place - (len(by_side[side]) - 1) / 2)
                     else:
-                        _band(axes, curve, colour, dashes[curve.method])
+                        _band(axes, curve, color, dashes[curve.method])
                 axes.grid(axis="y")
                 axes.set_axisbelow(True)
                 axes.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
@@ -137,21 +137,21 @@ def flatness_figure(
         return figure
 
 
-def _spot(axes: Axes, curve: FlatCurve, colour: str, aside: float) -> None:
+def _spot(axes: Axes, curve: FlatCurve, color: str, aside: float) -> None:
     """A radius alone has no line: marks with their intervals beside each other."""
     x = curve.radii[0] + 0.1 * aside
     if math.isfinite(curve.low[0]) and math.isfinite(curve.high[0]):
-        axes.plot([x, x], [curve.low[0], curve.high[0]], color=colour, alpha=0.5, linewidth=1.6, zorder=2)
-    axes.plot(x, curve.mean[0], color=colour, label=curve.method, linestyle="none", marker="o", markersize=5, zorder=3)
+        axes.plot([x, x], [curve.low[0], curve.high[0]], color=color, alpha=0.5, linewidth=1.6, zorder=2)
+    axes.plot(x, curve.mean[0], color=color, label=curve.method, linestyle="none", marker="o", markersize=5, zorder=3)
 
 
-def _band(axes: Axes, curve: FlatCurve, colour: str, dash: int) -> None:
+def _band(axes: Axes, curve: FlatCurve, color: str, dash: int) -> None:
     strong = curve.method.startswith("SWAD")
-    axes.fill_between(curve.radii, curve.low, curve.high, color=colour, alpha=0.14, linewidth=0, zorder=2)
+    axes.fill_between(curve.radii, curve.low, curve.high, color=color, alpha=0.14, linewidth=0, zorder=2)
     axes.plot(
         curve.radii,
         curve.mean,
-        color=colour,
+        color=color,
         label=curve.method,
         linestyle=DASHES[min(dash, len(DASHES) - 1)],
         linewidth=2.0 if strong else 1.4,
@@ -229,7 +229,7 @@ def _contours(axes: Axes, surface: RunSurface, side: str) -> None:
     levels[0], levels[-1] = low, high
     grid = np.ma.masked_invalid(values)
     scale = LogNorm(low, high) if steep else Normalize(low, high)
-    filled = axes.contourf(surface.xs, surface.ys, grid, levels, cmap=SURFACE_COLOURS, norm=scale)
+    filled = axes.contourf(surface.xs, surface.ys, grid, levels, cmap=SURFACE_COLORS, norm=scale)
     axes.contour(surface.xs, surface.ys, grid, levels, colors="white", linewidths=0.4, alpha=0.6)
     axes.set_aspect("equal", adjustable="box")
     axes.locator_params(nbins=4)
@@ -246,7 +246,7 @@ def _contours(axes: Axes, surface: RunSurface, side: str) -> None:
 
 
 def told_apart(values: Sequence[float]) -> list[str]:
-    """Numbers with as few digits as tell neighbours apart, two at least.
+    """Numbers with as few digits as tell neighbors apart, two at least.
 
     >>> told_apart([0.02, 0.5, 12.0]), told_apart([1.021, 1.027, 1.034])
     (['0.02', '0.5', '12'], ['1.021', '1.027', '1.034'])
@@ -284,9 +284,9 @@ def _marks(axes: Axes, surface: RunSurface, marks: Mapping[str, tuple[str, int]]
     )  # fmt: skip
     for name, (x, y, _) in surface.further.items():
         label = method(surface.run, name)
-        mark, colour = marks[label]
+        mark, color = marks[label]
         axes.plot(
-            x, y, marker=mark, markersize=9 if mark == "*" else 6, label=label, markerfacecolor=PALETTE[colour],
+            x, y, marker=mark, markersize=9 if mark == "*" else 6, label=label, markerfacecolor=PALETTE[color],
             markeredgewidth=0.7, **edge,
         )  # fmt: skip
 
@@ -307,14 +307,14 @@ def line_figure(
         figure = Figure(figsize=(size[0] * len(surfaces) + 0.3, size[1] + (0 if bare else 0.4)), layout="constrained")
         panels = figure.subplots(1, len(surfaces), squeeze=False)[0]
         for axes, one, title in zip(panels, surfaces, titles([one.run for one in surfaces]), strict=True):
-            for colour, side in zip(PALETTE, ("seen", "unseen"), strict=False):
-                axes.plot(one.xs, one.grids[side][0], color=colour, label=TITLES[side])
+            for color, side in zip(PALETTE, ("seen", "unseen"), strict=False):
+                axes.plot(one.xs, one.grids[side][0], color=color, label=TITLES[side])
             for name, label in on_line(one).items():
                 mark = "x" if name == MEAN else marks[label][0]
                 size_ = 10 if mark == "*" else 6
-                for colour, side in zip(PALETTE, ("seen", "unseen"), strict=False):
+                for color, side in zip(PALETTE, ("seen", "unseen"), strict=False):
                     axes.plot(
-                        one.points[name][0], one.losses[name][side], mark, color=colour, markersize=size_, zorder=5
+                        one.points[name][0], one.losses[name][side], mark, color=color, markersize=size_, zorder=5
                     )
                 axes.plot([], [], mark, color=FAINT, markersize=size_, label=label)  # of both sides, for the legend
             first, last = (method(one.run, weights) for weights in one.corners)
@@ -349,24 +349,24 @@ def ranking_figure(
     *,
     where: str = "",
     size: tuple[float, float] = (4.2, 3.0),
-    colours: Mapping[str, int] | None = None,
+    colors: Mapping[str, int] | None = None,
 ) -> Figure:
     """Flatness against accuracy on the target, a point for each method: down to the right is sharp and wrong.
 
-    `colours` are places in the palette by method, for figures to be shown together.
+    `colors` are places in the palette by method, for figures to be shown together.
     """
     from matplotlib.figure import Figure
 
     with _style():
         figure = Figure(figsize=(size[0], size[1] + 0.4), layout="constrained")
         axes = figure.subplots()
-        colours = colours_of([row.method for row in ranking.rows]) if colours is None else colours
+        colors = colors_of([row.method for row in ranking.rows]) if colors is None else colors
         others = [row.method for row in ranking.rows if row.method != "SWAD"]
         for row in ranking.rows:
             mark = "*" if row.method == "SWAD" else MARKS[1 + others.index(row.method) % 5]
             axes.plot(
                 row.flatness, 100 * row.accuracy, linestyle="none", marker=mark, markersize=11 if mark == "*" else 8,
-                color=PALETTE[colours[row.method]], label=row.method,
+                color=PALETTE[colors[row.method]], label=row.method,
             )  # fmt: skip
         axes.margins(0.12)
         axes.grid()

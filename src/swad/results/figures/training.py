@@ -2,7 +2,7 @@
 
 Every source domain's validation curve against the step, the mean the detector sees, its threshold, and the
 averaged range shaded between t_s and t_e. Written as SVG, PDF or PNG; `theme_svg` gives the same drawing with
-its colours left to the page that shows it.
+its colors left to the page that shows it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
-"""Okabe and Ito's colours, which stay apart for colour-blind readers, strongest contrasts first."""
+"""Okabe and Ito's colors, which stay apart for color-blind readers, strongest contrasts first."""
 
 INK, FAINT, RANGE = "#1a1a1a", "#8a8f98", "#4c6fff"
 LABELS = {"loss": "Validation loss", "accuracy": "Validation accuracy, %"}
@@ -77,7 +77,7 @@ def valley_figure(
 ) -> Figure:
     """Draw one run: a panel for each metric. `average` is the valley shown, by default the run's first.
 
-    `size` is that of a panel, in inches. `domains` fixes which domain has which colour, for figures to be
+    `size` is that of a panel, in inches. `domains` fixes which domain has which color, for figures to be
     shown together. `bare` leaves out title, legend and typeset labels, for a page that has its own.
     """
     with _style():
@@ -116,7 +116,7 @@ def save_all(
     average: str | None = None,
     formats: Sequence[str] = ("svg", "pdf"),
 ) -> list[Path]:
-    """Write a figure for each data set, algorithm and trial, targets side by side; return the paths."""
+    """Write a figure for each dataset, algorithm and trial, targets side by side; return the paths."""
     groups: dict[tuple[str, str, int], dict[tuple[str, ...], RunData]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.algorithm, run.trial), {}).setdefault(run.targets, run)
@@ -145,17 +145,17 @@ def _draw(
     room = 0.0 if bare else 0.45
     figure = Figure(figsize=(size[0] * shape[1], size[1] * shape[0] + room), layout="constrained")
     panels = figure.subplots(*shape, squeeze=False, sharex="col")
-    # A domain keeps its colour in every panel, though each target leaves out another one.
+    # A domain keeps its color in every panel, though each target leaves out another one.
     drawn = {name for run in runs for metric in metrics for name in source_curves(run, metric)}
     order = [*domains, *sorted(drawn - set(domains))]
-    colours = {domain: PALETTE[place % len(PALETTE)] for place, domain in enumerate(order)}
+    colors = {domain: PALETTE[place % len(PALETTE)] for place, domain in enumerate(order)}
     for column, run in enumerate(runs):
         names = valley_averages(run)
         name = average or (names[0] if names else None)
         state = valley(run, name) if name else None
         for row, metric in enumerate(metrics):
             axes = panels[row][column]
-            _panel(axes, run, metric, state, colours)
+            _panel(axes, run, metric, state, colors)
             if row == 0:
                 _mark_range(axes, state, bare)
                 if not bare:
@@ -169,7 +169,7 @@ def _draw(
     return figure
 
 
-def _panel(axes: Axes, run: RunData, metric: str, state: Valley | None, colours: dict[str, str]) -> None:
+def _panel(axes: Axes, run: RunData, metric: str, state: Valley | None, colors: dict[str, str]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     scale = 100.0 if metric == "accuracy" else 1.0
@@ -179,7 +179,7 @@ def _panel(axes: Axes, run: RunData, metric: str, state: Valley | None, colours:
         for step in (state.start, state.end):
             axes.axvline(step, color=RANGE, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
     for domain, (steps, values) in curves.items():
-        axes.plot(steps, [scale * value for value in values], color=colours[domain], label=domain, zorder=3)
+        axes.plot(steps, [scale * value for value in values], color=colors[domain], label=domain, zorder=3)
     steps, values = mean_curve(curves.values())
     if len(curves) > 1:
         axes.plot(steps, [scale * value for value in values], color=INK, linewidth=2.0, label="mean", zorder=2.5)
@@ -200,7 +200,7 @@ def _panel(axes: Axes, run: RunData, metric: str, state: Valley | None, colours:
 
 
 def _limits(curves: Sequence[Curve], metric: str, state: Valley | None) -> tuple[float, float]:
-    """Fit the axis to what follows the first tenth: the fall from initialisation would flatten the valley."""
+    """Fit the axis to what follows the first tenth: the fall from initialization would flatten the valley."""
     late = []
     for steps, values in curves:
         late += [value for step, value in zip(steps, values, strict=True) if step >= 0.1 * steps[-1]]
@@ -222,7 +222,7 @@ def _mark_range(axes: Axes, state: Valley | None, bare: bool) -> None:
         return
     left, right = axes.get_xlim()
     middle = ((state.start + state.end) / 2 - left) / ((right - left) or 1)
-    # Centred over the range, unless that would run out of the panel.
+    # Centerd over the range, unless that would run out of the panel.
     place, align = min(
         ((abs(middle - at), at, align) for at, align in ((0.0, "left"), (1.0, "right"))),
         key=lambda found: found[0],
@@ -263,7 +263,7 @@ def _legend(figure: Figure, panels: Sequence[Axes], width: float) -> None:
 
 
 def theme_svg(figure: Figure, prefix: str, label: str) -> str:
-    """Return a figure as an `<svg>` element whose colours are the page's CSS variables.
+    """Return a figure as an `<svg>` element whose colors are the page's CSS variables.
 
     `prefix` makes its ids unique within the page; `label` is read out by screen readers.
     """
@@ -278,9 +278,9 @@ def theme_svg(figure: Figure, prefix: str, label: str) -> str:
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}-", text)
     variables = {INK: "var(--ink)", FAINT: "var(--faint)", RANGE: "var(--range)"}
-    variables |= {colour: f"var(--series-{place})" for place, colour in enumerate(PALETTE, start=1)}
-    for colour, variable in variables.items():
-        text = text.replace(colour, variable)
+    variables |= {color: f"var(--series-{place})" for place, color in enumerate(PALETTE, start=1)}
+    for color, variable in variables.items():
+        text = text.replace(color, variable)
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # it speaks to every element of the page
     text = re.sub(r"font-family: [^;]*;", "", text)
     text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)

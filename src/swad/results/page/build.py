@@ -54,7 +54,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Target:
-    """All that the page shows of a target: its trials and the colours of its sources."""
+    """All that the page shows of a target: its trials and the colors of its sources."""
 
     id: str
     name: str
@@ -65,7 +65,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A data set's part of the page."""
+    """A dataset's part of the page."""
 
     id: str
     name: str
@@ -164,7 +164,7 @@ def shown_runs(found: Sequence[RunData], method: str = "iid", search_trial: int 
             outcomes = select(
                 related,
                 method,
-                names[0] if names else "erm_best",
+                names[0] if names else "best",
                 search_trial=search_trial,
                 targets=[target],
             )
@@ -258,11 +258,11 @@ def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
     curves = summary.source_curves(run, metric)
     scale = 100 if metric == "accuracy" else 1
     series = [
-        {"name": name, "colour": domains.index(name) % len(training.PALETTE) + 1, "at": _points(curve, scale)}
+        {"name": name, "color": domains.index(name) % len(training.PALETTE) + 1, "at": _points(curve, scale)}
         for name, curve in curves.items()
     ]
     if len(curves) > 1:
-        series.append({"name": "mean", "colour": 0, "at": _points(summary.mean_curve(curves.values()), scale)})
+        series.append({"name": "mean", "color": 0, "at": _points(summary.mean_curve(curves.values()), scale)})
     return Panel(
         id,
         title,

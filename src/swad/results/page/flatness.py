@@ -47,12 +47,12 @@ class Group:
     title: str
     plots: tuple[Plot, ...]
     legend: tuple[tuple[str, int, bool], ...]
-    """Methods that are drawn, their colours, and whether their lines are dashed."""
+    """Methods that are drawn, their colors, and whether their lines are dashed."""
 
 
 @dataclass(frozen=True)
 class FlatnessSection:
-    """A data set's flatness."""
+    """A dataset's flatness."""
 
     id: str
     name: str
@@ -71,12 +71,12 @@ class SurfacePlot:
     title: str
     plots: tuple[Plot, ...]
     legend: tuple[tuple[str, str, int], ...]
-    """Sign, what it stands for, and its colour; 0 is that of the text."""
+    """Sign, what it stands for, and its color; 0 is that of the text."""
 
 
 @dataclass(frozen=True)
 class SurfaceSection:
-    """A data set's surfaces."""
+    """A dataset's surfaces."""
 
     id: str
     name: str
@@ -84,7 +84,7 @@ class SurfaceSection:
 
 
 def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
-    """One for each data set with a run that was measured, and for each way of measuring: F of two have no mean."""
+    """One for each dataset with a run that was measured, and for each way of measuring: F of two have no mean."""
     groups: dict[tuple[str, str], list[RunFlatness]] = {}
     for run in runs:
         if (one := flatness_of(run)) is not None:
@@ -93,24 +93,24 @@ def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
 
 
 def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSection:
-    colours = flatness.colours_of(methods_of(found))
+    colors = flatness.colors_of(methods_of(found))
     told = paired(found)
     versus, differences = paired_curves(told)
     drawn = []
     for number, (title, sides) in enumerate(with_mean(by_target(found)).items()):
         plots = []
         pairs = differences.get(title, {})
-        dashes = flatness.dashes_of({"rise": sides, "difference": pairs}, colours)
+        dashes = flatness.dashes_of({"rise": sides, "difference": pairs}, colors)
         for side, words in SIDES.items():
             label = f"Rise of the loss against the radius, {side} domains, {title}"
-            plots.append(_panel(words, sides, side, colours, dashes, f"{id}-{number}-{side}", label, ""))
+            plots.append(_panel(words, sides, side, colors, dashes, f"{id}-{number}-{side}", label, ""))
         for side in pairs:
             words = f"{side.capitalize()}, minus {versus}: below 0 is flatter"
             label = f"Difference to {versus} against the radius, {side} domains, {title}"
             place = f"{id}-{number}-{side}-paired"
-            plots.append(_panel(words, pairs, side, colours, dashes, place, label, versus))
+            plots.append(_panel(words, pairs, side, colors, dashes, place, label, versus))
         names = dict.fromkeys(curve.method for some in sides.values() for curve in some)
-        drawn.append(Group(title, tuple(plots), tuple((name, colours[name] + 1, dashes[name] > 0) for name in names)))
+        drawn.append(Group(title, tuple(plots), tuple((name, colors[name] + 1, dashes[name] > 0) for name in names)))
     directions = sorted({one.directions for one in found})
     count = f"{directions[0]:,}" if len(directions) == 1 else f"{directions[0]:,} to {directions[-1]:,}"
     return FlatnessSection(
@@ -129,14 +129,14 @@ def _panel(
     words: str,
     sides: Sides,
     side: str,
-    colours: Mapping[str, int],
+    colors: Mapping[str, int],
     dashes: Mapping[str, int],
     id: str,
     label: str,
     versus: str,
 ) -> Plot:
     figure = flatness.flatness_figure(
-        {label: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colours=colours, dashes=dashes, versus=versus
+        {label: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colors=colors, dashes=dashes, versus=versus
     )
     return Plot(words, training.theme_svg(figure, id, label))
 
@@ -144,10 +144,10 @@ def _panel(
 def _apart(settings: Row) -> str:
     """What else tells ways of measuring apart: images, directions that are not on a sphere, parameters left alone."""
     images = "all images" if settings.get("images") is None else f"{settings['images']:,} images of each domain"
-    kind = settings.get("normalise", "sphere")
+    kind = settings.get("normalize", "sphere")
     some = [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]
     moved = f", parameters: {'; '.join(some)}" if some else ""
-    return f", {images}" + (f", directions normalised by {kind}" if kind != "sphere" else "") + moved
+    return f", {images}" + (f", directions normalized by {kind}" if kind != "sphere" else "") + moved
 
 
 def _ranking(found: Sequence[RunFlatness]) -> str:
@@ -165,7 +165,7 @@ def _ranking(found: Sequence[RunFlatness]) -> str:
 
 
 def surface_sections(runs: Iterable[RunData]) -> list[SurfaceSection]:
-    """One for each data set with a run whose plane or line was measured."""
+    """One for each dataset with a run whose plane or line was measured."""
     groups: dict[str, list[tuple[str, RunSurface]]] = {}
     for place, run in enumerate(runs):
         for shape in ("plane", "line"):
@@ -197,9 +197,9 @@ def _surface(id: str, surface: RunSurface, several: bool) -> SurfacePlot:
     marks = flatness.marks_of({method(surface.run, name) for name in surface.further})
     named = flatness.on_line(surface) if flat else {n: method(surface.run, n) for n in surface.further}
     for name, called in named.items():
-        mark, colour = marks.get(called, ("x", -1))
+        mark, color = marks.get(called, ("x", -1))
         away = f", {surface.points[name][2]:.2g} off the {surface.settings['shape']}" if called in marks else ""
-        legend.append((SYMBOLS[mark], f"{called}{away}", 0 if flat else colour + 1))
+        legend.append((SYMBOLS[mark], f"{called}{away}", 0 if flat else color + 1))
     if flat:
         figure = flatness.line_figure([surface], size=(4.4, 2.45), bare=True)
         return SurfacePlot(title, (Plot("Loss", training.theme_svg(figure, id, label)),), tuple(legend))

@@ -103,7 +103,7 @@ for (const figure of document.querySelectorAll(".panel")) {
       const line = document.createElement("span");
       const mark = document.createElement("i");
       mark.className = "line";
-      if (one.colour) mark.style.setProperty("--line", `var(--series-${one.colour})`);
+      if (one.color) mark.style.setProperty("--line", `var(--series-${one.color})`);
       const number = document.createElement("em");
       number.textContent = typeof point[1] === "number" ? point[1].toFixed(digits) : point[1];
       line.append(mark, one.name, number);
