@@ -5,11 +5,16 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Two test processes on two cores: torch must not start two threads in each. For the processes that tests start:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A shared machine is slow at times; how long an example takes says nothing about whether it is right.
+hypothesis.settings.register_profile("swad", deadline=None)
+hypothesis.settings.load_profile("swad")
+
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 # Processes that tests start find the helpers and the same source.
