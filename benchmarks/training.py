@@ -103,10 +103,10 @@ def measure(
         torch.backends.cudnn.benchmark = False
     torch._dynamo.reset()
     sources = hold_out(dataset, 0).sources
-    team = Dist(torch.device(device))
+    dist = Dist(torch.device(device))
     used = cache if row.images == "fast" else None
     begin = time.perf_counter()
-    training = Training(config, sources, team, Path("unused"), used, lambda text: None)
+    training = Training(config, sources, dist, Path("unused"), used, lambda text: None)
     if training.engine.kind != row.engine:
         raise SystemExit(f"the step of {row.name!r} runs as {training.engine.kind}: this machine cannot do it")
     stream = training.batches.inputs(1, 10**9)
@@ -122,7 +122,7 @@ def measure(
         step()
     found["step_ms"] = timed(step, steps, device)
     found["images_per_s"] = batch_size * len(sources.names) / found["step_ms"] * 1e3
-    measurer = Evaluator(config, sources, team, training, used)
+    measurer = Evaluator(config, sources, dist, training, used)
     for _ in range(3):
         measurer.sources(training.predictor)
     found["evaluation_ms"] = timed(lambda: measurer.sources(training.predictor), 3, device)

@@ -14,12 +14,12 @@ import torch
 from helpers.making import batch_for, make, update
 from swad import algorithms
 from swad.algorithms.base import StepContext
-from swad.training.distributed import Dist, team
+from swad.training.distributed import Dist, process_group
 
 STEPS = 2
 
 
-def steps_of_one(name: str, us: Dist | None = None) -> dict[str, Any]:
+def steps_of_one(name: str, dist: Dist | None = None) -> dict[str, Any]:
     """The losses of some steps and all that is saved after them; of a share of the images where there are others."""
     fields = {one.name for one in dataclasses.fields(algorithms.get(name).Hyperparameters)}
     # A short anneal, so that both phases are seen, and a slim context network for ARM, so that it takes no minutes.
@@ -30,10 +30,10 @@ def steps_of_one(name: str, us: Dist | None = None) -> dict[str, Any]:
             # Adam forgives gradients that are too long by a factor, and makes much of the rounding of tiny ones.
             group["eps"] = 0.1
     how = StepContext()
-    if us is not None:
+    if dist is not None:
         groups = algorithm.n_domains
-        algorithm.gather, algorithm.mine = partial(us.gather, groups), partial(us.mine, groups)
-        how = StepContext(average_gradients=us.average_gradients)
+        algorithm.gather, algorithm.mine = partial(dist.gather, groups), partial(dist.local_shard, groups)
+        how = StepContext(average_gradients=dist.average_gradients)
     losses = []
     for step in range(1, STEPS + 1):
         batch = batch_for(algorithm, step)
@@ -43,16 +43,16 @@ def steps_of_one(name: str, us: Dist | None = None) -> dict[str, Any]:
             images = algorithm.mine(batch.images)
         batch = batch._replace(images=images, labels=algorithm.mine(batch.labels))
         losses.append(update(algorithm, batch, how))
-    if us is not None:
-        us.average(losses)
+    if dist is not None:
+        dist.average(losses)
     return {"losses": torch.stack(losses), "state": algorithm.state_dict()}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    with team("cpu") as us:
-        found = {name: steps_of_one(name, us) for name in json.loads(sys.argv[2])}
-        torch.save(found, Path(sys.argv[1]) / f"{us.rank}.pt")
+    with process_group("cpu") as dist:
+        found = {name: steps_of_one(name, dist) for name in json.loads(sys.argv[2])}
+        torch.save(found, Path(sys.argv[1]) / f"{dist.rank}.pt")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Player(distributed.Dist):
-    """A team's own gather, mine and average; only the messages go through a room."""
+    """A process played by a thread: collectives go through a room, the rest is that of `Dist`."""
 
     room: Any = None
 
@@ -62,15 +62,15 @@ def together(
         for part, found in zip(parts, room.exchange(ranks.rank, own), strict=True):
             part.copy_(found)
 
-    monkeypatch.setattr(distributed.dist, "all_gather", all_gather)
+    monkeypatch.setattr(distributed.torch_dist, "all_gather", all_gather)
 
     def play(rank: int) -> Any:
         ranks.rank = rank
-        team = Player(torch.device("cpu"), rank, world, room)
+        dist = Player(torch.device("cpu"), rank, world, room)
         own = copy.deepcopy(algorithm)
-        own.gather, own.mine = partial(team.gather, groups), partial(team.mine, groups)
-        images, labels = (team.mine(groups, rows) for rows in (batch.images, batch.labels))
-        return act(own, Batch(batch.step, images, labels), StepContext(average_gradients=team.average_gradients))
+        own.gather, own.mine = partial(dist.gather, groups), partial(dist.local_shard, groups)
+        images, labels = (dist.local_shard(groups, rows) for rows in (batch.images, batch.labels))
+        return act(own, Batch(batch.step, images, labels), StepContext(average_gradients=dist.average_gradients))
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(play, range(world)))

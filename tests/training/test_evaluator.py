@@ -53,14 +53,14 @@ def test_resident_images_give_the_scores_of_batches_domain_by_domain():
     sources = hold_out(Dataset("noise", domains, ("x", "y", "z"), ImageSpec(size=8)), "far").sources
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3), torch.nn.Dropout(0.5))
-    team = Dist(torch.device("cpu"))
+    dist = Dist(torch.device("cpu"))
     parts = {
         part.name: EvalBatches(part, sources.image_spec, 16, seed=0, keep=True, workers=0)
         for part in sources.validation
     }
-    resident = ResidentEvaluation(model, parts, team, torch.no_grad)
+    resident = ResidentEvaluation(model, parts, dist, torch.no_grad)
     resident._warm = False
-    found, wanted = resident(), evaluate_all(model, parts, team)
+    found, wanted = resident(), evaluate_all(model, parts, dist)
     assert found.keys() == wanted.keys() == {"a", "b", "c"}
     for name, score in wanted.items():
         assert (found[name].correct, found[name].n) == (score.correct, score.n)

@@ -1,7 +1,7 @@
-"""One run on one process or several: who we are, and sums over everyone.
+"""Train in one process or in several: rank, world size, and the collectives that a run needs.
 
-Started by ``torchrun``, a run splits every batch and every evaluation over its processes and averages gradients, so
-that its numbers are those of one process with the same images. The first process alone writes.
+Started by ``torchrun``, the processes of a run share every batch and every evaluation and average their gradients, so
+that the numbers equal those of one process with the same images. Only the main process (rank 0) writes files.
 """
 
 from __future__ import annotations
@@ -13,84 +13,88 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed as torch_dist
 from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class Dist:
-    """The processes of a run, seen from one of them."""
+    """One process of a run. With a world size of 1 every collective is a no-op."""
 
     device: torch.device
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that writes."""
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over the processes, in place; every process gets the same."""
-        if self.world > 1:
-            dist.all_reduce(tensor)
+        """Sum a tensor over all processes, in place."""
+        if self.world_size > 1:
+            torch_dist.all_reduce(tensor)
         return tensor
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so; all get the same answer."""
-        if self.world == 1:
+        """Whether the flag is set in any process."""
+        if self.world_size == 1:
             return flag
         return bool(self.sum(torch.tensor(float(flag), device=self.device)).item())
 
+    def barrier(self) -> None:
+        """Wait until every process has come this far."""
+        self.any(False)
+
+    def broadcast(self, text: str | None) -> str | None:
+        """Return the main process's text in every process."""
+        if self.world_size == 1:
+            return text
+        values = [text]
+        torch_dist.broadcast_object_list(values, src=0, device=self.device)
+        return values[0]
+
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make every gradient the mean over the processes."""
-        self.average([p.grad for p in parameters if p.grad is not None])
+        """Replace every gradient by its mean over the processes."""
+        self.average([param.grad for param in parameters if param.grad is not None])
 
     def average(self, tensors: list[Tensor]) -> None:
-        """Make every tensor its mean over the processes, with one message for all of a kind."""
-        if self.world == 1:
+        """Replace every tensor by its mean over the processes, with one message per dtype."""
+        if self.world_size == 1:
             return
         with torch.no_grad():
-            for kind in {tensor.dtype for tensor in tensors}:
-                same = [tensor for tensor in tensors if tensor.dtype is kind]
-                flat = torch.cat([tensor.reshape(-1) for tensor in same])
-                self.sum(flat).div_(self.world)
-                parts = torch.split(flat, [tensor.numel() for tensor in same])
-                for tensor, part in zip(same, parts, strict=True):
-                    tensor.copy_(part.view_as(tensor))
+            for dtype in {tensor.dtype for tensor in tensors}:
+                same_dtype = [tensor for tensor in tensors if tensor.dtype is dtype]
+                flat = torch.cat([tensor.reshape(-1) for tensor in same_dtype])
+                self.sum(flat).div_(self.world_size)
+                means = torch.split(flat, [tensor.numel() for tensor in same_dtype])
+                for tensor, mean in zip(same_dtype, means, strict=True):
+                    tensor.copy_(mean.view_as(tensor))
 
-    def gather(self, groups: int, rows: Tensor) -> Tensor:
-        """The rows of all processes, each group's together as in one process; only this process's carry gradients.
+    def gather(self, n_groups: int, rows: Tensor) -> Tensor:
+        """Return the rows of all processes in the order that one process would have: group by group.
 
-        Those are multiplied by the number of processes, so that the mean over the processes of the gradients of a loss
-        that all of them compute is the gradient in one process.
+        Only this process's rows carry gradients, multiplied by the world size. If every process computes the same loss
+        from the gathered rows, the mean of the gradients over the processes is then the gradient in one process.
         """
-        if self.world == 1:
+        if self.world_size == 1:
             return rows
-        own = rows.detach().contiguous()
-        parts = [torch.empty_like(own) for _ in range(self.world)]
-        dist.all_gather(parts, own)
-        parts[self.rank] = _times(rows, self.world)
-        grouped = torch.stack([part.reshape(groups, -1, *rows.shape[1:]) for part in parts], dim=1)
+        local = rows.detach().contiguous()
+        shards = [torch.empty_like(local) for _ in range(self.world_size)]
+        torch_dist.all_gather(shards, local)
+        shards[self.rank] = _scale_gradient(rows, self.world_size)
+        grouped = torch.stack([shard.reshape(n_groups, -1, *rows.shape[1:]) for shard in shards], dim=1)
         return grouped.flatten(0, 2)
 
-    def mine(self, groups: int, rows: Tensor) -> Tensor:
-        """This process's share of rows that are the same in all: of every group the same part."""
-        if self.world == 1:
+    def local_shard(self, n_groups: int, rows: Tensor) -> Tensor:
+        """Return this process's shard of rows that all processes hold; the inverse of `gather`."""
+        if self.world_size == 1:
             return rows
-        return rows.reshape(groups, self.world, -1, *rows.shape[1:])[:, self.rank].flatten(0, 1)
-
-    def tell(self, value: str | None) -> str | None:
-        """Give the first process's text to all."""
-        if self.world == 1:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
-        return box[0]
+        return rows.reshape(n_groups, self.world_size, -1, *rows.shape[1:])[:, self.rank].flatten(0, 1)
 
 
-class _Times(torch.autograd.Function):
-    """The same value, and a gradient so many times as large."""
+class _ScaleGradient(torch.autograd.Function):
+    """The identity, with a gradient multiplied by a factor."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: int) -> Tensor:
@@ -102,28 +106,33 @@ class _Times(torch.autograd.Function):
         return grad * ctx.factor, None
 
 
-def _times(value: Tensor, factor: int) -> Tensor:
-    return _Times.apply(value, factor) if value.requires_grad else value
+def _scale_gradient(value: Tensor, factor: int) -> Tensor:
+    return _ScaleGradient.apply(value, factor) if value.requires_grad else value
 
 
 @contextmanager
-def team(device: str) -> Iterator[Dist]:
-    """The processes this one was started with by ``torchrun``, or this one alone."""
-    world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
-    place = torch.device(device)
-    if world == 1:
-        # Streams, graphs and kernels are made on the current device, whatever their tensors say.
-        with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
-            yield Dist(place)
+def process_group(device: str) -> Iterator[Dist]:
+    """Join the processes that ``torchrun`` started, or run alone, for the duration of the block.
+
+    Args:
+        device: Device of a single process. Under ``torchrun``, "cuda" becomes the GPU of the local rank.
+    """
+    already_joined = torch_dist.is_initialized()
+    world_size = torch_dist.get_world_size() if already_joined else int(os.environ.get("WORLD_SIZE", "1"))
+    torch_device = torch.device(device)
+    on_gpu = torch_device.type == "cuda"
+    if world_size == 1:
+        # Streams, graphs and kernels are created on the current device, not on that of their tensors.
+        with torch.cuda.device(torch_device) if on_gpu else nullcontext():
+            yield Dist(torch_device)
         return
-    if place.type == "cuda":
-        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(place)
-    ours = not dist.is_initialized()
-    if ours:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    if on_gpu:
+        torch_device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(torch_device)
+    if not already_joined:
+        torch_dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        yield Dist(place, dist.get_rank(), dist.get_world_size())
+        yield Dist(torch_device, torch_dist.get_rank(), torch_dist.get_world_size())
     finally:
-        if ours:
-            dist.destroy_process_group()
+        if not already_joined:
+            torch_dist.destroy_process_group()

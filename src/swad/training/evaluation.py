@@ -47,26 +47,26 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 
 def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], team: Dist, autocast: Autocast = nullcontext
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], dist: Dist, autocast: Autocast = nullcontext
 ) -> Score:
     """Pass over the batches in evaluation mode. Of several processes each passes over its own; all get the total."""
-    return evaluate_all(model, {"": batches}, team, autocast)[""]
+    return evaluate_all(model, {"": batches}, dist, autocast)[""]
 
 
 @torch.no_grad()
 def evaluate_all(
     model: nn.Module,
     parts: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
-    team: Dist,
+    dist: Dist,
     autocast: Autocast = nullcontext,
 ) -> dict[str, Score]:
     """Scores of several parts by name, read from the device once."""
-    sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=team.device)
+    sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=dist.device)
     with evaluating(model):
         for row, batches in zip(sums, parts.values(), strict=True):
             for images, labels in batches:
                 row += per_image(model, images, labels, autocast).sum(0)
-    return read_scores(sums, parts, team)
+    return read_scores(sums, parts, dist)
 
 
 def per_image(model: nn.Module, images: Tensor, labels: Tensor, autocast: Autocast) -> Tensor:
@@ -78,10 +78,10 @@ def per_image(model: nn.Module, images: Tensor, labels: Tensor, autocast: Autoca
     return torch.stack([loss.double(), (scores.argmax(1) == labels).double(), (labels >= 0).double()], dim=1)
 
 
-def read_scores(sums: Tensor, names: Iterable[str], team: Dist) -> dict[str, Score]:
+def read_scores(sums: Tensor, names: Iterable[str], dist: Dist) -> dict[str, Score]:
     """Scores from sums on the device, one row a name; the one place of an evaluation that waits for it."""
     found = {}
-    for name, (loss_sum, correct, n) in zip(names, team.sum(sums).tolist(), strict=True):
+    for name, (loss_sum, correct, n) in zip(names, dist.sum(sums).tolist(), strict=True):
         if not n:
             raise ValueError("an evaluation needs at least 1 image, got none")
         found[name] = Score(loss_sum, round(correct), round(n))

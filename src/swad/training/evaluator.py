@@ -34,16 +34,16 @@ class Evaluator:
         self,
         config: RunConfig,
         sources: Sources,
-        team: Dist,
+        dist: Dist,
         training: Training,
         cache: ImageCache | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
         self._say = log
-        self._config, self._team, self._autocast, self._cache = config, team, training.autocast, cache
+        self._config, self._dist, self._autocast, self._cache = config, dist, training.autocast, cache
         self._sources, self._live = sources, training.predictor
         self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
-        self._room = _room(team.device)
+        self._room = _room(dist.device)
         n = config.validation_subsample
         kept = self._keeps(sources.validation, n)
         self.validation = self._batches(sources.validation, kept, n, config.augment_validation)
@@ -62,9 +62,9 @@ class Evaluator:
         """Scores of every source's validation images: the stated subsample, or all of them."""
         if model is self._live and self._captured and not full:
             if self._resident is None:
-                self._resident = ResidentEvaluation(model, self.validation, self._team, self._autocast, self._say)
+                self._resident = ResidentEvaluation(model, self.validation, self._dist, self._autocast, self._say)
             return self._resident()
-        return evaluate_all(model, self.full if full else self.validation, self._team, self._autocast)
+        return evaluate_all(model, self.full if full else self.validation, self._dist, self._autocast)
 
     def target(self, model: nn.Module, target: Target) -> Scores:
         """Scores of every held-out domain by split: in, out, test where there is one, and all of them as full."""
@@ -76,7 +76,7 @@ class Evaluator:
                     self._target[name][split] = batches
         scores: Scores = {}
         for name, splits in self._target.items():
-            found = evaluate_all(model, splits, self._team, self._autocast)
+            found = evaluate_all(model, splits, self._dist, self._autocast)
             first, *rest = found.values()
             scores[name] = {**found, "full": sum(rest, first)}
         return scores
@@ -86,7 +86,7 @@ class Evaluator:
         scores: Scores = {name: {"out": score} for name, score in self.sources(model, full=True).items()}
         if self._tests is None:
             self._tests = self._batches(self._sources.test, self._keeps(self._sources.test))
-        tests = evaluate_all(model, self._tests, self._team, self._autocast)
+        tests = evaluate_all(model, self._tests, self._dist, self._autocast)
         for name, score in tests.items():
             scores[name]["test"] = score
         return {**scores, **self.target(model, target)}
@@ -98,7 +98,7 @@ class Evaluator:
         image_spec = self._sources.image_spec
         images = sum(len(part) if n is None else min(n, len(part)) for part in parts)
         need = images * image_spec.channels * image_spec.size**2
-        self._room = min(self._room, _room(self._team.device))  # what is free on a GPU changes
+        self._room = min(self._room, _room(self._dist.device))  # what is free on a GPU changes
         if need > self._room:
             return False
         self._room -= need
@@ -107,10 +107,10 @@ class Evaluator:
     def _batches(
         self, parts: Sequence[DomainSplit], keep: bool, n: int | None = None, augmented: bool = False
     ) -> dict[str, EvalBatches]:
-        config, team = self._config, self._team
+        config, dist = self._config, self._dist
         assert config.seed is not None
         # On a CPU large activations cost more in page faults than small batches in calls.
-        usual = 16 if team.device.type == "cpu" and not self._sources.image_spec.low_res else 256
+        usual = 16 if dist.device.type == "cpu" and not self._sources.image_spec.low_res else 256
         return {
             part.name: EvalBatches(
                 part,
@@ -118,14 +118,14 @@ class Evaluator:
                 usual if self._group is None else self._group * max(1, usual // self._group),
                 n=n,
                 seed=config.seed,
-                rank=team.rank,
-                world=team.world,
+                rank=dist.rank,
+                world=dist.world_size,
                 whole=self._group is not None,
                 augment=config.seed if augmented else None,
                 cache=self._cache,
                 keep=keep,
                 workers=config.workers,
-                device=team.device,
+                device=dist.device,
             )
             for part in parts
         }

@@ -34,7 +34,7 @@ from swad.data.splits import HeldOut, Sources, Target, hold_out
 from swad.results.records import Record, RecordError, export_tensorboard, iterate_records
 from swad.training import export
 from swad.training.config import ConfigError, RunConfig
-from swad.training.distributed import Dist, team
+from swad.training.distributed import Dist, process_group
 from swad.training.evaluation import Score
 from swad.training.evaluator import Evaluator, records
 from swad.training.interrupts import Stop, stoppable
@@ -93,11 +93,11 @@ def train(config: RunConfig, *, progress: Progress | None = None) -> RunResult:
         result = RunResult.from_json(done, config)
     else:
         with ExitStack() as stack:
-            us = stack.enter_context(team(config.device))
-            stack.enter_context(_numerics(config, us.device))
+            dist = stack.enter_context(process_group(config.device))
+            stack.enter_context(_numerics(config, dist.device))
             stop = stack.enter_context(stoppable())
-            folder = _open_folder(config, us, stack)
-            run = _Run(config, us, folder, stop, progress if us.first else None)
+            folder = _open_folder(config, dist, stack)
+            run = _Run(config, dist, folder, stop, progress if dist.is_main else None)
             try:
                 result = run.whole()
             except KeyboardInterrupt:
@@ -109,7 +109,7 @@ def train(config: RunConfig, *, progress: Progress | None = None) -> RunResult:
                 if isinstance(error, RecordError):
                     raise RunError(str(error)) from None
                 raise
-    if progress is not None and (done is not None or us.first):
+    if progress is not None and (done is not None or dist.is_main):
         progress.on_end(result)
     return result
 
@@ -118,9 +118,9 @@ class _Run:
     """One run from its first to its last step."""
 
     def __init__(
-        self, config: RunConfig, us: Dist, folder: RunDir | None, stop: Stop, progress: Progress | None
+        self, config: RunConfig, dist: Dist, folder: RunDir | None, stop: Stop, progress: Progress | None
     ) -> None:
-        self.config, self.us, self.folder, self.stop, self.progress = config, us, folder, stop, progress
+        self.config, self.dist, self.folder, self.stop, self.progress = config, dist, folder, stop, progress
         # Of the last checkpoint.
         self.safe_step = 0 if folder is None or folder.resumed is None else int(folder.resumed["step"])
         self.began = self.checkpointed = time.perf_counter()
@@ -135,8 +135,8 @@ class _Run:
             sources, target = self._held_out(dataset)
             self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
             cache = self._cache(dataset)
-            self.training = Training(self.config, sources, self.us, self.config.output / SEGMENTS, cache, self._note)
-            self.measurer = Evaluator(self.config, sources, self.us, self.training, cache, self._note)
+            self.training = Training(self.config, sources, self.dist, self.config.output / SEGMENTS, cache, self._note)
+            self.measurer = Evaluator(self.config, sources, self.dist, self.training, cache, self._note)
             self._resume()
         if self.progress is not None:
             self.progress.on_start(self.config, self.config.total, self.training.step)
@@ -171,9 +171,9 @@ class _Run:
                 training.clock.evaluation += time.perf_counter() - mark
                 self._checkpoint_if_due()
                 mark = time.perf_counter()
-                if self.us.any(self.stop.asked):
+                if self.dist.any(self.stop.asked):
                     self._leave()
-            elif self.stop.asked and self.us.world == 1:
+            elif self.stop.asked and self.dist.world_size == 1:
                 training.clock.steps += time.perf_counter() - mark
                 self._leave()
 
@@ -263,7 +263,7 @@ class _Run:
         if self.folder is not None:
             self._tensorboard()
             self.folder.finish(result.to_json())
-        self.us.any(False)  # nobody leaves before the outcome is written
+        self.dist.barrier()  # nobody leaves before the outcome is written
         return result
 
     def _finals(self) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
@@ -349,7 +349,7 @@ class _Run:
         progress = self.progress.on_progress if self.progress is not None else None
         cache = open_cache(
             dataset, config.cache, config.cache_size, decoder=config.decoder,
-            device=str(self.us.device) if self.us.device.type == "cuda" else "cuda", workers=config.workers,
+            device=str(self.dist.device) if self.dist.device.type == "cuda" else "cuda", workers=config.workers,
             progress=progress, log=self._note,
         )  # fmt: skip
         self._note(cache.describe())
@@ -420,16 +420,16 @@ def _snapshot(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def _open_folder(config: RunConfig, us: Dist, stack: ExitStack) -> RunDir | None:
+def _open_folder(config: RunConfig, dist: Dist, stack: ExitStack) -> RunDir | None:
     """Take the folder, in the first process; if it cannot, all processes hear why."""
     folder, trouble = None, None
-    if us.first:
+    if dist.is_main:
         try:
             folder = RunDir(config)
             stack.callback(folder.close)
         except RunError as error:
             trouble = str(error)
-    trouble = us.tell(trouble)
+    trouble = dist.broadcast(trouble)
     if trouble is not None:
         raise RunError(trouble)
     return folder

@@ -26,14 +26,14 @@ class ResidentEvaluation:
         self,
         model: nn.Module,
         parts: Mapping[str, EvalBatches],
-        team: Dist,
+        dist: Dist,
         autocast: Autocast,
         log: Callable[[str], None] = print,
     ) -> None:
         self._say = log
-        self._model, self._team, self._autocast, self._names = model, team, autocast, tuple(parts)
+        self._model, self._dist, self._autocast, self._names = model, dist, autocast, tuple(parts)
         some = next(iter(parts.values()))
-        self._normalize: Callable[[Tensor], Tensor] = Normalize(some.image_spec, team.device)
+        self._normalize: Callable[[Tensor], Tensor] = Normalize(some.image_spec, dist.device)
         sizes = torch.tensor([len(batches) for batches in parts.values()])
         n = int(sizes.sum())
         self.batch_size = _batch_size(n)
@@ -44,8 +44,8 @@ class ResidentEvaluation:
         labels = torch.cat([batches.labels() for batches in parts.values()])
         self._labels = functional.pad(labels, (0, padding), value=-1)
         owner = functional.pad(torch.repeat_interleave(sizes), (0, padding))
-        self._owner = functional.one_hot(owner, len(parts)).double().to(team.device)
-        self._sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=team.device)
+        self._owner = functional.one_hot(owner, len(parts)).double().to(dist.device)
+        self._sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=dist.device)
         self._places: tuple[Tensor, ...] = ()
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = False
@@ -69,7 +69,7 @@ class ResidentEvaluation:
                     place.copy_(value)
                 self._graph.replay()
         self._warm = True
-        return read_scores(self._sums.clone(), self._names, self._team)
+        return read_scores(self._sums.clone(), self._names, self._dist)
 
     def _add(self, images: Tensor, labels: Tensor, owner: Tensor) -> None:
         self._sums += owner.T @ per_image(self._model, self._normalize(images), labels, self._autocast)

@@ -72,14 +72,14 @@ class Training:
         self,
         config: RunConfig,
         sources: Sources,
-        team: Dist,
+        dist: Dist,
         segments: Path,
         cache: ImageCache | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
         assert config.seed is not None
         assert config.network is not None
-        self.config, self.team = config, team
+        self.config, self.dist = config, dist
         kind = algorithms.get(config.algorithm)
         n_domains = len(sources.names)
         if n_domains < kind.min_domains:
@@ -97,35 +97,43 @@ class Training:
         )
         # Made on the CPU, so that the first weights are the same on every device.
         self.algorithm = kind(predictor, hyperparameters, n_domains)
-        if not sources.image_spec.low_res and (team.device.type == "cpu" or config.precision == "bf16"):
+        if not sources.image_spec.low_res and (dist.device.type == "cpu" or config.precision == "bf16"):
             # The layout of tensor cores. With the small batches of evaluation, on two cores of a CPU: MobileNetV2
             # 22 -> 105 images/s, ResNet-50 8 -> 19.
             self.algorithm.to(memory_format=torch.channels_last)
-        self.algorithm.to(team.device).train()
+        self.algorithm.to(dist.device).train()
         self.algorithm.image_shape = (sources.image_spec.channels, sources.image_spec.size, sources.image_spec.size)
-        self.algorithm.gather, self.algorithm.mine = partial(team.gather, n_domains), partial(team.mine, n_domains)
+        self.algorithm.gather, self.algorithm.mine = (
+            partial(dist.gather, n_domains),
+            partial(dist.local_shard, n_domains),
+        )
         self.predictor = self.algorithm.predictor
-        options: dict[str, Any] = {"rank": team.rank, "world": team.world, "views": kind.views, "device": team.device}
+        options: dict[str, Any] = {
+            "rank": dist.rank,
+            "world": dist.world_size,
+            "views": kind.views,
+            "device": dist.device,
+        }
         given = (sources.train, sources.image_spec, hyperparameters.batch_size, config.seed)
         if cache is None:
             self.batches = TrainBatches(*given, workers=config.workers, **options)
         else:
             self.batches = CachedBatches(cache, *given, log=log, **options)
-        self.how = StepContext(self.autocast, team.average_gradients, config.clip)
+        self.how = StepContext(self.autocast, dist.average_gradients, config.clip)
         self.schedulers = self._schedulers()
         self.averages = registry.make(registry.parse_all(config.averages), self.predictor, config.plan)
         riders: dict[str, Average] = dict(self.averages)
         if config.keep_segments:
-            if team.world > 1:
-                raise RunError(f"keep_segments works in one process, got {team.world}: leave it off or use one")
+            if dist.world_size > 1:
+                raise RunError(f"keep_segments works in one process, got {dist.world_size}: leave it off or use one")
             riders[":segments"] = SegmentLog(self.predictor, segments)
         self.feed = AverageGroup(self.predictor, riders) if riders else None
         self.full_valleys = self._full_valleys() if config.validation_subsample and config.subsample_check else {}
         self._statistics = [] if config.freeze_bn else self._running_statistics()
         self.engine = self._engine(log)
-        self._noises = torch.Generator(team.device)
+        self._noises = torch.Generator(dist.device)
         self.step = 0
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=team.device)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=dist.device)
         self.loss_count = 0
         self.best = Best()
         self.clock = Clock()
@@ -149,24 +157,24 @@ class Training:
 
     def _whole_step(self, step: int, inputs: Inputs, noise: Noise) -> Tensor:
         """From inputs to averages; what a graph holds."""
-        placed = {name: value.to(self.team.device, non_blocking=True) for name, value in inputs.items()}
+        placed = {name: value.to(self.dist.device, non_blocking=True) for name, value in inputs.items()}
         loss = self.algorithm.update(self.batches.finish(step, placed), noise, self.how)
-        self.team.average([*self._statistics, loss])
+        self.dist.average([*self._statistics, loss])
         if self.feed is not None:
             self.feed.update_parameters(self.predictor)
         self.loss_sum += loss
         return loss
 
     def _engine(self, log: Callable[[str], None]) -> Engine:
-        config, team = self.config, self.team
-        obstacle = "processes that talk to each other cannot be captured" if team.world > 1 else ""
+        config, dist = self.config, self.dist
+        obstacle = "processes that talk to each other cannot be captured" if dist.world_size > 1 else ""
         fused = config.freeze_bn and config.precision == "bf16" and bool(networks.batch_norms(self.predictor))
-        kind, reason = choose(config.engine, team.device, config.total, fused, self.algorithm.uncapturable or obstacle)
+        kind, reason = choose(config.engine, dist.device, config.total, fused, self.algorithm.uncapturable or obstacle)
         if reason:
             log(reason)
         if kind == COMPILE or (kind == GRAPH and fused and has_triton()):
             assert self.algorithm.image_shape is not None
-            images = torch.zeros(2, *self.algorithm.image_shape, device=team.device).normal_()
+            images = torch.zeros(2, *self.algorithm.image_shape, device=dist.device).normal_()
             with self.autocast():
                 found = (fold if kind == COMPILE else fuse)(self.predictor, images)
             if fused and not found:
@@ -212,7 +220,7 @@ class Training:
         """The precision of forward passes."""
         if self.config.precision == "fp32":
             return nullcontext()
-        return torch.autocast(self.team.device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.dist.device.type, dtype=torch.bfloat16)
 
     def valley_of(self, name: str) -> LossValley | None:
         """The valley behind an average, where it has one."""
@@ -262,8 +270,8 @@ class Training:
         seed = seed_of(_NOISE, self.config.seed, step)
         drawn = self.algorithm.noise(self._noises.manual_seed(seed), step)
         # What a network draws by itself then also follows from the step, and differs between processes.
-        _seed_torch(seed_of(_NOISE, self.config.seed, step, 1 + self.team.rank), self.team.device)
-        return {name: rows.to(self.team.device, non_blocking=True) for name, rows in drawn.items()}
+        _seed_torch(seed_of(_NOISE, self.config.seed, step, 1 + self.dist.rank), self.dist.device)
+        return {name: rows.to(self.dist.device, non_blocking=True) for name, rows in drawn.items()}
 
     def _schedulers(self) -> list[LambdaLR]:
         cycle = self.config.cycle
