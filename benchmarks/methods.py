@@ -30,9 +30,9 @@ from pathlib import Path
 
 import torch
 
-from swad import algorithms
 from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import fill
+from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.data.loaders import Batch
 from swad.models import networks
 from swad.training.step import EAGER, GRAPH, Engine
@@ -50,7 +50,7 @@ def build(
 ) -> tuple[Algorithm, torch.Tensor, torch.Tensor, StepContext]:
     """A method in training, a batch for it, and how it steps."""
     torch.manual_seed(0)
-    kind = algorithms.get(name)
+    kind = get_algorithm(name)
     small, size = (network == networks.SMALL), 28 if network == networks.SMALL else 224
     own = fill(kind.Hyperparameters, {"batch_size": per_domain})
     algorithm = kind(networks.build(network, CLASSES), own, DOMAINS)
@@ -86,7 +86,7 @@ def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, 
 
 def measure_times(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
     """Median seconds per step of each method; or why the engine cannot make it."""
-    able = [name for name in names if engine == EAGER or not algorithms.get(name).uncapturable]
+    able = [name for name in names if engine == EAGER or not get_algorithm(name).uncapturable]
     together = [able] if device == "cpu" else [[name] for name in able]
     found: dict[str, object] = {}
     for some in together:
@@ -147,7 +147,7 @@ def table(names: Sequence[str], device: str, network: str, rounds: int) -> dict[
     for name in names:
         row = rows[name] = {"peak_mib": memory[name], "peak_x_erm": memory[name] / memory["erm"]} if memory else {}
         for engine in engines:
-            seconds, plain = times[engine].get(name, algorithms.get(name).uncapturable), times[engine]["erm"]
+            seconds, plain = times[engine].get(name, get_algorithm(name).uncapturable), times[engine]["erm"]
             if isinstance(seconds, float) and isinstance(plain, float):
                 row |= {f"{engine}_ms": seconds * 1e3, f"{engine}_x_erm": seconds / plain}
             else:
@@ -174,8 +174,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
-    chosen = arguments.methods.split(",") if arguments.methods else [*algorithms.names(), *EXTRA]
-    names = list(dict.fromkeys(["erm", *map(algorithms.canonical, chosen)]))
+    chosen = arguments.methods.split(",") if arguments.methods else [*list_algorithms(), *EXTRA]
+    names = list(dict.fromkeys(["erm", *map(canonical_name, chosen)]))
     torch.set_num_threads(1)
     devices = [arguments.device] if arguments.device else ["cpu"] + ["cuda"] * torch.cuda.is_available()
     report: dict[str, object] = {

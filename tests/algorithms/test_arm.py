@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from helpers.making import batch_for, make, noise_for
 from helpers.together import require_same_step
-from swad import algorithms
 from swad.algorithms.base import StepContext
+from swad.algorithms.registry import get_algorithm
 from swad.data.loaders import Batch
 from swad.models import networks
 from swad.models.networks import NetworkError
@@ -106,11 +106,11 @@ def test_the_context_keeps_the_scale_of_images():
 )
 def test_networks_without_one_convolution_for_the_images_are_refused(network):
     with pytest.raises(NetworkError, match="ARM widens the one convolution that sees the images, and"):
-        algorithms.get("arm").wrap(network, algorithms.get("arm").Hyperparameters())
+        get_algorithm("arm").wrap(network, get_algorithm("arm").Hyperparameters())
 
 
 def test_defaults_are_domainbeds():
-    assert algorithms.get("arm").Hyperparameters().batch_size == 8
+    assert get_algorithm("arm").Hyperparameters().batch_size == 8
     config = RunConfig("digits", "paper", "unused", algorithm="arm").resolved()
     assert config.hyperparameters["batch_size"] == 32  # that of the dataset, where images are small
     shapes = [tuple(one.weight.shape) for one in make("arm").predictor.context if isinstance(one, nn.Conv2d)]

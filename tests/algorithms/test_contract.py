@@ -20,21 +20,21 @@ from helpers import HELPERS
 from helpers.contract_worker import STEPS, steps_of_one
 from helpers.making import CLASSES, SHAPE, batch_for, make, noise_for, update
 from helpers.runs import require_same, short
-from swad import algorithms
 from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw, fill
+from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.data import benchmarks
 from swad.models import networks
 from swad.training.evaluation import evaluating
 from swad.training.loop import RunError, train
 
-NAMES = (*algorithms.names(), "coral+sam", "group_dro+sam", "vat+sam")
+NAMES = (*list_algorithms(), "coral+sam", "group_dro+sam", "vat+sam")
 every = pytest.mark.parametrize("name", NAMES)
 
 
 def early(name: str) -> dict[str, float]:
     """Settings that bring everything that changes on the way into the first steps."""
-    fields = {one.name for one in dataclasses.fields(algorithms.get(name).Hyperparameters)}
+    fields = {one.name for one in dataclasses.fields(get_algorithm(name).Hyperparameters)}
     # ARM with a slim context network: as published it costs many times what all other methods do.
     wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3, "context_width": 4}
     return {field: value for field, value in wanted.items() if field in fields}
@@ -59,8 +59,8 @@ def differences(one, other) -> set[str]:
 
 @every
 def test_it_says_what_it_is(name):
-    kind = algorithms.get(name)
-    assert algorithms.canonical(name.upper().replace("_", "-")) == name
+    kind = get_algorithm(name)
+    assert canonical_name(name.upper().replace("_", "-")) == name
     assert re.search(r"(19|20)\d\d\.$", kind.paper), kind.paper
     assert all(isinstance(word, str) and word for word in kind.needs)
     assert ("domain labels" in kind.needs) or kind.min_domains == 1
@@ -199,7 +199,7 @@ def copied(state):
 
 @every
 def test_two_domains_and_the_smallest_batch(name):
-    kind = algorithms.get(name)
+    kind = get_algorithm(name)
     algorithm = make(name, domains=2, batch_size=kind.min_per_domain, **early(name))
     for step in range(1, 5):
         assert update(algorithm, batch_for(algorithm, step)).isfinite()
@@ -210,7 +210,7 @@ def test_two_domains_and_the_smallest_batch(name):
 @every
 @pytest.mark.usefixtures("few")
 def test_less_is_refused(name, tmp_path, monkeypatch):
-    kind = algorithms.get(name)
+    kind = get_algorithm(name)
     least = kind.min_per_domain
     few = short(tmp_path / "few", algorithm=name, hyperparameters={"batch_size": least - 1})
     assert [one for one in few.problems() if "batch_size" in one], "a smaller batch must be refused"
@@ -491,6 +491,6 @@ def update_on_gpu(algorithm, batch, noise):
 
 
 def test_hyperparameters_above_what_is_allowed_are_named():
-    kind = algorithms.get("cutmix").Hyperparameters
+    kind = get_algorithm("cutmix").Hyperparameters
     assert fill(kind, {"p": 1.5}).problems() == ["p must be at most 1, got 1.5"]
     assert not fill(kind, {"p": 1}).problems()

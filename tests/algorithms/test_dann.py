@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from helpers.making import batch_for, make, noise_for, train_points
 from helpers.together import require_same_step
-from swad import algorithms
 from swad.algorithms._adversarial import Discriminator
 from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw, fill
+from swad.algorithms.registry import get_algorithm
 
 SETTINGS = [
     {},
@@ -103,11 +103,11 @@ def test_an_l2_penalty_is_that_of_one_side(name):
         optimizers = make(name, **given).optimizers
         found = [optimizers[side].param_groups[0]["weight_decay"] for side in ("generator", "discriminator")]
         assert found == [of_generator, of_discriminator]
-    problems = fill(algorithms.get(name).Hyperparameters, {"weight_decay": 0.1}).problems()
+    problems = fill(get_algorithm(name).Hyperparameters, {"weight_decay": 0.1}).problems()
     assert problems == ["weight_decay must be 0, got 0.1: set wd_g and wd_d, one for each side"]
     # A penalty for everyone never reaches an optimizer, so that wd_g = 0 is 0.
-    chosen = fill(algorithms.get(name).Hyperparameters, {"weight_decay": 0.1, "batch_size": 4})
-    unchecked = algorithms.get(name)(make("erm").predictor, chosen, 3)
+    chosen = fill(get_algorithm(name).Hyperparameters, {"weight_decay": 0.1, "batch_size": 4})
+    unchecked = get_algorithm(name)(make("erm").predictor, chosen, 3)
     assert [one.param_groups[0]["weight_decay"] for one in unchecked.optimizers.values()] == [0, 0]
 
 

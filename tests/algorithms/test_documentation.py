@@ -17,11 +17,13 @@ from torch.nn import functional
 from helpers import ROOT
 from helpers.making import batch_for, make, noise_for, update
 from helpers.runs import short
-from swad import algorithms
+from swad import algorithms as package
+from swad.algorithms import registry
+from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
 from swad.training.loop import train
 
 TEXT = (ROOT / "docs" / "algorithms.md").read_text()
-COMMON = {field.name for field in dataclasses.fields(algorithms.get("erm").Hyperparameters)}
+COMMON = {field.name for field in dataclasses.fields(get_algorithm("erm").Hyperparameters)}
 
 
 def rows():
@@ -30,13 +32,13 @@ def rows():
 
 
 def test_the_table_is_what_there_is():
-    assert tuple(rows()) == algorithms.names()
+    assert tuple(rows()) == list_algorithms()
     for name, (needs, own) in rows().items():
-        kind = algorithms.get(name)
+        kind = get_algorithm(name)
         assert needs == ", ".join(kind.needs), name
         written = dict(re.findall(r"`(\w+)`(?: ([\d.]+(?:/\d)?))?", own)) if "as `dann`" not in own else None
         if written is None:
-            assert kind.Hyperparameters is algorithms.get("dann").Hyperparameters
+            assert kind.Hyperparameters is get_algorithm("dann").Hyperparameters
             continue
         fields = {field.name: field.default for field in dataclasses.fields(kind.Hyperparameters)}
         assert set(written) - {"batch_size"} == set(fields) - COMMON, name
@@ -48,18 +50,18 @@ def test_the_table_is_what_there_is():
 
 def test_every_name_in_the_text_is_one():
     for name in re.findall(r"--algorithm ([\w+]+)", TEXT):
-        assert name == "sd" or algorithms.get(name)
-    refused = [name for name in algorithms.names() if name != "sam" and not _composes(name)]
+        assert name == "sd" or get_algorithm(name)
+    refused = [name for name in list_algorithms() if name != "sam" and not _composes(name)]
     sentence = re.search(r"every method that steps on one loss\. (.+?) make several steps", TEXT, re.DOTALL)[1]
-    assert [algorithms.canonical(name) for name in re.findall(r"\w+", sentence) if name != "and"] == sorted(
+    assert [canonical_name(name) for name in re.findall(r"\w+", sentence) if name != "and"] == sorted(
         refused, key=["dann", "cdann", "mldg", "sagnet"].index
     )
 
 
 def _composes(name):
     try:
-        return algorithms.get(f"{name}+sam")
-    except algorithms.AlgorithmError:
+        return get_algorithm(f"{name}+sam")
+    except AlgorithmError:
         return None
 
 
@@ -112,14 +114,14 @@ def sd(tmp_path, monkeypatch):
     code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
     (tmp_path / "methods").mkdir()
     (tmp_path / "methods" / "sd.py").write_text(code)
-    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path / "methods")])
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / "methods")])
     yield "sd"
     sys.modules.pop("swad.algorithms.sd", None)
-    algorithms._get.cache_clear()
+    registry._load.cache_clear()
 
 
 def test_the_example_is_a_method(sd, tmp_path):
-    assert "sd" in algorithms.names()
+    assert "sd" in list_algorithms()
     algorithm = make(sd, penalty=3.0)
     batch = batch_for(algorithm)
     scores = algorithm.predictor(batch.images)
@@ -151,7 +153,7 @@ def test_methods_of_ones_own_lie_in_a_folder_of_ones_own(tmp_path):
     assert "sd + SAM + SWAD" in trained.stdout
     assert "Pezeshki" in swad("algorithms").stdout
     (mine / "coral.py").write_text(code)
-    assert "coral.py is there twice: rename yours" in swad("algorithms").stderr
-    assert "is none: mend or unset it" in swad("algorithms", folder=mine / "nowhere").stderr
+    assert "there are 2 files coral.py: rename yours" in swad("algorithms").stderr
+    assert "must name existing folders" in swad("algorithms", folder=mine / "nowhere").stderr
     (mine / "coral.py").rename(mine / "empty.py").write_text("")
-    assert "empty.py lacks ALGORITHM" in swad("train", "digits", "--algorithm", "empty", folder=mine).stderr
+    assert "empty.py does not: add the line" in swad("train", "digits", "--algorithm", "empty", folder=mine).stderr

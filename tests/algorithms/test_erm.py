@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from swad import algorithms
-from swad.algorithms import AlgorithmError
-from swad.algorithms.base import StepContext
+from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import draw, fill
+from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
 from swad.data.loaders import Batch
 from swad.models import networks
 
@@ -18,18 +17,18 @@ def batch(step: int = 1, domains: int = 3, per_domain: int = 4) -> Batch:
     return Batch(step, torch.randn(n, 3, 28, 28, generator=generator), torch.randint(0, 5, (n,), generator=generator))
 
 
-def make(name: str = "erm", **changes: float) -> algorithms._base.Algorithm:
+def make(name: str = "erm", **changes: float) -> Algorithm:
     torch.manual_seed(0)
-    kind = algorithms.get(name)
+    kind = get_algorithm(name)
     return kind(networks.build(networks.SMALL, 5), fill(kind.Hyperparameters, {"batch_size": 4, **changes}), 3).train()
 
 
 def test_the_folder_is_the_registry():
-    assert "erm" in algorithms.names()
-    assert algorithms.get("ERM") is algorithms.get("erm")
-    assert algorithms.canonical("E-R-M") == "erm"
-    with pytest.raises(AlgorithmError, match=r"there is no algorithm 'ern'; there are .*erm"):
-        algorithms.get("ern")
+    assert "erm" in list_algorithms()
+    assert get_algorithm("ERM") is get_algorithm("erm")
+    assert canonical_name("E-R-M") == "erm"
+    with pytest.raises(AlgorithmError, match=r"there is no algorithm 'ern'; choose one of .*erm"):
+        get_algorithm("ern")
 
 
 def test_erm_is_the_mean_cross_entropy_and_adam():
@@ -68,7 +67,7 @@ def test_gradients_are_clipped_and_averaged():
 
 
 def test_hyperparameters_check_themselves():
-    kind = algorithms.get("erm").Hyperparameters
+    kind = get_algorithm("erm").Hyperparameters
     with pytest.raises(ValueError, match="no hyperparameter lrr; there are lr, batch_size, weight_decay, dropout"):
         fill(kind, {"lrr": 1})
     for bad in ({"lr": 0}, {"lr": -1}, {"batch_size": 0}, {"batch_size": 1.5}, {"dropout": 1}, {"lr": "x"}):
@@ -77,7 +76,7 @@ def test_hyperparameters_check_themselves():
 
 
 def test_draws_lie_in_domainbeds_ranges():
-    kind = algorithms.get("erm").Hyperparameters
+    kind = get_algorithm("erm").Hyperparameters
     some = [draw(kind, seed, "PACS") for seed in range(200)]
     assert all(1e-5 <= one.lr <= 10**-3.5 for one in some)
     assert all(8 <= one.batch_size <= 45 and isinstance(one.batch_size, int) for one in some)

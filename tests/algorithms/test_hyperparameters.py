@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from swad import algorithms
 from swad.algorithms.hyperparameters import draw, search_range
+from swad.algorithms.registry import get_algorithm, list_algorithms
 
 LR, SMALL_LR = "10^U(-5, -3.5)", "10^U(-4.5, -2.5)"
 DECAY, SHARE = "10^U(-6, -2)", "one of 0, 0.1, 0.5"
@@ -65,11 +65,11 @@ BATCH_ON_DOMAINNET = "int 2^U(3, 5)"
 
 
 def fields(name):
-    return dataclasses.fields(algorithms.get(name).Hyperparameters)
+    return dataclasses.fields(get_algorithm(name).Hyperparameters)
 
 
 def test_every_method_is_in_the_table():
-    assert tuple(OWN) == algorithms.names()
+    assert tuple(OWN) == list_algorithms()
 
 
 @pytest.mark.parametrize("name", [*OWN, "coral+sam"])
@@ -86,7 +86,7 @@ def test_defaults_and_ranges_are_the_published_ones(name):
 
 def test_a_batch_of_domainnet_is_never_larger_than_32():
     for name, largest in (("erm", 32), ("dann", 32), ("coral+sam", 32), ("arm", 8)):
-        kind = algorithms.get(name).Hyperparameters
+        kind = get_algorithm(name).Hyperparameters
         sizes = {
             dataset: [draw(kind, seed, dataset).batch_size for seed in range(100)] for dataset in ("PACS", "domainnet")
         }

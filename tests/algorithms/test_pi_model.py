@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers.making import batch_for, make, noise_for, update
-from swad import algorithms
 from swad.algorithms.pi_model import ramp
+from swad.algorithms.registry import get_algorithm, list_algorithms
 from swad.data import benchmarks
 from swad.training.config import RunConfig
 
@@ -80,8 +80,8 @@ def test_equal_views_of_small_images_are_refused(name, dataset, tmp_path):
 
 def test_of_all_methods_only_this_one_looks_at_two_views(tmp_path):
     """The others are not refused for it, and one to come that does has to say what makes its views differ."""
-    assert [name for name in algorithms.names() if algorithms.get(name).views > 1] == ["pi_model"]
-    for name in algorithms.names():
+    assert [name for name in list_algorithms() if get_algorithm(name).views > 1] == ["pi_model"]
+    for name in list_algorithms():
         problems = RunConfig("digits", "paper", tmp_path, algorithm=name).problems()
         assert bool(problems) is (name == "pi_model"), problems
 

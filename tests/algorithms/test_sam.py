@@ -9,11 +9,10 @@ from torch.nn import functional
 
 from helpers.making import Points, batch_for, make, noise_for
 from helpers.together import require_same_step
-from swad import algorithms
-from swad.algorithms import AlgorithmError
 from swad.algorithms._weights import restored
 from swad.algorithms.base import StepContext
 from swad.algorithms.erm import ERM
+from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
 from swad.algorithms.sam import SAM, Climb
 
 
@@ -132,16 +131,16 @@ def test_works_under_bf16():
 
 
 def test_names():
-    assert algorithms.get("sam") is SAM
-    assert algorithms.get("erm+sam") is SAM
-    kind = algorithms.get("CORAL + SAM")
-    assert kind is algorithms.get("sam+coral") is algorithms.get("coral+sam")
-    assert issubclass(kind, algorithms.get("coral"))
+    assert get_algorithm("sam") is SAM
+    assert get_algorithm("erm+sam") is SAM
+    kind = get_algorithm("CORAL + SAM")
+    assert kind is get_algorithm("sam+coral") is get_algorithm("coral+sam")
+    assert issubclass(kind, get_algorithm("coral"))
     assert issubclass(kind, Climb)
-    assert algorithms.canonical("Coral+SAM") == "coral+sam"
-    assert not any("+" in name for name in algorithms.names())
+    assert canonical_name("Coral+SAM") == "coral+sam"
+    assert not any("+" in name for name in list_algorithms())
     own = [field.name for field in dataclasses.fields(kind.Hyperparameters)]
-    assert own == [*(field.name for field in dataclasses.fields(algorithms.get("coral").Hyperparameters)), "rho"]
+    assert own == [*(field.name for field in dataclasses.fields(get_algorithm("coral").Hyperparameters)), "rho"]
     assert kind.Hyperparameters().rho == 0.05
     assert "Sun and Saenko" in kind.paper
     assert "Foret" in kind.paper
@@ -150,28 +149,28 @@ def test_names():
 
 @pytest.mark.parametrize("name", ["coral+irm", "sam+sam", "coral+irm+sam", "irm+coral"])
 def test_only_sam_goes_over_another(name):
-    with pytest.raises(AlgorithmError, match="only SAM goes over another algorithm"):
-        algorithms.canonical(name)
+    with pytest.raises(AlgorithmError, match="only SAM can be combined with another algorithm"):
+        canonical_name(name)
 
 
 @pytest.mark.parametrize("name", ["corals+sam", "coral+", "+sam"])
 def test_unknown_parts_list_the_known(name):
-    with pytest.raises(AlgorithmError, match=r"there is no algorithm .*; there are .*coral.*, and NAME\+sam"):
-        algorithms.canonical(name)
+    with pytest.raises(AlgorithmError, match=r"there is no algorithm .*; choose one of .*coral.*, or NAME\+sam"):
+        canonical_name(name)
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann", "mldg", "sagnet"])
 def test_methods_that_step_in_a_way_of_their_own_are_refused(name):
     with pytest.raises(AlgorithmError, match=r"SAM climbs the one loss .* use it without \+sam") as caught:
-        algorithms.get(f"{name}+sam")
+        get_algorithm(f"{name}+sam")
     assert "\n" not in str(caught.value)
 
 
 def test_every_other_method_takes_it():
     refused = {"dann", "cdann", "mldg", "sagnet"}
-    for name in set(algorithms.names()) - refused - {"sam"}:
-        kind = algorithms.get(f"{name}+sam")
-        assert kind.wrap.__func__ is algorithms.get(name).wrap.__func__
+    for name in set(list_algorithms()) - refused - {"sam"}:
+        kind = get_algorithm(f"{name}+sam")
+        assert kind.wrap.__func__ is get_algorithm(name).wrap.__func__
         assert issubclass(kind, Climb)
 
 

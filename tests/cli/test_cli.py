@@ -347,11 +347,11 @@ def test_doctor_tells_versions_and_devices(here):
         (["train", "digits", "--device", "tpu9"], "device must be"),
         (["train", "folder", "-d", ".", "--network", "small", "-t", "x"], "takes images of 28 to 33 pixels"),
         (["train", "folder"], "(--data)"),
-        (["train", "digits", "--algorithm", "corral"], "there is no algorithm 'corral'; there are arm, "),
+        (["train", "digits", "--algorithm", "corral"], "there is no algorithm 'corral'; choose one of arm, "),
         (["train", "digits", "--algorithm", "coral+irm"], "only SAM goes over another algorithm, as in coral+sam"),
         (["train", "digits", "--algorithm", "dann+sam"], "SAM climbs the one loss that a method steps on"),
         (["train", "digits", "--algorithm", "dann", "--set", "rho=1"], "no hyperparameter rho; there are lr, batch"),
-        (["algorithms", "show", "corral"], "there is no algorithm 'corral'; there are arm, "),
+        (["algorithms", "show", "corral"], "there is no algorithm 'corral'; choose one of arm, "),
         (["report", "."], "no run below ."),
         (["report", ".", "--format", "doc"], "--format is one of text, markdown, latex, csv; got 'doc'"),
         (["report", ".", "--select", "best"], "--select is one of iid, last, lodo"),
@@ -369,11 +369,11 @@ def test_errors_are_one_line_without_a_traceback(tmp_path, here, monkeypatch, ar
 
 
 def test_algorithms_are_listed_and_shown(here):
-    from swad import algorithms
+    from swad.algorithms.registry import list_algorithms
 
     listing = here("algorithms").stdout
     names = re.findall(r"^(\w+) +(?:19|20)\d\d ", listing, re.MULTILINE)
-    assert tuple(names) == algorithms.names()
+    assert tuple(names) == list_algorithms()
     for words in ("2016", "own optimizers", "Foret et al.", "NAME+sam"):
         assert words in listing
     text = here("algorithms", "show", "DANN").stdout

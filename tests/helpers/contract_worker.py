@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from helpers.making import batch_for, make, update
-from swad import algorithms
 from swad.algorithms.base import StepContext
+from swad.algorithms.registry import get_algorithm
 from swad.training.distributed import Dist, process_group
 
 STEPS = 2
@@ -21,7 +21,7 @@ STEPS = 2
 
 def steps_of_one(name: str, dist: Dist | None = None) -> dict[str, Any]:
     """The losses of some steps and all that is saved after them; of a share of the images where there are others."""
-    fields = {one.name for one in dataclasses.fields(algorithms.get(name).Hyperparameters)}
+    fields = {one.name for one in dataclasses.fields(get_algorithm(name).Hyperparameters)}
     # A short anneal, so that both phases are seen, and a slim context network for ARM, so that it takes no minutes.
     own = {field: value for field, value in (("anneal", 1), ("context_width", 4)) if field in fields}
     algorithm = make(name, dropout=0.5, lr=0.1, **own)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from swad import algorithms
 from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import fill
+from swad.algorithms.registry import get_algorithm
 from swad.data.loaders import Batch
 from swad.models import networks
 
@@ -24,7 +24,7 @@ def make(
 ) -> Algorithm:
     """An algorithm in training over the small network, or another; the same weights every time."""
     torch.manual_seed(0)
-    kind = algorithms.get(name)
+    kind = get_algorithm(name)
     own = fill(kind.Hyperparameters, {"batch_size": 4, **given})
     assert not own.problems()
     made = kind(predictor or networks.build(networks.SMALL, CLASSES), own, domains).train()

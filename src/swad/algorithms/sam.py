@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.algorithms import AlgorithmError
+from swad.algorithms._errors import AlgorithmError
 from swad.algorithms._weights import restored
 from swad.algorithms.base import Algorithm, Noise, StepContext
 from swad.algorithms.erm import ERM
@@ -93,7 +93,7 @@ class SAM(Climb, ERM):
     Hyperparameters = SAMHyperparameters
 
 
-def over(kind: type[Algorithm]) -> type[Algorithm]:
+def wrap_with_sam(kind: type[Algorithm]) -> type[Algorithm]:
     """SAM over another method's loss: a subclass of both, with `rho` beside that method's hyperparameters."""
     if kind is ERM:
         return SAM

@@ -96,13 +96,13 @@ def show_datasets() -> None:
 
 def show_algorithms() -> None:
     """One row for each algorithm."""
-    from swad import algorithms
+    from swad.algorithms.registry import get_algorithm, list_algorithms
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "year", "paper", "needs", "CUDA graph"):
         table.add_column(column, no_wrap=column == "name")
-    for name in algorithms.names():
-        one = algorithms.get(name)
+    for name in list_algorithms():
+        one = get_algorithm(name)
         credit, _, year = one.paper.rstrip(".").rpartition(", ")
         table.add_row(name, year, credit, ", ".join(one.needs), one.uncapturable or "yes")
     console = _console()
@@ -116,14 +116,14 @@ def show_algorithm(name: str) -> None:
     from dataclasses import fields
     from inspect import cleandoc, getmodule
 
-    from swad import algorithms
+    from swad.algorithms.registry import canonical_name, get_algorithm
 
-    kind = algorithms.get(name)
-    base, plus, _ = algorithms.canonical(name).partition("+")
+    kind = get_algorithm(name)
+    base, plus, _ = canonical_name(name).partition("+")
     console = _console()
     for part in (base, "sam") if plus else (base,):
         # The file's own words, formulas and all: not to be read as markup or wrapped anew.
-        console.print(cleandoc(getmodule(algorithms.get(part)).__doc__ or ""), markup=False, highlight=False)
+        console.print(cleandoc(getmodule(get_algorithm(part)).__doc__ or ""), markup=False, highlight=False)
         console.print()
     console.print(f"Credit: {kind.paper}", markup=False, highlight=False)
     console.print(f"Needs: {', '.join(kind.needs) or 'nothing beyond images and labels'}", highlight=False)

@@ -200,7 +200,7 @@ def train(
 
     Run it again after a stop and it goes on where it was: finished runs are kept, unfinished ones resume.
     """
-    from swad import algorithms
+    from swad.algorithms.registry import canonical_name
     from swad.averaging import registry
     from swad.cli._console import show_report
     from swad.data import benchmarks
@@ -208,7 +208,7 @@ def train(
     from swad.training.config import RunConfig
 
     benchmark = benchmarks.get(dataset)
-    method = algorithms.canonical(algorithm)
+    method = canonical_name(algorithm)
     jobs = None if jobs is None else read.count("jobs", jobs, 1)
     targets = dict.fromkeys(target or _domains(benchmark.name, data))  # each once
     name = benchmark.name if benchmark.domains or data is None else data.resolve().name

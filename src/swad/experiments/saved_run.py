@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from swad import algorithms
 from swad.algorithms.hyperparameters import fill
+from swad.algorithms.registry import get_algorithm
 from swad.data import benchmarks
 from swad.data.domains import DataError, IntArray
 from swad.data.loaders import EvalBatches
@@ -131,7 +131,7 @@ class SavedRun:
     @property
     def group(self) -> int | None:
         """Images that must stand in a batch together, for methods whose predictions depend on it (ARM, MTL)."""
-        kind = algorithms.get(self.config.algorithm)
+        kind = get_algorithm(self.config.algorithm)
         return kind.group(fill(kind.Hyperparameters, self.config.hyperparameters))
 
     def batch_size(self, device: torch.device) -> int:

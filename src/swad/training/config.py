@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from swad import algorithms
 from swad.algorithms.hyperparameters import Hyperparameters, fill
+from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm
 from swad.averaging import registry
 from swad.data import benchmarks
 from swad.data.cache_build import LARGEST as LARGEST_KEPT
@@ -208,7 +208,7 @@ class RunConfig:
         if problems:
             raise ConfigError(problems)
         benchmark = benchmarks.get(self.dataset)
-        kind = algorithms.get(self.algorithm)
+        kind = get_algorithm(self.algorithm)
         defaults = benchmark.defaults
         usual, own = Hyperparameters(), kind.Hyperparameters()
         filled: dict[str, Any] = {
@@ -222,7 +222,7 @@ class RunConfig:
         complete = dataclasses.replace(
             self,
             dataset=benchmark.name,
-            algorithm=algorithms.canonical(self.algorithm),
+            algorithm=canonical_name(self.algorithm),
             hyperparameters=dataclasses.asdict(kind.Hyperparameters(**filled)),
             network=network,
             weights=self.weights or ("random" if network == SMALL else "pretrained"),
@@ -340,9 +340,9 @@ class RunConfig:
 
     def _algorithm_problems(self, small: bool) -> list[str]:
         try:
-            kind = algorithms.get(self.algorithm)
+            kind = get_algorithm(self.algorithm)
             filled = fill(kind.Hyperparameters, self.hyperparameters)
-        except (algorithms.AlgorithmError, ValueError) as error:
+        except (AlgorithmError, ValueError) as error:
             return [str(error)]
         found = filled.problems() or (filled.problems_on_small_images() if small else [])
         if not found and filled.batch_size < kind.min_per_domain:
@@ -353,8 +353,8 @@ class RunConfig:
 
     def _domains_needed(self) -> int:
         try:
-            return algorithms.get(self.algorithm).min_domains
-        except algorithms.AlgorithmError:  # told elsewhere
+            return get_algorithm(self.algorithm).min_domains
+        except AlgorithmError:  # told elsewhere
             return 1
 
     def _device_problems(self) -> list[str]:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad import algorithms
 from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
+from swad.algorithms.registry import get_algorithm
 from swad.models import networks
 from swad.training.run_dir import write_whole
 
@@ -64,7 +64,7 @@ def load_predictor(path: Path | str) -> nn.Module:
 
 
 def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameters]:
-    kind = algorithms.get(card["algorithm"])
+    kind = get_algorithm(card["algorithm"])
     return kind, fill(kind.Hyperparameters, card["config"]["hyperparameters"])
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from swad import algorithms
 from swad.algorithms.base import Noise, StepContext
+from swad.algorithms.registry import get_algorithm
 from swad.averaging import registry
 from swad.averaging.base import Average
 from swad.averaging.group import AverageGroup
@@ -80,7 +80,7 @@ class Training:
         assert config.seed is not None
         assert config.network is not None
         self.config, self.dist = config, dist
-        kind = algorithms.get(config.algorithm)
+        kind = get_algorithm(config.algorithm)
         n_domains = len(sources.names)
         if n_domains < kind.min_domains:
             raise RunError(
