@@ -11,7 +11,7 @@ import torch
 
 from helpers.runs import require_same, short
 from swad.data import benchmarks
-from swad.data.loaders import EvalBatches
+from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist
@@ -51,7 +51,7 @@ def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
     model = load_predictor(path)
     _, target = hold_out(benchmarks.load("digits", None), ("paper",), trial=0)
     image_spec = benchmarks.get("digits").image_spec
-    score = evaluate(model, EvalBatches(target.outside[0], image_spec, 4), Dist(torch.device("cpu")))
+    score = evaluate(model, EvalLoader(target.val[0], image_spec, 4), Dist(torch.device("cpu")))
     recorded = result.scores["swad"]["paper"]["out"]
     assert score.accuracy == recorded["accuracy"]
     assert score.loss == pytest.approx(recorded["loss"], rel=1e-5)

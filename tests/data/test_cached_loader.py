@@ -9,9 +9,9 @@ from PIL import Image
 
 from swad.data import gpu_augment
 from swad.data.cache import open_cache
-from swad.data.cached_loader import AHEAD, CachedBatches, evaluation_bytes
+from swad.data.cached_loader import AHEAD, CachedTrainLoader, evaluation_bytes
 from swad.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
-from swad.data.loaders import TrainBatches
+from swad.data.loaders import TrainLoader
 from swad.data.splits import hold_out
 from swad.data.transforms import Normalize, eval_transform
 
@@ -35,12 +35,12 @@ SOURCES = hold_out(
 WHOLE = Dataset("noise", tuple(part.domain for part in (*SOURCES.target.full, *SOURCES.sources.train)), tuple("wxyz"))
 
 
-def cached(**options) -> CachedBatches:
-    return CachedBatches(open_cache(WHOLE), SOURCES.sources.train, PIXELS, 6, 3, **options)
+def cached(**options) -> CachedTrainLoader:
+    return CachedTrainLoader(open_cache(WHOLE), SOURCES.sources.train, PIXELS, 6, 3, **options)
 
 
 def test_every_image_is_its_own_augmented_by_its_own_row():
-    batches, plain = cached(), TrainBatches(SOURCES.sources.train, PIXELS, 6, 3, workers=0)
+    batches, plain = cached(), TrainLoader(SOURCES.sources.train, PIXELS, 6, 3, workers=0)
     for step in (1, 2, AHEAD + 1):
         batch, keys = batches.at(step), plain.keys(step)
         assert batch.labels.equal(plain.at(step).labels)

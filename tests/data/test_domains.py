@@ -25,9 +25,9 @@ def toy() -> Dataset:
 def test_the_protocols_check_values():
     assert [split_seed(0, i) for i in range(4)] == [894182419, 1514274641, 1325548499, 1796103049]
     cut = split(2048, 0, 0)
-    assert cut.validation[:3].tolist() == [548, 677, 1997]
+    assert cut.val[:3].tolist() == [548, 677, 1997]
     assert cut.train[:3].tolist() == [895, 510, 1575]
-    assert (len(cut.validation), len(cut.train), len(cut.test)) == (409, 1639, 0)
+    assert (len(cut.val), len(cut.train), len(cut.test)) == (409, 1639, 0)
 
 
 @pytest.mark.parametrize("trial", [0, 1, 2])
@@ -37,14 +37,14 @@ def test_splits_are_those_of_the_published_code(trial):
         seed = split_seed(trial, index)
         keys = list(range(n))
         np.random.RandomState(seed).shuffle(keys)
-        assert split(n, trial, index).validation.tolist() == keys[: int(n * 0.2)]
+        assert split(n, trial, index).val.tolist() == keys[: int(n * 0.2)]
         out = keys[: int(n * 0.4)]
         again = list(range(len(out)))
         np.random.RandomState(seed).shuffle(again)
         half = len(out) // 2
         three = split(n, trial, index, three_way=True)
         assert three.train.tolist() == keys[int(n * 0.4) :]
-        assert three.validation.tolist() == [out[i] for i in again[:half]]
+        assert three.val.tolist() == [out[i] for i in again[:half]]
         assert three.test.tolist() == [out[i] for i in again[half:]]
 
 
@@ -53,7 +53,7 @@ def test_splits_are_disjoint_and_complete(n, trial, index, three_way):
     cut = split(n, trial, index, three_way=three_way)
     assert sorted(np.concatenate(cut).tolist()) == list(range(n))
     assert all(keys.dtype == np.int64 for keys in cut)
-    assert len(cut.validation) + len(cut.test) == int(n * (0.4 if three_way else 0.2))
+    assert len(cut.val) + len(cut.test) == int(n * (0.4 if three_way else 0.2))
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 5))
@@ -71,19 +71,19 @@ def test_the_target_is_nowhere_in_the_sources():
         assert name not in sources.names
         assert target.names == (name,)
         held = dataset.domains[dataset.index(name)]
-        parts = (*sources.train, *sources.validation, *sources.test)
+        parts = (*sources.train, *sources.val, *sources.test)
         assert all(part.domain is not held for part in parts)
         # Nothing reachable from the sources refers to the held-out images.
         assert not any(value is held or value is dataset for value in vars(sources).values())
-        full = np.concatenate([target.inside[0].keys, target.outside[0].keys])
+        full = np.concatenate([target.train[0].keys, target.val[0].keys])
         assert sorted(full.tolist()) == target.full[0].keys.tolist() == list(range(len(held)))
 
 
 def test_a_domains_split_does_not_depend_on_the_target():
     dataset = toy()
     by_target = [hold_out(dataset, t).sources for t in ("a", "b")]
-    in_c = [next(p.keys.tolist() for p in s.validation if p.name == "c") for s in by_target]
-    assert in_c[0] == in_c[1] == split(30, 0, 2).validation.tolist()
+    in_c = [next(p.keys.tolist() for p in s.val if p.name == "c") for s in by_target]
+    assert in_c[0] == in_c[1] == split(30, 0, 2).val.tolist()
 
 
 def test_two_targets_and_three_ways():
@@ -91,9 +91,9 @@ def test_two_targets_and_three_ways():
     assert isinstance(held, HeldOut)
     assert held.sources.names == ("b", "c")
     assert held.target.names == ("a", "d")
-    for part, test in zip(held.sources.validation, held.sources.test, strict=True):
+    for part, test in zip(held.sources.val, held.sources.test, strict=True):
         assert not set(part.keys.tolist()) & set(test.keys.tolist())
-    assert [len(p) for p in held.target.inside] == [12, 21]
+    assert [len(p) for p in held.target.train] == [12, 21]
 
 
 @pytest.mark.parametrize(

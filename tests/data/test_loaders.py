@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision import transforms as v1
 
 from swad.data.domains import ArrayDomain, DataError, Dataset, FileDomain, ImageSpec
-from swad.data.loaders import EvalBatches, TrainBatches, draw_indices
+from swad.data.loaders import EvalLoader, TrainLoader, draw_indices
 from swad.data.splits import hold_out
 from swad.data.transforms import Normalize, eval_transform, train_transform
 
@@ -42,10 +42,10 @@ def files(tmp_path_factory) -> Dataset:
     return Dataset("files", tuple(domains), tuple("wxyz"), LARGE)
 
 
-def train(dataset: Dataset, **options) -> TrainBatches:
+def train(dataset: Dataset, **options) -> TrainLoader:
     sources = hold_out(dataset, "c").sources
     options = {"batch_size": 4, "seed": 7, "workers": 0} | options
-    return TrainBatches(sources.train, sources.image_spec, **options)
+    return TrainLoader(sources.train, sources.image_spec, **options)
 
 
 def same(left, right) -> bool:
@@ -126,7 +126,7 @@ def test_the_random_state_of_the_process_is_left_alone(files):
 def test_the_same_image_is_augmented_differently_at_each_place(files):
     part = hold_out(files, "c").sources.train[0]
     one = type(part)(part.domain, "train", part.keys[:1])
-    images = TrainBatches([one], LARGE, 6, 0, workers=0).at(1).images
+    images = TrainLoader([one], LARGE, 6, 0, workers=0).at(1).images
     assert len({tuple(image.flatten().tolist()) for image in images}) == 6
 
 
@@ -176,7 +176,7 @@ GOLDEN_DRAW = [141, 2, 266, 144, 379]
 def test_evaluation_passes_once_over_the_part_in_order(kind, files):
     dataset = files if kind == "files" else arrays(SMALL)
     part = hold_out(dataset, "c").target.full[0]
-    batches = EvalBatches(part, dataset.image_spec, batch_size=5, workers=0)
+    batches = EvalLoader(part, dataset.image_spec, batch_size=5, workers=0)
     labels = torch.cat([labels for _, labels in batches])
     assert labels.tolist() == part.labels.tolist()
     assert len(batches) == len(part)
@@ -187,8 +187,8 @@ def test_evaluation_passes_once_over_the_part_in_order(kind, files):
 def test_evaluation_with_workers_and_kept_bytes(files):
     whole = np.concatenate([np.arange(12)] * 4)
     part = type(hold_out(files, "c").target.full[0])(files.domains[0], "full", whole)
-    plain = list(EvalBatches(part, LARGE, 10, workers=0))
-    kept = EvalBatches(part, LARGE, 10, workers=2, keep=True)
+    plain = list(EvalLoader(part, LARGE, 10, workers=0))
+    kept = EvalLoader(part, LARGE, 10, workers=2, keep=True)
     for _ in range(2):
         got = list(kept)
         assert len(got) == len(plain) == 5
@@ -198,8 +198,8 @@ def test_evaluation_with_workers_and_kept_bytes(files):
 def test_evaluation_ranks_cover_everything_once(files):
     part = hold_out(files, "c").target.full[0]
     for augment in (None, 3):
-        whole = torch.cat([x for x, _ in EvalBatches(part, LARGE, 5, workers=0, augment=augment)])
-        shares = [EvalBatches(part, LARGE, 5, workers=0, augment=augment, rank=r, world=2) for r in range(2)]
+        whole = torch.cat([x for x, _ in EvalLoader(part, LARGE, 5, workers=0, augment=augment)])
+        shares = [EvalLoader(part, LARGE, 5, workers=0, augment=augment, rank=r, world=2) for r in range(2)]
         assert sum(map(len, shares)) == len(part)
         for rank, share in enumerate(shares):
             assert torch.equal(torch.cat([x for x, _ in share]), whole[rank::2])
@@ -208,7 +208,7 @@ def test_evaluation_ranks_cover_everything_once(files):
 def test_evaluation_of_a_subsample_is_stated_and_nested():
     dataset = arrays(SMALL)
     part = hold_out(dataset, "c").target.full[0]
-    keys = [EvalBatches(part, SMALL, n=n, seed=1).keys.tolist() for n in (5, 10, 1000)]
+    keys = [EvalLoader(part, SMALL, n=n, seed=1).keys.tolist() for n in (5, 10, 1000)]
     assert keys[0] == keys[1][:5]
     assert keys[2] == part.keys.tolist()
 
@@ -222,10 +222,10 @@ def test_rules_are_stated_in_one_line(files):
         (lambda: train(files, seed=-1), "seed must be 0 or more"),
         (lambda: train(files).at(0), "count updates from 1, got 0"),
         (lambda: list(train(files).iterate(0, 3)), "count updates from 1, got 0"),
-        (lambda: TrainBatches([], LARGE, 4, 0), "at least 1 source domain"),
-        (lambda: TrainBatches([empty], LARGE, 4, 0), "domain a has no training images"),
-        (lambda: EvalBatches(part, LARGE, 0), "batch size must be at least 1"),
-        (lambda: EvalBatches(part, LARGE, n=0), "at least 1 image"),
+        (lambda: TrainLoader([], LARGE, 4, 0), "at least 1 source domain"),
+        (lambda: TrainLoader([empty], LARGE, 4, 0), "domain a has no training images"),
+        (lambda: EvalLoader(part, LARGE, 0), "batch size must be at least 1"),
+        (lambda: EvalLoader(part, LARGE, n=0), "at least 1 image"),
         (lambda: Normalize(ImageSpec(channels=1)), "1 channels need as many means"),
     ]
     for make, words in cases:
@@ -240,7 +240,7 @@ def test_a_bad_image_is_named_in_one_line_by_workers_too(tmp_path):
         (tmp_path / file).write_bytes(b"not an image")
     domains = tuple(FileDomain(name, np.zeros(12, np.int64), tmp_path, files) for name in "de")
     sources = hold_out(Dataset("two", domains, ("x",), ImageSpec(8)), "e").sources
-    batches = TrainBatches(sources.train, ImageSpec(8), 4, 0, workers=2)
+    batches = TrainLoader(sources.train, ImageSpec(8), 4, 0, workers=2)
     with pytest.raises(DataError) as caught:
         for _ in batches.inputs(1, 20):
             pass

@@ -15,7 +15,7 @@ from torch.nn import functional
 from helpers import HELPERS
 from helpers.tiny_runs import COARSE, NAMES, copied, measure, tiny
 from swad.data import benchmarks
-from swad.data.loaders import EvalBatches
+from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.experiments import run_flatness
 from swad.experiments.saved_run import Images, open_run, open_runs, stratified
@@ -73,7 +73,7 @@ def test_images_are_those_of_the_runs_own_split(tiny_run):
     for part in (*sources.train, *target.full):
         pictures, labels = images.by_domain[part.name]
         assert len(labels) == 30
-        whole, whole_labels = next(iter(EvalBatches(part, sources.image_spec, 4096)))
+        whole, whole_labels = next(iter(EvalLoader(part, sources.image_spec, 4096)))
         same = (pictures[:, None] == whole[None]).flatten(2).all(2)
         assert bool((same.sum(1) == 1).all()), "each is an image of the split, and only one"
         assert whole_labels[same.int().argmax(1)].tolist() == labels.tolist()

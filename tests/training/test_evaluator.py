@@ -9,7 +9,7 @@ import torch
 from swad.algorithms.erm import ERM
 from swad.data.cache import open_cache
 from swad.data.domains import ArrayDomain, Dataset, ImageSpec
-from swad.data.loaders import EvalBatches
+from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.training import evaluator
 from swad.training.config import RunConfig
@@ -54,10 +54,7 @@ def test_resident_images_give_the_scores_of_batches_domain_by_domain():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3), torch.nn.Dropout(0.5))
     dist = Dist(torch.device("cpu"))
-    parts = {
-        part.name: EvalBatches(part, sources.image_spec, 16, seed=0, keep=True, workers=0)
-        for part in sources.validation
-    }
+    parts = {part.name: EvalLoader(part, sources.image_spec, 16, seed=0, keep=True, workers=0) for part in sources.val}
     resident = ResidentEvaluation(model, parts, dist, torch.no_grad)
     resident._warm = False
     found, wanted = resident(), evaluate_all(model, parts, dist)

@@ -38,7 +38,7 @@ def config(tree: Path, output: Path, **changes: Any) -> RunConfig:
         "data": tree,
         "network": "test_resnet",
         "weights": "random",
-        "images": "fast",
+        "input_pipeline": "gpu",
         "cache": tree.parent / f"{tree.name}-cache",
         "steps": 8,
         "evaluate_every": 2,
@@ -70,7 +70,7 @@ class Watch:
 
 def test_a_fast_run_goes_on_to_the_last_bit_and_notices_changed_images(tree, tmp_path):
     result = train(config(tree, tmp_path / "whole"), progress=Watch())
-    assert result.notes[0] == "engine eager, fast images, fp32"
+    assert result.notes[0] == "engine eager, gpu input pipeline, fp32"
     assert any("resized to 256 × 256 first" in note for note in result.notes)
     with pytest.raises(Interrupted):
         train(config(tree, tmp_path / "cut"), progress=Watch(stop_at=5))

@@ -479,14 +479,14 @@ def test_two_processes_equal_one(tmp_path):
 def test_the_target_is_not_looked_at_before_the_end(tmp_path, monkeypatch):
     looked: list[tuple[str, int]] = []
     step = 0
-    real = evaluator.EvalBatches
+    real = evaluator.EvalLoader
 
     class Spy(real):
         def __init__(self, part, *args, **options):
             looked.append((part.name, step))
             super().__init__(part, *args, **options)
 
-    monkeypatch.setattr(evaluator, "EvalBatches", Spy)
+    monkeypatch.setattr(evaluator, "EvalLoader", Spy)
 
     class Count(Watch):
         def on_step(self, now, loss):
@@ -697,21 +697,23 @@ def test_all_faults_of_a_config_are_reported_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "target", "device", "images", "precision"),
+    ("dataset", "target", "device", "input_pipeline", "precision"),
     [
-        ("PACS", "photo", "cpu", "exact", "fp32"),
-        ("PACS", "photo", "cuda", "fast", "bf16"),
-        ("DomainNet", "clipart", "cuda", "exact", "bf16"),  # 115 GB of decoded images are not made unasked
-        ("digits", "paper", "cuda", "exact", "fp32"),
+        ("PACS", "photo", "cpu", "torchvision", "fp32"),
+        ("PACS", "photo", "cuda", "gpu", "bf16"),
+        ("DomainNet", "clipart", "cuda", "torchvision", "bf16"),  # 115 GB of decoded images are not made unasked
+        ("digits", "paper", "cuda", "torchvision", "fp32"),
     ],
 )
-def test_a_gpu_is_used_fast_unless_told_otherwise(dataset, target, device, images, precision, tmp_path, monkeypatch):
+def test_a_gpu_is_used_fast_unless_told_otherwise(
+    dataset, target, device, input_pipeline, precision, tmp_path, monkeypatch
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     config = RunConfig(dataset, target, tmp_path, data=tmp_path, device=device)
-    assert (config.resolved().images, config.resolved().precision) == (images, precision)
-    exact = dataclasses.replace(config, images="exact", precision="fp32").resolved()
-    assert (exact.images, exact.precision) == ("exact", "fp32")
+    assert (config.resolved().input_pipeline, config.resolved().precision) == (input_pipeline, precision)
+    exact = dataclasses.replace(config, input_pipeline="torchvision", precision="fp32").resolved()
+    assert (exact.input_pipeline, exact.precision) == ("torchvision", "fp32")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
     assert config.resolved().precision == "fp32"
 
@@ -722,13 +724,15 @@ def test_a_run_goes_on_as_it_began_where_the_defaults_are_others(tmp_path, monke
     begun = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cuda").resolved()
     (tmp_path / "config.json").write_text(json.dumps(begun.to_json()))
     failed = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu").resolved()
-    assert (failed.images, failed.precision) == ("exact", "fp32"), "a run that measured nothing hands nothing on"
+    assert (failed.input_pipeline, failed.precision) == ("torchvision", "fp32"), (
+        "a run that measured nothing hands nothing on"
+    )
     (tmp_path / "records.jsonl").write_text("{}\n")
     here = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu").resolved()
-    assert (here.images, here.precision) == ("fast", "bf16")
+    assert (here.input_pipeline, here.precision) == ("gpu", "bf16")
     assert not here.differences(begun.to_json())
-    asked = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu", images="exact").resolved()
-    assert asked.differences(begun.to_json()) == ["images 'fast' there, 'exact' here"]
+    asked = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu", input_pipeline="torchvision").resolved()
+    assert asked.differences(begun.to_json()) == ["input_pipeline 'gpu' there, 'torchvision' here"]
     before = {name: value for name, value in begun.to_json().items() if name != "decoder"}
     assert not here.differences(before), "a setting that came later had its default"
 
@@ -739,9 +743,9 @@ def test_ones_own_folder_is_counted_before_it_is_decoded_unasked(tmp_path, monke
     for i in range(3):
         (tmp_path / f"{i}.jpg").touch()
     config = RunConfig("folder", "photo", tmp_path / "run", data=tmp_path, device="cuda")
-    assert config.resolved().images == "fast"
+    assert config.resolved().input_pipeline == "gpu"
     monkeypatch.setattr(config_module, "LARGEST_USUAL_CACHE", 2 * 256 * 256 * 3)
-    assert config.resolved().images == "exact"
+    assert config.resolved().input_pipeline == "torchvision"
 
 
 def remarks(config):
@@ -753,15 +757,15 @@ def test_what_settings_come_to_unasked_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     net = RunConfig("DomainNet", "clipart", tmp_path, data=tmp_path, device="cuda")
     assert remarks(net) == [
-        "images are read file by file (exact): decoded they may take 115 GB, and no more than 32 are made unasked; "
-        "--images fast makes them"
+        "using the torchvision input pipeline: the cache of decoded images would take 115 GB, more than the default "
+        "limit of 32 GB; pass --input-pipeline gpu to build it"
     ]
-    assert not remarks(dataclasses.replace(net, images="exact"))
-    assert not remarks(dataclasses.replace(net, images="fast", cache_size=64))
+    assert not remarks(dataclasses.replace(net, input_pipeline="torchvision"))
+    assert not remarks(dataclasses.replace(net, input_pipeline="gpu", cache_size=64))
     pacs = RunConfig("PACS", "photo", tmp_path, data=tmp_path)
     assert not remarks(pacs)
     unused = remarks(dataclasses.replace(pacs, cache_size=64, decoder="gpu"))
-    kept = "not used, since no decoded images are kept (exact); --images fast keeps them"
+    kept = "ignored, because the torchvision input pipeline uses no image cache; pass --input-pipeline gpu to use one"
     assert unused == [f"--cache-size, --decoder: {kept}"]
 
 

@@ -144,8 +144,8 @@ def reproduce(
     device: Device = "auto",
     jobs: Annotated[int, typer.Option(help="Runs side by side.")] = 1,
     workers: Workers = None,
-    any_counts: Annotated[
-        bool, typer.Option("--any-counts", help="Accept other than the published numbers of images.")
+    allow_count_mismatch: Annotated[
+        bool, typer.Option("--allow-count-mismatch", help="Allow image counts that differ from the published dataset.")
     ] = False,
 ) -> None:
     """A figure of the paper from the start: trains what is missing, measures, draws.
@@ -167,7 +167,7 @@ def reproduce(
             steps=steps,
             device=read.device(device),
             workers=workers,
-            strict=not any_counts,
+            check_counts=not allow_count_mismatch,
             methods=tuple(read.words(methods)),
             erm=erm,
             radii=tuple(read.radii(radii)) or None,

@@ -102,10 +102,10 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Default: by dataset, algorithm, target and trial.", rich_help_panel=DATA)
     ] = None,
-    images: Annotated[
+    input_pipeline: Annotated[
         str | None,
         typer.Option(
-            help="exact: as published; fast: decoded once and augmented on the device. Default: fast on a GPU.",
+            help="torchvision (as published) or gpu: decode once, augment on the GPU. Default: gpu on a GPU.",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -178,9 +178,13 @@ def train(
     keep_segments: Annotated[
         bool, typer.Option("--keep-segments", help="Keep the mean weights of every segment.", rich_help_panel=FILES)
     ] = False,
-    any_counts: Annotated[
+    allow_count_mismatch: Annotated[
         bool,
-        typer.Option("--any-counts", help="Accept other than the published numbers of images.", rich_help_panel=DATA),
+        typer.Option(
+            "--allow-count-mismatch",
+            help="Allow image counts that differ from the published dataset.",
+            rich_help_panel=DATA,
+        ),
     ] = False,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bit-equal results on a GPU too.", rich_help_panel=TRAINING)
@@ -220,7 +224,7 @@ def train(
             target=_targets(one, benchmark.name, data),
             output=output / name / method / f"{one}-{number}",
             data=data,
-            strict=not any_counts,
+            check_counts=not allow_count_mismatch,
             trial=number,
             seed=seed,
             split=split,  # type: ignore[arg-type]
@@ -237,7 +241,7 @@ def train(
             averages=chosen,
             erm=not no_erm,
             early_stop=not no_early_stop,
-            images=images,  # type: ignore[arg-type]
+            input_pipeline=input_pipeline,  # type: ignore[arg-type]
             cache=cache,
             decoder=decoder,  # type: ignore[arg-type]
             cache_size=cache_size,

@@ -1,6 +1,6 @@
 """Batches from the image cache: decoded once, augmented on the device, whole batches at a time.
 
-The images a step sees are those of `TrainBatches`, and the distributions of the augmentation are the same; the numbers
+The images a step sees are those of `TrainLoader`, and the distributions of the augmentation are the same; the numbers
 drawn are others, since torchvision draws for one image after the other. All of it still follows from (seed, step).
 """
 
@@ -17,15 +17,15 @@ from swad.data import gpu_augment
 from swad.data.cache import ImageCache
 from swad.data.device_store import Resident, place
 from swad.data.domains import ImageSpec, IntArray
-from swad.data.loaders import Batch, Inputs, TrainBatches
+from swad.data.loaders import Batch, Inputs, TrainLoader
 from swad.data.splits import DomainSplit
 
 AHEAD = 64
 """Steps whose parameters are drawn and sent at once."""
 
 
-class CachedBatches(TrainBatches):
-    """`TrainBatches` whose inputs are a few numbers an image: which it is, and what happens to it."""
+class CachedTrainLoader(TrainLoader):
+    """`TrainLoader` whose inputs are a few numbers an image: which it is, and what happens to it."""
 
     def __init__(
         self,

@@ -153,15 +153,15 @@ def others_note(tree: Tree) -> list[str]:
     return [f"{len(tree.others):,} files are no images by their extension and are not read, e.g. {tree.others[0]}"]
 
 
-def read_tree(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
-    """Make a dataset of a tree; with ``strict`` the published counts must hold."""
+def read_tree(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
+    """Make a dataset of a tree; with ``check_counts`` the published counts must hold."""
     path = locate(benchmark, root)
     tree = scan(benchmark, path, options)
     wrong = problems(benchmark, tree, options)
-    counts = count_problems(benchmark, tree) if strict else []
+    counts = count_problems(benchmark, tree) if check_counts else []
     if wrong or counts:
         advice = "run `swad datasets check` on it" + (
-            "" if wrong else ", or accept it with --any-counts (strict=False)"
+            "" if wrong else ", or accept it with --allow-count-mismatch (check_counts=False)"
         )
         raise DataError(f"{benchmark.name} at {path}: {'; '.join(_some(wrong + counts))}; {advice}")
     classes = tree.classes

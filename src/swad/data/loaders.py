@@ -60,7 +60,7 @@ def draw_indices(seed: int, step: int, domain: int, n: int, size: int) -> IntArr
     return stream.randint(0, n, size=size, dtype=np.int64)
 
 
-class TrainBatches:
+class TrainLoader:
     """The batches of a run: ``batch_size`` images of every source domain at every step, with replacement.
 
     ``at(step)`` is a pure function; ``iterate(start, stop)`` gives the same batches in order, and ``inputs`` what they
@@ -186,7 +186,7 @@ class TrainBatches:
         return images if self.views == 1 else images.view(self.views, -1, *images.shape[1:])
 
 
-class EvalBatches:
+class EvalLoader:
     """One pass over a part, in order, in large batches of ``(images, labels)``.
 
     ``n`` evaluates a stated subsample: the first ``n`` images of a shuffle by ``seed``. Of ``world`` processes each

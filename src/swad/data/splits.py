@@ -22,7 +22,7 @@ class Split(NamedTuple):
     """Disjoint keys that together are all images of a domain; ``test`` is empty with 80/20."""
 
     train: IntArray
-    validation: IntArray
+    val: IntArray
     test: IntArray
 
 
@@ -42,7 +42,7 @@ def split(n: int, trial: int, domain_index: int, *, three_way: bool = False) -> 
     The three-way split holds 0.4 out and halves that by shuffling it again with the same seed.
 
     >>> parts = split(2048, trial=0, domain_index=0)
-    >>> parts.validation[:3].tolist(), parts.train[:3].tolist()
+    >>> parts.val[:3].tolist(), parts.train[:3].tolist()
     ([548, 677, 1997], [895, 510, 1575])
     """
     seed = split_seed(trial, domain_index)
@@ -106,7 +106,7 @@ class Sources:
     image_spec: ImageSpec
     defaults: Defaults
     train: tuple[DomainSplit, ...]
-    validation: tuple[DomainSplit, ...]
+    val: tuple[DomainSplit, ...]
     test: tuple[DomainSplit, ...]
 
     @property
@@ -119,14 +119,14 @@ class Sources:
 class Target:
     """The held-out domain (several for ``lodo``): for the final number and ``oracle`` alone.
 
-    ``inside`` is what is reported (80 %, or 60 % of a three-way split), ``outside`` what ``oracle`` chooses by,
+    ``train`` is what is reported (80 %, or 60 % of a three-way split), ``val`` what ``oracle`` chooses by,
     ``full`` every image.
     """
 
     classes: tuple[str, ...]
     image_spec: ImageSpec
-    inside: tuple[DomainSplit, ...]
-    outside: tuple[DomainSplit, ...]
+    train: tuple[DomainSplit, ...]
+    val: tuple[DomainSplit, ...]
     test: tuple[DomainSplit, ...]
     full: tuple[DomainSplit, ...]
 
@@ -164,7 +164,7 @@ def hold_out(
         )
     splits = [split(len(d), trial, i, three_way=three_way) for i, d in enumerate(dataset.domains)]
     for i, (domain, cut) in enumerate(zip(dataset.domains, splits, strict=True)):
-        empty = not len(cut.train) or not len(cut.validation) or (three_way and not len(cut.test))
+        empty = not len(cut.train) or not len(cut.val) or (three_way and not len(cut.test))
         if empty:
             raise DataError(
                 f"domain {domain.name} of {dataset.name} (number {i}) has {len(domain)} images, too few to split; "
@@ -185,7 +185,7 @@ def hold_out(
         image_spec=dataset.image_spec,
         defaults=dataset.defaults,
         train=parts(False, "train"),
-        validation=parts(False, "validation"),
+        val=parts(False, "val"),
         test=tests[0],
     )
     everything = tuple(
@@ -198,8 +198,8 @@ def hold_out(
         Target(
             classes=dataset.classes,
             image_spec=dataset.image_spec,
-            inside=parts(True, "train"),
-            outside=parts(True, "validation"),
+            train=parts(True, "train"),
+            val=parts(True, "val"),
             test=tests[1],
             full=everything,
         ),

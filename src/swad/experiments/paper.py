@@ -49,7 +49,7 @@ class Setting:
     steps: int | None = None
     device: str = "cpu"
     workers: int | None = None
-    strict: bool = True
+    check_counts: bool = True
     methods: tuple[str, ...] = ()
     """Of Figure 3; empty: all five."""
     erm: str = "best"
@@ -193,7 +193,7 @@ def _configs(setting: Setting, kind: str) -> tuple[RunConfig, ...]:
             target,
             setting.folder / kind / f"{target}-{trial}",
             data=setting.data,
-            strict=setting.strict,
+            check_counts=setting.check_counts,
             trial=trial,
             algorithm="sam" if kind == "sam" else "erm",
             network=setting.network,

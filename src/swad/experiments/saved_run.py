@@ -22,7 +22,7 @@ from swad.algorithms.hyperparameters import fill
 from swad.algorithms.registry import get_algorithm
 from swad.data import benchmarks
 from swad.data.domains import DataError, IntArray
-from swad.data.loaders import EvalBatches
+from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit, HeldOut, hold_out
 from swad.models import networks
 from swad.results.records import CONFIG, DONE
@@ -109,7 +109,7 @@ class SavedRun:
         """The run's data, split as it was."""
         config = self.config
         root = self.data if self.data is not None else config.data
-        dataset = benchmarks.load(config.dataset, root, strict=config.strict, **config.dataset_options)
+        dataset = benchmarks.load(config.dataset, root, check_counts=config.check_counts, **config.dataset_options)
         return hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
 
     def images(self, n: int | None, device: torch.device | str = "cpu", workers: int | None = None) -> Images:
@@ -123,7 +123,7 @@ class SavedRun:
             some = stratified(part, n)
             # Where images are judged in groups of one domain, there are whole groups.
             some = replace(some, keys=some.keys[: max(1, len(some) // group) * group])
-            batches = EvalBatches(some, sources.image_spec, 256 if small else 16, workers=workers, device=where)
+            batches = EvalLoader(some, sources.image_spec, 256 if small else 16, workers=workers, device=where)
             pictures, labels = zip(*batches, strict=True)
             by_domain[part.name] = (torch.cat(pictures), torch.cat(labels))
         return Images(by_domain, sources.names, target.names)

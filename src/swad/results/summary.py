@@ -132,7 +132,7 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
     return found
 
 
-ALIKE = ("network", "weights", "freeze_bn", "steps", "schedule", "split", "images", "precision")
+ALIKE = ("network", "weights", "freeze_bn", "steps", "schedule", "split", "input_pipeline", "precision")
 """Settings in which the rows of one table should not differ."""
 
 

@@ -59,7 +59,7 @@ class RunConfig:
     """Where the dataset lies: its folder, or the folder above it."""
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that the dataset's file names."""
-    strict: bool = True
+    check_counts: bool = True
     """Refuse a benchmark with other than its published number of images."""
     trial: int = 0
     """Which train-validation split; 0, 1 and 2 in the protocol."""
@@ -99,11 +99,12 @@ class RunConfig:
     """Stop when every average is complete. With `erm`, snapshots to come, or averages that end with training,
     nothing is ever stopped early."""
 
-    images: Literal["exact", "fast"] | None = None
-    """exact: files decoded and augmented one by one on the CPU, as published. fast: decoded once into a cache and
-    augmented on the device: the same distributions, other draws, no rounding between operations, and images of another
-    shape than the cache's resized first. Small images are exact in both. None: fast on a GPU, unless the cache would
-    take more than 32 GB (DomainNet); else exact."""
+    input_pipeline: Literal["torchvision", "gpu"] | None = None
+    """torchvision: worker processes decode and augment every image on the CPU, as published. gpu: images are decoded
+    once into a cache and augmented in batches on the training device: the same distributions, other draws, no rounding
+    between operations, and images that differ from the cache's size are resized first. Low-resolution images are never
+    augmented, so they always use torchvision. None: gpu on a GPU unless the cache would exceed 32 GB (DomainNet), else
+    torchvision."""
     cache: Path | None = None
     """Where decoded images are kept. None: $SWAD_CACHE, or ~/.cache/swad/images."""
     decoder: Literal["cpu", "gpu"] = "cpu"
@@ -227,7 +228,7 @@ class RunConfig:
             network=network,
             weights=self.weights or ("random" if network == SMALL else "pretrained"),
             threads=self.threads or (1 if network == SMALL else None),
-            images=self._images(benchmark, begun.get("images")),
+            input_pipeline=self._input_pipeline(benchmark, begun.get("input_pipeline")),
             precision=self.precision or begun.get("precision") or self._usual_precision(benchmark),
             steps=self.steps or defaults.steps,
             evaluate_every=self.evaluate_every or min(defaults.evaluate_every, self.steps or defaults.steps),
@@ -238,21 +239,21 @@ class RunConfig:
     def remarks(self, complete: RunConfig) -> list[str]:
         """What `resolved`, which gave `complete`, made of these settings that may not be expected, one line each."""
         benchmark = benchmarks.get(self.dataset)
-        if complete.images == "fast":
+        if complete.input_pipeline == "gpu":
             return []
         found = []
         on_gpu = self.device.startswith("cuda") and not benchmark.image_spec.low_res
-        if on_gpu and self.images is None and not self._begun():
+        if on_gpu and self.input_pipeline is None and not self._begun():
             size, most = self._cache_bytes(benchmark) / 1e9, LARGEST_USUAL_CACHE / 1e9
             found.append(
-                f"images are read file by file (exact): decoded they may take {size:,.0f} GB, and no more than "
-                f"{most:,.0f} are made unasked; --images fast makes them"
+                f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
+                f"the default limit of {most:,.0f} GB; pass --input-pipeline gpu to build it"
             )
         given = {"--cache": self.cache, "--cache-size": self.cache_size, "--decoder": self.decoder == "gpu"}
         if unused := [name for name, value in given.items() if value]:
             found.append(
-                f"{', '.join(unused)}: not used, since no decoded images are kept (exact); "
-                + ("they are small" if benchmark.image_spec.low_res else "--images fast keeps them")
+                f"{', '.join(unused)}: ignored, because the torchvision input pipeline uses no image cache"
+                + ("" if benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one")
             )
         return found
 
@@ -283,8 +284,8 @@ class RunConfig:
         choice("engine", "auto", "eager", "graph", "compile")
         if self.precision is not None:
             choice("precision", "fp32", "bf16")
-        if self.images is not None:
-            choice("images", "exact", "fast")
+        if self.input_pipeline is not None:
+            choice("input_pipeline", "torchvision", "gpu")
         choice("decoder", "cpu", "gpu")
         require(self.clip is None or 0 < self.clip < math.inf, "clip must be a number above 0", self.clip)
         try:
@@ -380,14 +381,14 @@ class RunConfig:
             return {}
         return there if isinstance(there, dict) else {}
 
-    def _images(self, benchmark: benchmarks.Benchmark, begun: str | None) -> Literal["exact", "fast"]:
+    def _input_pipeline(self, benchmark: benchmarks.Benchmark, begun: str | None) -> Literal["torchvision", "gpu"]:
         if benchmark.image_spec.low_res:
-            return "exact"
-        if self.images or begun:
-            return self.images or begun  # type: ignore[return-value]
+            return "torchvision"
+        if self.input_pipeline or begun:
+            return self.input_pipeline or begun  # type: ignore[return-value]
         if not self.device.startswith("cuda"):
-            return "exact"
-        return "fast" if self._cache_bytes(benchmark) <= LARGEST_USUAL_CACHE else "exact"
+            return "torchvision"
+        return "gpu" if self._cache_bytes(benchmark) <= LARGEST_USUAL_CACHE else "torchvision"
 
     def _cache_bytes(self, benchmark: benchmarks.Benchmark) -> int:
         n = benchmark.total if benchmark.total is not None else _count_files(self.data)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from swad.data.cache import ImageCache
-from swad.data.loaders import EvalBatches
+from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit, Sources, Target
 from swad.results.records import Record
 from swad.training.config import RunConfig
@@ -45,18 +45,18 @@ class Evaluator:
         self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
         self._room = _room(dist.device)
         n = config.validation_subsample
-        kept = self._keeps(sources.validation, n)
-        self.validation = self._batches(sources.validation, kept, n, config.augment_validation)
+        kept = self._keeps(sources.val, n)
+        self.validation = self._batches(sources.val, kept, n, config.augment_validation)
         self.full = self.validation
         if n:
-            keep = self._keeps(sources.validation)
-            self.full = self._batches(sources.validation, keep, augmented=config.augment_validation)
+            keep = self._keeps(sources.val)
+            self.full = self._batches(sources.val, keep, augmented=config.augment_validation)
         self.checks = bool(n) and config.subsample_check
         # In a graph only where steps are: a graph pays where starting kernels takes longer than running them.
         self._captured = training.engine.kind != EAGER and kept and self._group is None
         self._resident: ResidentEvaluation | None = None
-        self._target: dict[str, dict[str, EvalBatches]] | None = None
-        self._tests: dict[str, EvalBatches] | None = None
+        self._target: dict[str, dict[str, EvalLoader]] | None = None
+        self._tests: dict[str, EvalLoader] | None = None
 
     def sources(self, model: nn.Module, full: bool = False) -> dict[str, Score]:
         """Scores of every source's validation images: the stated subsample, or all of them."""
@@ -69,7 +69,7 @@ class Evaluator:
     def target(self, model: nn.Module, target: Target) -> Scores:
         """Scores of every held-out domain by split: in, out, test where there is one, and all of them as full."""
         if self._target is None:  # not before: until then not one image of the target is read
-            parts = {"in": target.inside, "out": target.outside, "test": target.test}
+            parts = {"in": target.train, "out": target.val, "test": target.test}
             self._target = {name: {} for name in target.names}
             for split, some in parts.items():
                 for name, batches in self._batches(some, self._keeps(some)).items():
@@ -93,7 +93,7 @@ class Evaluator:
 
     def _keeps(self, parts: Sequence[DomainSplit], n: int | None = None) -> bool:
         """Whether to hold the images of these parts for later passes; if so, there is less room for others."""
-        if self._cache is None and any(part.split != "validation" for part in parts):
+        if self._cache is None and any(part.split != "val" for part in parts):
             return False
         image_spec = self._sources.image_spec
         images = sum(len(part) if n is None else min(n, len(part)) for part in parts)
@@ -106,13 +106,13 @@ class Evaluator:
 
     def _batches(
         self, parts: Sequence[DomainSplit], keep: bool, n: int | None = None, augmented: bool = False
-    ) -> dict[str, EvalBatches]:
+    ) -> dict[str, EvalLoader]:
         config, dist = self._config, self._dist
         assert config.seed is not None
         # On a CPU large activations cost more in page faults than small batches in calls.
         usual = 16 if dist.device.type == "cpu" and not self._sources.image_spec.low_res else 256
         return {
-            part.name: EvalBatches(
+            part.name: EvalLoader(
                 part,
                 self._sources.image_spec,
                 usual if self._group is None else self._group * max(1, usual // self._group),

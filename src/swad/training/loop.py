@@ -258,7 +258,7 @@ class _Run:
             clock.total,
             self._warnings(),
             {"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            (f"engine {training.engine.kind}, {config.images} images, {config.precision}", *self.notes),
+            (f"engine {training.engine.kind}, {config.input_pipeline} input pipeline, {config.precision}", *self.notes),
         )
         if self.folder is not None:
             self._tensorboard()
@@ -335,7 +335,7 @@ class _Run:
 
     def _dataset(self) -> Dataset:
         config = self.config
-        return benchmarks.load(config.dataset, config.data, strict=config.strict, **config.dataset_options)
+        return benchmarks.load(config.dataset, config.data, check_counts=config.check_counts, **config.dataset_options)
 
     def _held_out(self, dataset: Dataset) -> HeldOut:
         config = self.config
@@ -344,7 +344,7 @@ class _Run:
     def _cache(self, dataset: Dataset) -> ImageCache | None:
         """The decoded images, where the run works on those; the first run on a dataset makes them."""
         config = self.config
-        if config.images != "fast":
+        if config.input_pipeline != "gpu":
             return None
         progress = self.progress.on_progress if self.progress is not None else None
         cache = open_cache(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.data.loaders import EvalBatches
+from swad.data.loaders import EvalLoader
 from swad.data.transforms import Normalize
 from swad.models.cuda_graph import end_failed_capture
 from swad.training.distributed import Dist
@@ -25,7 +25,7 @@ class ResidentEvaluation:
     def __init__(
         self,
         model: nn.Module,
-        parts: Mapping[str, EvalBatches],
+        parts: Mapping[str, EvalLoader],
         dist: Dist,
         autocast: Autocast,
         log: Callable[[str], None] = print,

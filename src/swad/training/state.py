@@ -25,8 +25,8 @@ from swad.averaging.segment_log import SegmentLog
 from swad.averaging.swad import SWAD
 from swad.averaging.valley import LossValley, Status
 from swad.data.cache import ImageCache
-from swad.data.cached_loader import CachedBatches
-from swad.data.loaders import Inputs, TrainBatches
+from swad.data.cached_loader import CachedTrainLoader
+from swad.data.loaders import Inputs, TrainLoader
 from swad.data.splits import Sources
 from swad.models import networks
 from swad.models.fused_norm import fold, fuse
@@ -116,9 +116,9 @@ class Training:
         }
         given = (sources.train, sources.image_spec, hyperparameters.batch_size, config.seed)
         if cache is None:
-            self.batches = TrainBatches(*given, workers=config.workers, **options)
+            self.batches = TrainLoader(*given, workers=config.workers, **options)
         else:
-            self.batches = CachedBatches(cache, *given, log=log, **options)
+            self.batches = CachedTrainLoader(cache, *given, log=log, **options)
         self.how = StepContext(self.autocast, dist.average_gradients, config.clip)
         self.schedulers = self._schedulers()
         self.averages = registry.make(registry.parse_all(config.averages), self.predictor, config.plan)
@@ -183,7 +183,7 @@ class Training:
             compiled = partial(torch.compile, dynamic=False)
             self.algorithm._features = compiled(self.algorithm._features)
             self.algorithm._predict = compiled(self.algorithm._predict)
-            if isinstance(self.batches, CachedBatches):
+            if isinstance(self.batches, CachedTrainLoader):
                 self.batches.augment = compiled(self.batches.augment)
         return Engine(kind, self._whole_step, log)
 

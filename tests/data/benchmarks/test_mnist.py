@@ -14,14 +14,14 @@ from swad.data.domains import DataError
 @pytest.mark.parametrize("zipped", [True, False])
 def test_idx_files_are_found(tmp_path, folder, zipped):
     make_idx(tmp_path / folder, zipped=zipped)
-    dataset = benchmarks.load("RotatedMNIST", tmp_path, strict=False)
+    dataset = benchmarks.load("RotatedMNIST", tmp_path, check_counts=False)
     assert [len(d) for d in dataset.domains] == [10] * 6
 
 
 def test_rotation_and_dealing(tmp_path):
     make_idx(tmp_path)
-    rotated = benchmarks.load("rotated_mnist", tmp_path, strict=False)
-    images, labels = _mnist.mnist(benchmarks.get("rotated_mnist"), tmp_path, strict=False)
+    rotated = benchmarks.load("rotated_mnist", tmp_path, check_counts=False)
+    images, labels = _mnist.mnist(benchmarks.get("rotated_mnist"), tmp_path, check_counts=False)
     assert (rotated.domains[0].image(1)[..., 0] == images[6]).all()
     turned = Image.fromarray(images[2]).rotate(30, Image.Resampling.BICUBIC)
     assert (rotated.domains[2].image(0)[..., 0] == np.asarray(turned)).all()
@@ -30,8 +30,8 @@ def test_rotation_and_dealing(tmp_path):
 
 def test_colors(tmp_path):
     make_idx(tmp_path, 6000, 3000)
-    colored = benchmarks.load("colored_mnist", tmp_path, strict=False)
-    _, digits = _mnist.mnist(benchmarks.get("colored_mnist"), tmp_path, strict=False)
+    colored = benchmarks.load("colored_mnist", tmp_path, check_counts=False)
+    _, digits = _mnist.mnist(benchmarks.get("colored_mnist"), tmp_path, check_counts=False)
     assert colored.classes == ("5-9", "0-4")
     for i, (domain, flip) in enumerate(zip(colored.domains, (0.1, 0.2, 0.9), strict=True)):
         red = domain.images[..., 1].any(axis=(1, 2))
@@ -49,5 +49,5 @@ def test_wrong_counts_and_broken_files(tmp_path):
     file = tmp_path / "t10k-labels-idx1-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cannot read .*t10k-labels"):
-        benchmarks.load("RotatedMNIST", tmp_path, strict=False)
+        benchmarks.load("RotatedMNIST", tmp_path, check_counts=False)
     assert "cannot read" in check(tmp_path).problems[0]

@@ -70,11 +70,11 @@ def get(name: str) -> Benchmark:
     raise DataError(f"there is no dataset {name!r}; there are {', '.join(names())}")
 
 
-def load(name: str, root: Path | str | None = None, *, strict: bool = True, **options: Any) -> Dataset:
+def load(name: str, root: Path | str | None = None, *, check_counts: bool = True, **options: Any) -> Dataset:
     """Read a dataset under ``root`` (its folder, or the folder above it).
 
-    ``strict`` refuses a known benchmark with other than its published number of images, naming the domains; pass
-    ``strict=False`` to work on a part of one. ``options`` are those the dataset's file names.
+    ``check_counts`` refuses a known benchmark with other than its published number of images, naming the domains; pass
+    ``check_counts=False`` to work on a part of one. ``options`` are those the dataset's file names.
     """
     from swad.data.image_folder import read_tree
 
@@ -84,7 +84,7 @@ def load(name: str, root: Path | str | None = None, *, strict: bool = True, **op
         takes = ", ".join(sorted(benchmark.options)) or "none"
         raise DataError(f"dataset {benchmark.name} takes the options: {takes}; got {', '.join(unknown)}")
     reader = benchmark.read or read_tree
-    return reader(benchmark, None if root is None else Path(root), strict, {**benchmark.options, **options})
+    return reader(benchmark, None if root is None else Path(root), check_counts, {**benchmark.options, **options})
 
 
 def __getattr__(name: str) -> Any:

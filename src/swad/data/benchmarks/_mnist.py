@@ -55,7 +55,7 @@ def read(path: Path) -> ByteArray:
         raise DataError(f"cannot read {path}: {error}; download it again") from error
 
 
-def mnist(benchmark: Benchmark, root: Path | None, strict: bool) -> tuple[ByteArray, IntArray]:
+def mnist(benchmark: Benchmark, root: Path | None, check_counts: bool) -> tuple[ByteArray, IntArray]:
     """All of MNIST, training and test together, in a fixed shuffled order.
 
     DomainBed shuffles with the run's seed; here the order is the same in every run, so that a trial changes the
@@ -74,9 +74,9 @@ def mnist(benchmark: Benchmark, root: Path | None, strict: bool) -> tuple[ByteAr
     labels = np.concatenate([parts["train-labels-idx1-ubyte"], parts["t10k-labels-idx1-ubyte"]])
     if images.ndim != 3 or images.shape[1:] != (28, 28) or len(images) != len(labels):
         raise DataError(f"{root}: expected n images of 28 × 28 and n labels, got {images.shape} and {labels.shape}")
-    if strict and len(images) != TOTAL:
+    if check_counts and len(images) != TOTAL:
         raise DataError(
-            f"{root} has {len(images)} digits, expected {TOTAL}; download it again or load with strict=False"
+            f"{root} has {len(images)} digits, expected {TOTAL}; download it again or load with check_counts=False"
         )
     order = np.random.RandomState(0).permutation(len(images))
     return images[order], labels[order].astype(np.int64)

@@ -18,9 +18,9 @@ from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, ImageSpec
 FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 
 
-def read(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
+def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Draw labels and colors, in a stream of their own for every domain."""
-    images, digits = _mnist.mnist(benchmark, root, strict)
+    images, digits = _mnist.mnist(benchmark, root, check_counts)
     domains: list[Domain] = []
     for i, (hand, (name, flip)) in enumerate(zip(_mnist.deal(len(images), len(FLIPS)), FLIPS.items(), strict=True)):
         gray = images[hand]

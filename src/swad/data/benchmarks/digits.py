@@ -128,7 +128,7 @@ def enlarge(scans: Ints) -> Ints:
     return np.pad(grown * 255 // (16 * 9), ((0, 0), (2, 2), (2, 2)))
 
 
-def read(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
+def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Deal the scans to the styles and draw them."""
     from sklearn.datasets import load_digits
 

@@ -17,11 +17,11 @@ from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, ImageSpec
 ANGLES = (0, 15, 30, 45, 60, 75)
 
 
-def read(benchmark: Benchmark, root: Path | None, strict: bool, options: Options) -> Dataset:
+def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Rotate every sixth digit by the domain's angle."""
     from PIL import Image
 
-    images, labels = _mnist.mnist(benchmark, root, strict)
+    images, labels = _mnist.mnist(benchmark, root, check_counts)
     domains: list[Domain] = []
     for angle, hand in zip(ANGLES, _mnist.deal(len(images), len(ANGLES)), strict=True):
         turned = images[hand]
