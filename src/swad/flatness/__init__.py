@@ -1,15 +1,17 @@
-"""The flatness lab: how the loss rises around given weights, on `(model, loss_fn)` alone.
+"""Flatness of the loss around given weights, for any `(model, loss_fn)`.
 
-    flat = swad.flatness.local(model, loss_fn, radii=[10, 20, 40])          # F_gamma, per domain, with intervals
+    flat = swad.flatness.local(model, loss_fn, radii=[10, 20, 40])           # F_gamma per domain, with intervals
     both = swad.flatness.compare({"ERM": erm, "SWAD": swad_weights}, loss_fn, radii, model=model)   # paired
-    worst = swad.flatness.worst_case(model, loss_fn, radius=0.05)           # a lower bound of the maximum
-    plane = swad.flatness.plane(w1, w2, w3); plane.evaluate(model, loss_fn) # the surface of Figure 4
+    worst = swad.flatness.worst_case(model, loss_fn, radius=0.05)            # a lower bound of the maximum
+    plane = swad.flatness.plane(w1, w2, w3); plane.evaluate(model, loss_fn)  # the loss surface of Figure 4
     swad.flatness.line(w1, w2).evaluate(model, loss_fn)
-    swad.flatness.curvature(model, loss_fn)                                 # eigenvalues, trace, spectral density
+    swad.flatness.curvature(model, loss_fn)                                  # eigenvalues, trace, spectral density
 
-`loss_fn(model)` returns a scalar, per-image losses (1-D), or {domain: per-image losses}; with two columns the second
-is the 0-1 error of each image. `image_losses` makes one from images, and `captured` replays one as a CUDA graph.
-A model is left exactly as it was, also after an error or Ctrl-C. Names are loaded when they are touched.
+`loss_fn(model)` returns a scalar, per-image losses (1-D), or {domain: per-image losses}. If the losses have two
+columns, the second one holds the 0-1 error of each image. `image_losses` builds a loss function from images, and
+`captured` replays a loss function as a CUDA graph.
+
+Every function restores the model exactly, also after an error or Ctrl-C. Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swad.experiments.cost import Cost, MeasuredCost, cost, measured_cost
     from swad.flatness._bound import Bound, bound
     from swad.flatness._captured import Captured, captured
     from swad.flatness._compare import Comparison, DifferenceRow, compare
@@ -28,54 +29,44 @@ if TYPE_CHECKING:
     from swad.flatness._losses import ImageLosses, LossFn, image_losses
     from swad.flatness._surface import Line, Plane, Surface, SurfaceRow, line, plane
     from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
-    from swad.results.rank_correlation import Ranking, ranking
 
-_HOMES = {
-    "Bound": "swad.flatness._bound",
-    "Captured": "swad.flatness._captured",
-    "Comparison": "swad.flatness._compare",
-    "Cost": "swad.experiments.cost",
-    "Curvature": "swad.flatness._hessian",
-    "CurvatureRow": "swad.flatness._hessian",
-    "DifferenceRow": "swad.flatness._compare",
-    "Divergence": "swad.flatness._divergence",
-    "FlatnessRow": "swad.flatness._local",
-    "ImageLosses": "swad.flatness._losses",
-    "Line": "swad.flatness._surface",
-    "LocalFlatness": "swad.flatness._local",
-    "LossFn": "swad.flatness._losses",
-    "MeasuredCost": "swad.experiments.cost",
-    "Plane": "swad.flatness._surface",
-    "Ranking": "swad.results.rank_correlation",
-    "Surface": "swad.flatness._surface",
-    "SurfaceRow": "swad.flatness._surface",
-    "WorstCase": "swad.flatness._worst_case",
-    "WorstCaseRow": "swad.flatness._worst_case",
-    "bound": "swad.flatness._bound",
-    "captured": "swad.flatness._captured",
-    "compare": "swad.flatness._compare",
-    "cost": "swad.experiments.cost",
-    "curvature": "swad.flatness._hessian",
-    "divergence": "swad.flatness._divergence",
-    "image_losses": "swad.flatness._losses",
-    "line": "swad.flatness._surface",
-    "local": "swad.flatness._local",
-    "measured_cost": "swad.experiments.cost",
-    "plane": "swad.flatness._surface",
-    "ranking": "swad.results.rank_correlation",
-    "worst_case": "swad.flatness._worst_case",
+_MODULES = {
+    "Bound": "_bound",
+    "Captured": "_captured",
+    "Comparison": "_compare",
+    "Curvature": "_hessian",
+    "CurvatureRow": "_hessian",
+    "DifferenceRow": "_compare",
+    "Divergence": "_divergence",
+    "FlatnessRow": "_local",
+    "ImageLosses": "_losses",
+    "Line": "_surface",
+    "LocalFlatness": "_local",
+    "LossFn": "_losses",
+    "Plane": "_surface",
+    "Surface": "_surface",
+    "SurfaceRow": "_surface",
+    "WorstCase": "_worst_case",
+    "WorstCaseRow": "_worst_case",
+    "bound": "_bound",
+    "captured": "_captured",
+    "compare": "_compare",
+    "curvature": "_hessian",
+    "divergence": "_divergence",
+    "image_losses": "_losses",
+    "line": "_surface",
+    "local": "_local",
+    "plane": "_surface",
+    "worst_case": "_worst_case",
 }
 
-__all__ = [  # noqa: RUF022 - the reader's order
+__all__ = [  # noqa: RUF022 - the order a reader wants
     "local",
     "compare",
     "worst_case",
     "plane",
     "line",
     "curvature",
-    "cost",
-    "measured_cost",
-    "ranking",
     "bound",
     "divergence",
     "image_losses",
@@ -95,18 +86,15 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "SurfaceRow",
     "Curvature",
     "CurvatureRow",
-    "Cost",
-    "MeasuredCost",
-    "Ranking",
     "Bound",
     "Divergence",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        # The files have other names than the functions: a submodule of a function's name would hide the function.
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        # The modules are private because a submodule called `local` or `compare` would hide the function.
+        return getattr(importlib.import_module(f"swad.flatness.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'swad.flatness' has no attribute {name!r}")
 
 

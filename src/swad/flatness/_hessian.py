@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import nn
 
 from swad.averaging.tensors import Patterns
-from swad.flatness._losses import LossFn, climbing, first_measured, parts_of
+from swad.flatness._losses import LossFn, first_measured
 from swad.flatness._perturb import Weights
 from swad.flatness._rows import Progress, Row
 
@@ -137,35 +136,3 @@ def require_curvlinops() -> Any:
     except ImportError:
         raise ValueError('curvature needs curvlinops and scipy: pip install "swad[flatness]"') from None
     return curvlinops
-
-
-def hessian_product(
-    loss_fn: LossFn,
-    model: nn.Module,
-    weights: Weights,
-    domain: str | None,
-    n_domains: int,
-    columns: Sequence[list[Tensor]],
-) -> list[list[Tensor]]:
-    """The Hessian of a domain's mean loss (None: of the mean over domains) times every column."""
-    products = [[torch.zeros_like(one) for one in column] for column in columns]
-    # Fused attention has no second derivative.
-    with weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):
-        for piece in parts_of(loss_fn, model):
-            mean = climbing(piece, domain)
-            if mean is None:
-                continue
-            if domain is None:
-                mean = mean / n_domains
-            gradient = torch.autograd.grad(mean, parameters, create_graph=True, allow_unused=True)
-            curved = [one for one in gradient if one is not None and one.requires_grad]
-            for product, column in zip(products, columns, strict=True):
-                along = [c for c, g in zip(column, gradient, strict=True) if g is not None and g.requires_grad]
-                if not curved:
-                    continue
-                found = torch.autograd.grad(curved, parameters, along, retain_graph=True, allow_unused=True)
-                with torch.no_grad():
-                    for total, one in zip(product, found, strict=True):
-                        if one is not None:
-                            total += one
-    return products
