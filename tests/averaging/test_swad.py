@@ -78,12 +78,9 @@ def test_two_buffers_in_steady_state(semantics):
             assert averager.n_buffers == 2
 
 
-@pytest.mark.parametrize("never_converged", ["candidate", "all", "last"])
 @pytest.mark.parametrize("semantics", ["paper", "text", "reference"])
-def test_the_peak_is_what_it_says_also_while_pieces_change_hands(semantics, never_converged, monkeypatch):
+def test_the_peak_is_what_it_says_also_while_pieces_change_hands(semantics, monkeypatch):
     """Counts the weight-sized buffers alive at any moment, inside an evaluation too."""
-    if semantics == "reference" and never_converged == "all":
-        pytest.skip("the reference has no such rule")
     alive: set[int] = set()
     peak = 0
     zeros = swad.averaging.sums._zeros
@@ -98,14 +95,14 @@ def test_the_peak_is_what_it_says_also_while_pieces_change_hands(semantics, neve
 
     monkeypatch.setattr(swad.averaging.sums, "_zeros", counted)
     model = nn.Linear(3, 1, bias=False)
-    averager = SWAD(model, semantics=semantics, never_converged=never_converged)
+    averager = SWAD(model, semantics=semantics)
     losses = [5, 4, 3, 2, 1, 5, 0.9, 4, 0.8, 0.85, 0.9, 0.8, 0.9, 2, 2, 0.8, 3, 3, 3, 3, 3, 3, 3]
     for loss in losses:
         averager.update_parameters(model)
         averager.observe(loss)
     assert averager.status.should_stop
     assert peak <= averager.max_buffers
-    if semantics != "reference" and never_converged == "candidate":
+    if semantics != "reference":
         assert peak == 2 + (semantics == "paper")  # the third: losses of 5 and 4 after floors of 1 and 0.9
 
 
@@ -769,7 +766,7 @@ def test_the_warning_says_what_was_averaged_instead():
         model.go_to(step)
         averager.update_parameters(model)
     averager.observe(1.0)
-    with pytest.warns(NeverConvergedWarning, match=r"never_converged='candidate' averages the updates 3-3"):
+    with pytest.warns(NeverConvergedWarning, match="holds the updates 3-3, everything since the best evaluation"):
         averager.copy_to(OneHot())
     for _ in range(2):
         averager.update_parameters(model)
@@ -798,7 +795,6 @@ def test_the_learning_rate_is_never_touched():
         (lambda m: EMA(m, decay=1.0), "below 1, got 1.0"),
         (lambda m: SWAD(m, interval=0), "at least 1, got 0"),
         (lambda m: SWAD(m, interval=2, semantics="reference"), "dense by definition"),
-        (lambda m: SWAD(m, interval=2, never_converged="last"), "counted from the candidate"),
         (lambda m: SWAD(m, n_converge=math.inf), "whole number"),
         (lambda m: SWAD(m, buffers="keep"), "'copy' or 'average'; got 'keep'"),
         (lambda m: SWAD(nn.LazyLinear(3)), "lazy or on the meta device"),

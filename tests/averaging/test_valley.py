@@ -168,9 +168,7 @@ def test_a_skipped_evaluation_is_as_if_it_had_not_happened():
         ({"tolerance_ratio": -0.1}, "at least 1.*tolerance_ratio=-0.1"),
         ({"tolerance_ratio": math.nan}, "at least 1"),
         ({"semantics": "both"}, "one of paper, text, reference; got 'both'"),
-        ({"never_converged": "none"}, "one of candidate, all, last"),
         ({"nonfinite": "ignore"}, "one of raise, skip"),
-        ({"semantics": "reference", "never_converged": "all"}, "last segment"),
         ({"semantics": "reference", "n_tolerance": math.inf}, "queues"),
     ],
 )

@@ -114,7 +114,7 @@ def fsdp(rank, world, folder):
         gathered = Net()
         fully_shard(gathered)
         gathered.eval()(x)
-        late = SWAD(gathered, never_converged="all")
+        late = SWAD(gathered)
         assert isinstance(late._tracked.averaged["first.weight"], DTensor)
         gathered(x)
         with averager.average_parameters(gathered):

@@ -14,7 +14,6 @@ def averaged(
     n_converge: int,
     n_tolerance: float,
     r: float,
-    never_converged: str = "candidate",
 ) -> dict[int, Fraction]:
     """Weight of every update in the average, summing to one, by the definitions of the three semantics.
 
@@ -22,18 +21,14 @@ def averaged(
     """
     if semantics == "reference":
         return _normalized(_reference(losses, steps, total, n_converge, int(n_tolerance), r))
-    return _normalized(Counter(_window(losses, steps, total, semantics, n_converge, n_tolerance, r, never_converged)))
+    return _normalized(Counter(_window(losses, steps, total, semantics, n_converge, n_tolerance, r)))
 
 
-def _window(L, u, T, semantics, N_s, N_e, r, never_converged):
+def _window(L, u, T, semantics, N_s, N_e, r):
     c = next((c for c in range(len(L) - N_s + 1) if L[c] == min(L[c : c + N_s])), None)
     if c is None:
-        if never_converged == "all":
-            return range(T + 1)
         if not L:
             return range(1, T + 1)
-        if never_converged == "last":
-            return range((u[-2] if len(u) > 1 else 0) + 1, u[-1] + 1)
         return range(u[L.index(min(L))], T + 1)
     threshold = r * L[c] if semantics == "text" else max(r * (sum(L[c : c + N_s]) / N_s), L[c])
     for i in range(c + N_s, len(L)):

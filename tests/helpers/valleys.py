@@ -34,7 +34,6 @@ def settings_of(rng: random.Random) -> dict:
         "n_tolerance": rng.choice([1, 2, 3, 4, 5, 6, 7] + ([] if reference else [math.inf])),
         "tolerance_ratio": rng.choice([0, 0.2, 0.3, 0.3, 1, 2]),
         "semantics": semantics,
-        "never_converged": rng.choice(["candidate", "last"] + ([] if reference else ["all"])),
     }
 
 
@@ -47,5 +46,4 @@ def expected(losses, steps, total, options):
         options["n_converge"],
         options["n_tolerance"],
         1 + options["tolerance_ratio"],
-        options["never_converged"],
     )

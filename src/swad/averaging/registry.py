@@ -122,7 +122,6 @@ _VALLEY = {
     "n_converge": int,
     "n_tolerance": float,
     "tolerance_ratio": float,
-    "never_converged": str,
     "nonfinite": str,
     "offload": bool,
     "buffers": str,

@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Any, Literal
 
 Semantics = Literal["paper", "text", "reference"]
-NeverConverged = Literal["candidate", "all", "last"]
 Nonfinite = Literal["raise", "skip"]
 
 Mix = dict[str, float]
@@ -52,18 +51,13 @@ KEEP_OPEN: Mix = {OPEN: 1.0}
 class Rule:
     """One definition of the valley: sees losses, answers with recipes."""
 
-    def __init__(self, n_converge: int, n_tolerance: float, r: float, never_converged: NeverConverged):
+    def __init__(self, n_converge: int, n_tolerance: float, r: float) -> None:
         self.N_s, self.N_e, self.r = n_converge, n_tolerance, r
-        self.never_converged = never_converged
         self.phase = Phase.SEARCHING
         self.reason = ""
         self.threshold: float | None = None
         self.run = 0  # exceedances in a row, up to now
         self.evaluations = 0
-
-    def begin(self) -> Recipe:
-        """What to keep of the initial weights."""
-        return Recipe()
 
     def see(self, loss: float) -> Recipe:
         """Take the loss of the next evaluation and say what to keep."""
@@ -79,7 +73,7 @@ class Rule:
 
     def state(self) -> dict[str, Any]:
         """All that changes, as plain values."""
-        fixed = {"N_s", "N_e", "r", "never_converged"}
+        fixed = {"N_s", "N_e", "r"}
         return {k: list(v) if isinstance(v, list) else v for k, v in vars(self).items() if k not in fixed} | {
             "phase": str(self.phase)
         }
@@ -112,14 +106,10 @@ class _FloorRule(Rule):
     with its weights; a lower loss drops everything kept and begins anew.
     """
 
-    def __init__(self, n_converge: int, n_tolerance: float, r: float, never_converged: NeverConverged):
-        super().__init__(n_converge, n_tolerance, r, never_converged)
+    def __init__(self, n_converge: int, n_tolerance: float, r: float) -> None:
+        super().__init__(n_converge, n_tolerance, r)
         self.window: list[float] = []  # losses since the candidate, itself first, up to confirmation
         self.kept: list[str] = []  # names of the pieces that hold the window, in order
-
-    def begin(self) -> Recipe:
-        # The pseudo code leaves t_s = 0 when nothing converges: literally, theta_0 is averaged too.
-        return Recipe({"everything": {LIVE: 1.0}}) if self.never_converged == "all" else Recipe()
 
     def see(self, loss: float) -> Recipe:
         self.evaluations += 1
@@ -138,15 +128,11 @@ class _FloorRule(Rule):
             self._say_averaging()
             return recipe
         self._say_searching(len(self.window), self.window[0])
-        return self._with_fallback(recipe)
+        return recipe
 
     def result(self) -> Mix:
         if self.phase is Phase.STOPPED:
             return {"start": 1.0}
-        if self.phase is Phase.SEARCHING and self.never_converged == "all":
-            return {"everything": 1.0, OPEN: 1.0}
-        if self.phase is Phase.SEARCHING and self.never_converged == "last" and self.evaluations:
-            return {"last": 1.0}
         return {**dict.fromkeys(self.kept, 1.0), OPEN: 1.0}
 
     def _candidate(self) -> Recipe:
@@ -175,15 +161,6 @@ class _FloorRule(Rule):
         everything: Mix = {**dict.fromkeys(self.kept, 1.0), OPEN: 1.0}
         self.kept = ["start"]
         return Recipe({"start": everything})
-
-    def _with_fallback(self, recipe: Recipe) -> Recipe:
-        """Until a start is confirmed, keep what `never_converged` would return beside the candidate."""
-        if self.never_converged == "all":
-            closed: Mix = {} if recipe.open else {OPEN: 1.0}
-            return Recipe({**recipe.pieces, "everything": {"everything": 1.0, **closed}}, recipe.open)
-        if self.never_converged == "last":
-            return Recipe({**recipe.pieces, "last": {OPEN: 1.0}}, recipe.open)
-        return recipe
 
 
 class _Paper(_FloorRule):
@@ -240,9 +217,8 @@ class _Paper(_FloorRule):
         return room > 0 and min(self.window[j + 1 :]) > self.r * sum(self.window) / room * (1 - 1e-9)
 
     def max_buffers(self) -> int:
-        fallback = self.never_converged != "candidate"
         splits = min(self.N_s - 1, self.N_e - 1, math.ceil(self.N_s / self.r) - 1)
-        return int(max(2, 1 + splits)) + fallback
+        return int(max(2, 1 + splits))
 
 
 class _Text(_FloorRule):
@@ -256,24 +232,16 @@ class _Text(_FloorRule):
         assert self.threshold is not None
         self.run = self.run + 1 if loss > self.threshold else 0
         now = len(self.window) - 1
-        confirmed = len(self.window) == self.N_s
         # Checked only after the window, a run of more than N_e begins no earlier than its last N_e evaluations.
         if self._surely_inside(self.run) or now <= self.N_s - self.N_e + 1:
             return self._commit()
-        if self.never_converged == "last" and not confirmed:
-            # "last" needs the segment apart, so what is pending moves out of the open segment.
-            held = {name: 1.0 for name in self.kept if name == "pending"}
-            self.kept = ["start", "pending"]
-            return Recipe({"start": {"start": 1.0}, "pending": {**held, OPEN: 1.0}})
-        held = {name: 1.0 for name in self.kept if name == "pending"}
-        self.kept = ["start"]
-        return Recipe({"start": {"start": 1.0}}, {**held, OPEN: 1.0})
+        return Recipe({"start": {"start": 1.0}}, KEEP_OPEN)
 
     def _surely_inside(self, run: int) -> bool:
         return run <= 1
 
     def max_buffers(self) -> int:
-        return 2 + {"candidate": 0, "all": 1, "last": 2}[self.never_converged]
+        return 2
 
 
 class _Reference(Rule):
@@ -285,8 +253,8 @@ class _Reference(Rule):
     be added, and the queue becomes two pieces: `final` and `pending`.
     """
 
-    def __init__(self, n_converge: int, n_tolerance: float, r: float, never_converged: NeverConverged):
-        super().__init__(n_converge, n_tolerance, r, never_converged)
+    def __init__(self, n_converge: int, n_tolerance: float, r: float) -> None:
+        super().__init__(n_converge, n_tolerance, r)
         self.first = 0  # evaluation at the front of the queue
         self.losses: list[float] = []  # of the queued segments
         self.floor = -1  # c

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import LIVE, Mix, NeverConverged, Nonfinite, Phase, Semantics
+from swad.averaging.semantics import LIVE, Mix, Nonfinite, Phase, Semantics
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import LossValley, Span, Status
@@ -64,7 +64,6 @@ class SWAD(Average):
         n_tolerance: float = 6,
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
-        never_converged: NeverConverged = "candidate",
         buffers: Buffers = "copy",
         nonfinite: Nonfinite = "raise",
         offload: bool = False,
@@ -85,14 +84,10 @@ class SWAD(Average):
             raise ValueError(f"interval counts updates and must be at least 1, got {interval}")
         if interval > 1 and semantics == "reference":
             raise ValueError("semantics='reference' is dense by definition, got interval > 1: use 'paper' or 'text'")
-        if interval > 1 and never_converged != "candidate":
-            raise ValueError(f"an interval is counted from the candidate, got never_converged={never_converged!r}")
         self.interval = interval
         self.dense, self._sparse = interval == 1, interval > 1
-        self.valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, never_converged, nonfinite)
+        self.valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite)
         self._anchor = 0  # the update the interval is counted from: the candidate for the start
-        with torch.no_grad():
-            self._follow(self.valley.recipe)
 
     @property
     def status(self) -> Status:
@@ -161,11 +156,12 @@ class SWAD(Average):
     def _warn_if_searching(self) -> None:
         if self.valley.converged:
             return
-        spans = ", ".join(map(str, self.valley.spans(self.step))) or "there are (none yet)"
-        rule = "last" if self.valley.semantics == "reference" else self.valley.never_converged
+        spans = ", ".join(map(str, self.valley.spans(self.step))) or "(none yet)"
+        reference = self.valley.semantics == "reference"
+        rule = "the last segment, as in the published code" if reference else "everything since the best evaluation"
         warnings.warn(
-            f"the validation loss has not converged ({self.valley.status.reason}); "
-            f"never_converged={rule!r} averages the updates {spans}",
+            f"the validation loss has not converged ({self.valley.status.reason}): "
+            f"the average holds the updates {spans}, {rule}",
             NeverConvergedWarning,
             stacklevel=3,
         )

@@ -35,7 +35,6 @@ from swad.averaging.semantics import (
     OPEN,
     RULES,
     Mix,
-    NeverConverged,
     Nonfinite,
     Phase,
     Recipe,
@@ -116,7 +115,6 @@ class LossValley:
         n_tolerance: float = 6,
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
-        never_converged: NeverConverged = "candidate",
         nonfinite: Nonfinite = "raise",
     ) -> None:
         _check_count("n_converge (N_s)", n_converge)
@@ -128,29 +126,20 @@ class LossValley:
                 f"got tolerance_ratio={tolerance_ratio}: use e.g. 0.3 for the paper's r = 1.3"
             )
         _check_choice("semantics", semantics, get_args(Semantics))
-        _check_choice("never_converged", never_converged, get_args(NeverConverged))
         _check_choice("nonfinite", nonfinite, get_args(Nonfinite))
-        if semantics == "reference":
-            if never_converged == "all":
-                raise ValueError(
-                    "semantics='reference' averages the last segment when the loss never converged, "
-                    "got never_converged='all': leave it out, or use semantics='paper'"
-                )
-            if n_tolerance == math.inf:
-                raise ValueError("semantics='reference' queues n_tolerance segments, got inf: use 'paper' or 'text'")
+        if semantics == "reference" and n_tolerance == math.inf:
+            raise ValueError("semantics='reference' queues n_tolerance segments, got inf: use 'paper' or 'text'")
         self.n_converge = n_converge = int(n_converge)
         self.n_tolerance = n_tolerance = n_tolerance if n_tolerance == math.inf else int(n_tolerance)
         self.tolerance_ratio = tolerance_ratio
         self.semantics: Semantics = semantics
-        self.never_converged: NeverConverged = never_converged
         self.nonfinite: Nonfinite = nonfinite
-        self._rule: Rule = RULES[semantics](n_converge, n_tolerance, 1 + tolerance_ratio, never_converged)
+        self._rule: Rule = RULES[semantics](n_converge, n_tolerance, 1 + tolerance_ratio)
         self._step = 0  # of the last evaluation
         self._open_first = 1  # first update of the open segment
         self._pieces: dict[str, tuple[Span, ...]] = {}
         self._carried: tuple[Span, ...] = ()  # pieces folded into the open segment
-        self.recipe = self._rule.begin()
-        self._follow(self.recipe, step=0)
+        self.recipe = Recipe()
         self.status = Status(Phase.SEARCHING, "no evaluation yet")
 
     @property
@@ -258,7 +247,6 @@ class LossValley:
             "n_tolerance": self.n_tolerance,
             "tolerance_ratio": self.tolerance_ratio,
             "semantics": self.semantics,
-            "never_converged": self.never_converged,
         }
 
     def _open(self, step: int) -> tuple[Span, ...]:

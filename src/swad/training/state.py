@@ -286,7 +286,7 @@ class Training:
             if isinstance(average, SWAD):
                 v = average.valley
                 found[name + FULL] = LossValley(
-                    v.n_converge, v.n_tolerance, v.tolerance_ratio, v.semantics, v.never_converged, v.nonfinite
+                    v.n_converge, v.n_tolerance, v.tolerance_ratio, v.semantics, v.nonfinite
                 )
         return found
 
