@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from swad.averaging.ema import EMA
     from swad.averaging.group import AverageGroup
     from swad.averaging.lr_schedules import cyclic_lr
-    from swad.averaging.segment_log import SegmentLog, fit_on_val, iid_max
+    from swad.averaging.segment_log import SegmentLog, fit_on_val
     from swad.averaging.semantics import Phase
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD, NeverConvergedWarning
@@ -45,7 +45,6 @@ _HOMES = {
     "Status": "averaging.valley",
     "cyclic_lr": "averaging.lr_schedules",
     "fit_on_val": "averaging.segment_log",
-    "iid_max": "averaging.segment_log",
     "update_bn": "averaging.batchnorm",
 }
 _MODULES = {"flatness", "integrations"}
@@ -59,7 +58,6 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "AverageGroup",
     "SegmentLog",
     "fit_on_val",
-    "iid_max",
     "cyclic_lr",
     "update_bn",
     "Average",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.averages import Net, train
-from swad import SegmentLog, fit_on_val, iid_max
+from swad import SegmentLog, fit_on_val
 from swad.averaging.segment_log import load_segments
 
 
@@ -83,24 +83,10 @@ def test_a_failing_score_leaves_the_model_as_it_was(trajectory):
     assert all(torch.equal(value, live[name]) for name, value in model.state_dict().items())
 
 
-def test_iid_max_restarts_at_live_maxima_and_weighs_segments_alike(trajectory):
-    model, log, weights, spans = trajectory
-    segment = [mean_of(weights[a - 1 : b])["head.weight"] for a, b in spans]
-    # Live maxima at the segments 0, 1 and 3.
-    groups = [[0], [1], [1, 2], [3], [3, 4]]
-    scores = {tuple(g): -abs(float(sum(segment[i] for i in g).sum() / len(g)) - 0.3) for g in groups}
-    best = max(scores, key=scores.get)
-    choice = iid_max(log, [0.5, 0.6, 0.6, 0.9, 0.8], model, score_of)
-    assert (choice.first, choice.last) == (spans[best[0]][0], spans[best[-1]][1])
-    assert choice.score == pytest.approx(scores[best], abs=1e-5)
-
-
 def test_errors_say_what_to_do(trajectory):
     model, log, _, _ = trajectory
     with pytest.raises(ValueError, match="keep them with a SegmentLog"):
         fit_on_val([], model, score_of)
-    with pytest.raises(ValueError, match="5 segments, 2 scores"):
-        iid_max(log, [0.1, 0.2], model, score_of)
     with pytest.raises(ValueError, match=r"it has no body\.0\.weight"):
         fit_on_val(log, torch.nn.Linear(3, 2), score_of)
     in_memory = SegmentLog(model)

@@ -113,7 +113,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
             self._held.absorb(self._segment, 1.0, self._tracked)
 
     def _result(self) -> Mix:
-        raise NotImplementedError("a segment log holds segments: choose among them with fit_on_val or iid_max")
+        raise NotImplementedError("a segment log holds segments: choose among them with fit_on_val")
 
     def _file(self, step: int) -> Path:
         assert self._folder is not None
@@ -145,7 +145,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
 
 
 def load_segments(folder: str | os.PathLike[str]) -> list[Path]:
-    """The files of a segment log in the order of training, for `fit_on_val` and `iid_max`."""
+    """The files of a segment log in the order of training, for `fit_on_val`."""
     return sorted(Path(folder).glob("segment-*.pt"))
 
 
@@ -189,32 +189,6 @@ def fit_on_val(
                 done += 1
                 if progress is not None:
                     progress(done, total)
-    assert best is not None
-    return best
-
-
-def iid_max(
-    segments: Sequence[StoredSegment | Path], live_scores: Sequence[float], model: nn.Module, score: Score
-) -> Choice:
-    """Start anew at every best live accuracy, keep the average that scores best, and write it into `model`.
-
-    What the published code offers under this name, and not the paper's fit-on-val: segments weigh the same
-    whatever their length, and `live_scores` are the live model's validation accuracies at the segments' ends.
-    """
-    if len(segments) != len(live_scores) or not segments:
-        raise ValueError(f"every segment needs a live score; got {len(segments)} segments, {len(live_scores)} scores")
-    best: Choice | None = None
-    highest = float("-inf")
-    with _Writer(model) as writer:
-        for segment, live in zip(map(_read, segments), live_scores, strict=True):
-            if live > highest:
-                highest = live
-                writer.clear()
-            writer.add(segment, 1)
-            value = writer.score(score)
-            if best is None or value > best.score:
-                best = Choice(writer.first, segment.last, value)
-                writer.remember()
     assert best is not None
     return best
 
