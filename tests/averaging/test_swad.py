@@ -194,7 +194,7 @@ def test_ema_against_the_recursion():
 
 def test_without_dense_counts_its_interval_from_the_start_of_the_valley():
     model = OneHot()
-    average = swad.averaging.ablations.without_dense(model, interval=4, n_converge=2, n_tolerance=2)
+    average = SWAD(model, interval=4, n_converge=2, n_tolerance=2)
     drive(average, [3, 1, 1.1, 1.2, 1.1, 9, 9, 9])
     assert average.status.should_stop
     assert weights_of(average) == uniform(range(20, 51, 4))
@@ -203,13 +203,13 @@ def test_without_dense_counts_its_interval_from_the_start_of_the_valley():
 
 
 def test_without_overfit_goes_on_to_the_end():
-    average = swad.averaging.ablations.without_overfit(OneHot())
+    average = SWAD(OneHot(), n_tolerance=math.inf)
     drive(average, [3, 1, 1.1, 1.2, 9, 9, 9, 9, 9])
     assert weights_of(average) == uniform(range(20, 91))
 
 
 def test_without_opt_overfit_is_a_dense_fixed_window():
-    average = swad.averaging.ablations.without_opt_overfit(OneHot(), start=40, end=60)
+    average = SWA(OneHot(), start=40, end=60)
     drive(average, [1.0] * 9)
     assert weights_of(average) == uniform(range(41, 61))
 

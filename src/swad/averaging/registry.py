@@ -7,6 +7,21 @@
 Windows follow the length of training: SWA takes the weights at every evaluation of the last 20 %, which for 5,000
 updates and evaluations every 100 are the paper's 4100, 4200, ..., 5000.
 
+Most ablations of the paper's Table 5 are averages of one trajectory. With 5,000 updates and evaluations every 100:
+
+============================ ======================= ============= ============= ========
+row                          name                    from          to            interval
+============================ ======================= ============= ============= ========
+SWA with constant lr         `swa`                   4000          5000          100
+SWAD without dense           `without_dense`         valley start  valley end    100
+SWAD without opt-overfit     `without_opt_overfit`   4000          5000          1
+SWAD without overfit         `without_overfit`       valley start  5000          1
+SWAD                         `swad`                  valley start  valley end    1
+============================ ======================= ============= ============= ========
+
+SWA with a cyclic learning rate is `swa` in a training with `swad.cyclic_lr`. SWAD fit-on-val chooses the window with
+the best validation accuracy among stored segments: `swad.fit_on_val`.
+
 >>> split("swad:semantics=text,n_converge=2,ema")
 ('swad:semantics=text,n_converge=2', 'ema')
 >>> parse("swad:as=strict,tolerance_ratio=0.1")
@@ -83,16 +98,16 @@ def _swad(fixed: Options) -> _Make:
 
 
 def _without_dense(model: nn.Module, plan: Plan, options: Options) -> Average:
-    from swad.averaging import ablations
+    from swad.averaging.swad import SWAD
 
     defaults = {"tolerance_ratio": plan.tolerance_ratio, "interval": plan.evaluate_every}
-    return ablations.without_dense(model, **{**defaults, **options})
+    return SWAD(model, **{**defaults, **options})
 
 
 def _without_overfit(model: nn.Module, plan: Plan, options: Options) -> Average:
-    from swad.averaging import ablations
+    from swad.averaging.swad import SWAD
 
-    return ablations.without_overfit(model, **{"tolerance_ratio": plan.tolerance_ratio, **options})
+    return SWAD(model, **{"tolerance_ratio": plan.tolerance_ratio, "n_tolerance": math.inf, **options})
 
 
 def _window(interval: Callable[[Plan], int]) -> _Make:
