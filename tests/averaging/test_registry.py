@@ -53,6 +53,14 @@ def test_windows_of_other_schedules():
         assert short.end % short.interval == short.start % short.interval
 
 
+def test_sma_begins_at_update_100_whatever_the_length_of_training():
+    assert one("sma", Plan(15_000, 500)).start == 100
+    assert one("sma:start=7", Plan(40, 10)).start == 7
+    with pytest.raises(AverageError, match="begin earlier with sma:start=2$"):
+        one("sma", Plan(100, 10))
+    assert one("sma", Plan(100, 10, offset=1)).start == 100
+
+
 def test_the_tolerance_is_the_data_sets_unless_given():
     vlcs = Plan(5000, 50, tolerance_ratio=0.2)
     assert one("swad", vlcs).valley.tolerance_ratio == 0.2
@@ -85,6 +93,10 @@ def test_lists_with_options():
         ("swad:tolerance_ratio=-1", "average swad: r = 1"),
         ("swa:start=9000", "average swa: a window needs"),
         ("ema:decay=1", "average ema: decay must be"),
+        (
+            "sma:start=5000",
+            "begins after update 5000, and this run ends at update 5000: train longer, or begin earlier",
+        ),
     ],
 )
 def test_faults_are_one_line(text, words):

@@ -123,8 +123,14 @@ def _window(interval: Callable[[Plan], int]) -> _Make:
 def _sma(model: nn.Module, plan: Plan, options: Options) -> Average:
     from swad.averaging.swa import SMA
 
-    # Update 100 of 5,000 in Arpit et al. (2022).
-    return SMA(model, **{"start": plan.steps // 50, **options})
+    average = SMA(model, **options)
+    last = plan.offset + plan.steps
+    if average.start >= last:
+        raise ValueError(
+            f"the average begins after update {average.start}, and this run ends at update {last}: "
+            f"train longer, or begin earlier with sma:start={last // 50}"
+        )
+    return average
 
 
 def _ema(model: nn.Module, plan: Plan, options: Options) -> Average:
@@ -156,7 +162,7 @@ _KINDS = {
     "swad_text": _Kind("the same by the wording of the paper's section 3.2", _swad({"semantics": "text"}), _VALLEY),
     "swad_reference": _Kind("the same as the published code does it", _swad({"semantics": "reference"}), _VALLEY),
     "swa": _Kind("the weights at the evaluations of the last 20 %", _window(lambda plan: plan.interval), _WINDOW),
-    "sma": _Kind("every update but the first 2 %", _sma, {"start": int, "offload": bool, "buffers": str}),
+    "sma": _Kind("every update after the first 100", _sma, {"start": int, "offload": bool, "buffers": str}),
     "ema": _Kind("exponential moving average, decay 0.99", _ema, {"decay": float, "buffers": str}),
     "without_dense": _Kind(
         "SWAD on the weights at evaluations only", _without_dense, {**_VALLEY, "interval": int, "semantics": str}
