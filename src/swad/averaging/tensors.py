@@ -61,7 +61,7 @@ class TrackedTensors:
         if buffers not in ("copy", "average"):
             raise ValueError(f"buffers must be 'copy' or 'average'; got {buffers!r}")
         self.buffers = buffers
-        self.include, self.exclude = _patterns(include), _patterns(exclude)
+        self.include, self.exclude = as_patterns(include), as_patterns(exclude)
         self.model = unwrap(model)
         self._slots: list[tuple[dict[str, Any], str]] = []
         self.averaged: dict[str, Tensor] = {}
@@ -152,10 +152,10 @@ class TrackedTensors:
         slots: _Slots = {}
         excluded: set[str] = set()
         known = {**dict.fromkeys(self.averaged, True), **dict.fromkeys(self.left, False)}  # roles never change
-        for name, tensor, slot, is_buffer in _named_tensors(unwrap(model)):
+        for name, tensor, slot, is_buffer in named_tensors(unwrap(model)):
             if is_lazy(tensor) or tensor.is_meta:
                 raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialize the model first")
-            chosen = (not self.include or _matches(name, self.include)) and not _matches(name, self.exclude)
+            chosen = (not self.include or matches(name, self.include)) and not matches(name, self.exclude)
             floating = tensor.is_floating_point() or tensor.is_complex()
             if is_buffer:
                 wanted = floating and chosen and self.buffers == "average"
@@ -223,8 +223,8 @@ def accumulator(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, tuple[dict[str, Any], str], bool]]:
-    """Name, tensor, where it is held, and whether it is a buffer; each tensor once, under its first name."""
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, tuple[dict[str, Any], str], bool]]:
+    """Yield (name, tensor, its module's dict and key, whether it is a buffer); each tensor once, under its first name."""
     seen: set[int] = set()
     modules = list(model.named_modules())
     for is_buffer in (False, True):
@@ -256,11 +256,13 @@ def _compare(what: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> N
         raise ValueError(f"the {what} must be those of the model the average was built on; {'; '.join(faults)}")
 
 
-def _patterns(patterns: Patterns) -> tuple[str, ...]:
+def as_patterns(patterns: Patterns) -> tuple[str, ...]:
+    """Return name patterns as a tuple, whether one, several or none were given."""
     if patterns is None:
         return ()
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether `name` matches one of the shell-style patterns (case matters)."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.tensors import Patterns, _patterns
+from swad.averaging.tensors import Patterns, as_patterns
 from swad.flatness._bootstrap import Effects, interval, resample
 from swad.flatness._directions import Directions, Normalize
 from swad.flatness._losses import LossFn, first_measured, measured
@@ -302,8 +302,8 @@ def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, ex
     return {
         "seed": seed,
         "normalize": normalize,
-        "include": list(_patterns(include)),
-        "exclude": list(_patterns(exclude)),
+        "include": list(as_patterns(include)),
+        "exclude": list(as_patterns(exclude)),
         "device": weights.device.type,
         "parameters": weights.dim,
         "norm": norm,

@@ -19,12 +19,12 @@ from torch.nn.parameter import is_lazy
 
 from swad.averaging.tensors import (
     Patterns,
-    _matches,
-    _named_tensors,
-    _patterns,
     accumulator,
+    as_patterns,
     canonical,
     is_sharded,
+    matches,
+    named_tensors,
     unwrap,
 )
 
@@ -195,7 +195,7 @@ class Weights:
     def put_buffers(self, state: State | nn.Module) -> None:
         """Take over the buffers that `state` has; the block's end puts the old ones back."""
         found = by_name(state)
-        for name, tensor, _, is_buffer in _named_tensors(self.model):
+        for name, tensor, _, is_buffer in named_tensors(self.model):
             if is_buffer and name in found:
                 tensor.copy_(found[name])
 
@@ -217,17 +217,17 @@ class Weights:
 
 def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patterns = None) -> dict[str, Tensor]:
     """The floating-point parameters whose names match, each once, by canonical name."""
-    wanted, unwanted = _patterns(include), _patterns(exclude)
-    named = {name: tensor for name, tensor, _, is_buffer in _named_tensors(unwrap(model)) if not is_buffer}
+    wanted, unwanted = as_patterns(include), as_patterns(exclude)
+    named = {name: tensor for name, tensor, _, is_buffer in named_tensors(unwrap(model)) if not is_buffer}
     for pattern in (*wanted, *unwanted):
-        if not any(_matches(name, [pattern]) for name in named):
+        if not any(matches(name, [pattern]) for name in named):
             raise ValueError(
                 f"the pattern {pattern!r} matches no parameter; names look like {', '.join(list(named)[:3])}"
             )
     matching = {
         name: tensor
         for name, tensor in named.items()
-        if (not wanted or _matches(name, wanted)) and not _matches(name, unwanted)
+        if (not wanted or matches(name, wanted)) and not matches(name, unwanted)
     }
     for name, tensor in matching.items():
         if tensor.is_complex():

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.tensors import Patterns, _matches, _named_tensors, _patterns, unwrap
+from swad.averaging.tensors import Patterns, as_patterns, matches, named_tensors, unwrap
 from swad.flatness._losses import LossFn, first_measured
 from swad.flatness._perturb import STATISTICS, State, Weights, by_name, chosen_parameters, parameters_by_name
 from swad.flatness._rows import Progress, Row, Sink, plain
@@ -332,7 +332,7 @@ class _Walk:
                 f"{foreign[0]} {what} of {type(unwrap(model)).__name__}: exclude it by name, or build the plane or "
                 "line from modules"
             )
-        buffers = [name for name, _, _, is_buffer in _named_tensors(unwrap(model)) if is_buffer]
+        buffers = [name for name, _, _, is_buffer in named_tensors(unwrap(model)) if is_buffer]
         unlike = [name for name in buffers if not _same(name, list(where.corners.values()))]
         statistics = [name for name in unlike if name.rpartition(".")[2] in STATISTICS]
         if update_bn is None and statistics:
@@ -456,11 +456,11 @@ def _names(corners: Mapping[str, Source], include: Patterns, exclude: Patterns) 
     """The parameters that span a slice; a module among the corners knows best what is one."""
     modules = [source for source in corners.values() if isinstance(source, nn.Module)]
     names = list(parameters_by_name(modules[0] if modules else corners["1"]))
-    wanted, unwanted = _patterns(include), _patterns(exclude)
+    wanted, unwanted = as_patterns(include), as_patterns(exclude)
     for pattern in (*wanted, *unwanted):
-        if not any(_matches(name, [pattern]) for name in names):
+        if not any(matches(name, [pattern]) for name in names):
             raise ValueError(f"the pattern {pattern!r} matches no parameter; names look like {', '.join(names[:3])}")
-    names = [name for name in names if (not wanted or _matches(name, wanted)) and not _matches(name, unwanted)]
+    names = [name for name in names if (not wanted or matches(name, wanted)) and not matches(name, unwanted)]
     if not names:
         raise ValueError(f"there is nothing to move: no parameter matches include={include!r}, exclude={exclude!r}")
     held = {corner: [n for n in by_name(w) if n.rpartition(".")[2] not in STATISTICS] for corner, w in corners.items()}
