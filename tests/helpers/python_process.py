@@ -1,0 +1,11 @@
+"""Python code in a process of its own, for tests that kill it or limit it."""
+
+import subprocess
+import sys
+
+
+def start_python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start an interpreter that runs `code`; the caller waits for it or kills it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )

@@ -1,0 +1,164 @@
+import errno
+import fcntl
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.python_process import start_python
+from swad.util.files import FileLock, FileLockedError, atomic_write, write_json, write_text
+
+
+def test_a_file_is_replaced_only_when_the_block_succeeds(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "table.txt"
+    write_text(path, "old")
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as partial:
+        partial.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    write_text(path, "new – ± γ")
+    assert path.read_text(encoding="utf-8") == "new – ± γ"
+    assert [file.name for file in path.parent.iterdir()] == ["table.txt"]
+
+
+def test_json_is_written_with_unknown_values_as_text(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"data": Path("images"), "steps": 5})
+    assert json.loads((tmp_path / "config.json").read_text()) == {"data": "images", "steps": 5}
+
+
+def test_a_limit_on_the_file_size_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    write_text(path, "old")
+    code = """
+import resource, sys
+from swad.util.files import write_text
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_text(sys.argv[1], "x" * 2000)
+except OSError as error:
+    print(error)
+"""
+    out, _ = start_python(code, str(path)).communicate()
+    assert "File too large" in out
+    assert out.count("\n") == 1
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["result.txt"]
+
+
+def test_a_kill_during_a_write_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    code = """
+import sys
+from swad.util.files import write_text
+write_text(sys.argv[1], "0" * 100_000)
+print("ready", flush=True)
+while True:
+    for digit in "0123456789":
+        write_text(sys.argv[1], digit * 100_000)
+"""
+    process = start_python(code, str(path))
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    text = path.read_text()
+    assert len(text) == 100_000
+    assert len(set(text)) == 1
+
+
+@pytest.mark.parametrize("message", ["Error while serializing: os error 28", "PytorchStreamWriter failed writing file"])
+def test_disk_errors_of_other_packages_become_os_errors(tmp_path: Path, message: str) -> None:
+    with pytest.raises(OSError, match=r"weights.safetensors"), atomic_write(tmp_path / "weights.safetensors"):
+        raise RuntimeError(message)
+
+
+def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="shapes differ"), atomic_write(tmp_path / "weights.safetensors"):
+        raise RuntimeError("shapes differ")
+
+
+# --- locks ----------------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from swad.util.files import FileLock
+lock = FileLock(sys.argv[1])
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_by_the_owner_s_id_and_admitted_after_its_death(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    process = start_python(HOLD, str(path))
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(FileLockedError, match=f"is locked by process {process.pid}") as caught:
+            FileLock(path)
+        assert caught.value.owner == str(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+    FileLock(path).release()
+
+
+def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    with FileLock(path):
+        path.read_text()  # closing another descriptor of the file must not release the lock
+        with pytest.raises(FileLockedError, match=f"process {os.getpid()}"):
+            FileLock(path)
+    lock = FileLock(path)
+    lock.release()
+    lock.release()
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from swad.util.files import FileLock
+lock = FileLock(sys.argv[1])
+child = os.fork()
+if child == 0:
+    print(os.getpid(), flush=True)
+    os.close(1), os.close(2)
+time.sleep(60)
+"""
+    path = tmp_path / "run.lock"
+    process = start_python(code, str(path))
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        process.kill()
+        process.wait()
+        FileLock(path).release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.communicate()
+
+
+def test_readers_share_a_lock_and_keep_writers_out(tmp_path: Path) -> None:
+    path = tmp_path / "cache.lock"
+    with FileLock(path, shared=True), FileLock(path, shared=True), pytest.raises(FileLockedError):
+        FileLock(path)
+    FileLock(path).release()
+
+
+def test_on_wait_is_called_before_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "cache.lock"
+    lock = FileLock(path)
+    FileLock(path, on_wait=lock.release).release()
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(UserWarning, match="cannot lock .*No locks available.*only one process writes"):
+        FileLock(tmp_path / "run.lock").release()

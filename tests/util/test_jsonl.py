@@ -1,0 +1,158 @@
+import errno
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.python_process import start_python
+from swad.util import jsonl
+from swad.util.jsonl import JsonlWriter, read_lines
+
+
+def lines_of(path: Path) -> list[str]:
+    return [line.decode() for _, line in read_lines(path)]
+
+
+json_lines = st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), max_size=30), max_size=8)
+
+
+@settings(max_examples=30)
+@given(written=json_lines, data=st.data())
+def test_a_file_cut_anywhere_reads_as_a_prefix_and_can_be_appended_to(
+    tmp_path_factory: pytest.TempPathFactory, written: list[str], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "rows.jsonl"
+    with JsonlWriter(path) as writer:
+        writer.append(*written)
+    os.truncate(path, data.draw(st.integers(0, path.stat().st_size)))
+    complete = path.read_bytes().count(b"\n")
+    assert lines_of(path) == written[:complete]
+    with JsonlWriter(path) as writer:
+        writer.append("{}")
+    assert lines_of(path) == [*written[:complete], "{}"]
+
+
+def test_a_torn_line_longer_than_a_block_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"1\n" + b"x" * 200_000)
+    with JsonlWriter(path) as writer:
+        writer.append("2")
+    assert lines_of(path) == ["1", "2"]
+
+
+APPEND_FOREVER = """
+import sys
+from swad.util.jsonl import JsonlWriter
+writer = JsonlWriter(sys.argv[1])
+print("ready", flush=True)
+while True:
+    writer.append(*(str(k) * 100 for k in range(40)))
+"""
+
+
+def test_kill_9_leaves_complete_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    delays = random.Random(0)
+    before = 0
+    for _ in range(4):
+        process = start_python(APPEND_FOREVER, str(path))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(delays.uniform(0.0, 0.08))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        lines = lines_of(path)
+        assert len(lines) >= before
+        assert all(line in {str(k) * 100 for k in range(40)} for line in lines)
+        before = len(lines)
+    assert before > 0
+
+
+def test_a_file_can_be_read_while_a_process_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    process = start_python(APPEND_FOREVER, str(path))
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        counts = [len(lines_of(path)) for _ in range(8)]
+    finally:
+        process.kill()
+        process.communicate()
+    assert counts == sorted(counts)
+
+
+def test_truncate_removes_what_was_written_after_the_offset(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with JsonlWriter(path) as writer:
+        assert writer.offset() == 0
+        writer.append('{"a": 1}')
+        offset = writer.offset()
+        writer.append('{"a": 2}')
+        writer.truncate(offset)
+        writer.append('{"a": 3}')
+        with pytest.raises(ValueError, match=r"has 18 bytes, cannot cut it back to 10000"):
+            writer.truncate(10_000)
+        with pytest.raises(ValueError, match="no line ending at byte 5"):
+            writer.truncate(5)
+        writer.truncate(writer.offset())
+    assert lines_of(path) == ['{"a": 1}', '{"a": 3}']
+    with pytest.raises(ValueError, match="closed"):
+        writer.append("{}")
+
+
+def test_a_disk_that_fills_up_during_a_write_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    writer = JsonlWriter(path)
+    writer.append("1")
+    write = os.write
+    sizes = []
+
+    def nearly_full(fd: int, data: bytes) -> int:
+        sizes.append(len(data))
+        if len(sizes) == 1:
+            return write(fd, data[:30])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jsonl.os, "write", nearly_full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows.jsonl'") as caught:
+        writer.append("2" * 100)
+    assert "\n" not in str(caught.value)
+    assert len(sizes) == 2
+    monkeypatch.undo()
+    writer.append("3")
+    writer.close()
+    assert lines_of(path) == ["1", "3"]
+
+
+def test_a_limit_on_the_file_size_leaves_each_line_complete_or_absent(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from swad.util.jsonl import JsonlWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+writer = JsonlWriter(sys.argv[1])
+try:
+    for step in range(100):
+        writer.append("x" * 69)
+except OSError as error:
+    print(error)
+"""
+    path = tmp_path / "rows.jsonl"
+    out, _ = start_python(code, str(path)).communicate()
+    assert f"File too large: '{path}'" in out
+    assert out.count("\n") == 1
+    assert path.read_bytes() == (b"x" * 69 + b"\n") * 14
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_device_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").symlink_to("/dev/full")
+    writer = JsonlWriter(tmp_path / "rows.jsonl")
+    with pytest.raises(OSError, match=r"No space left|Invalid argument"):
+        writer.append("1")
