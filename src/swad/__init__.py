@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from swad.version import __version__
+__version__ = "0.1.0"  # read by pyproject.toml without importing torch
 
 if TYPE_CHECKING:
     from swad.averaging.base import Average

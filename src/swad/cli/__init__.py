@@ -30,7 +30,7 @@ for _command in (runs.demo, runs.train, runs.report, lab.flatness, lab.surface, 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from swad.version import __version__
+        from swad import __version__
 
         print(__version__)
         raise typer.Exit

@@ -11,8 +11,8 @@ import time
 from rich.console import Console
 from rich.table import Table
 
+from swad import __version__
 from swad.util.cores import cores
-from swad.version import __version__
 
 NEEDS = {
     "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer"),

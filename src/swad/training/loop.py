@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from swad import __version__
 from swad.averaging.segment_log import load_segments
 from swad.averaging.swad import NeverConvergedWarning
 from swad.averaging.valley import Status
@@ -41,7 +42,6 @@ from swad.training.interrupts import Stop, stoppable
 from swad.training.result import RunResult, range_of
 from swad.training.run_dir import SEGMENTS, TENSORBOARD, WEIGHTS, RunDir, RunError, outcome, read_checkpoint
 from swad.training.state import Training
-from swad.version import __version__
 
 __all__ = ["ConfigError", "Interrupted", "Progress", "RunConfig", "RunError", "RunResult", "train"]
 

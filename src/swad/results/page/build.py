@@ -15,12 +15,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from swad import __version__
 from swad.results import published, summary, tables
 from swad.results.figures import training
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.runs import RunData, find_runs
 from swad.results.selection import PER_RUN, SelectionError, select
-from swad.version import __version__
 
 KEY_ROWS = 4
 """How many of the paper's rows show before the reader asks for all."""
