@@ -24,7 +24,7 @@ from swad.flatness._directions import Directions
 from swad.flatness._divergence import divergence
 from swad.flatness._perturb import Weights
 from swad.models.networks import features
-from swad.results.flatness_rows import FLATNESS, SURFACE, Stored, read
+from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.results.flatness_stats import average, flatness_of
 from swad.results.records import RecordError
 from swad.results.runs import load_run
@@ -33,7 +33,7 @@ from swad.training.loop import RunError, train
 
 
 def rows(folder: Path, name: str) -> list[dict]:
-    return read(folder, name)
+    return read_rows(folder, name)
 
 
 # --- opening ------------------------------------------------------------------------------------------------------
@@ -409,23 +409,6 @@ def test_statistics_of_points_are_those_of_the_seen_images():
 
 def test_one_process_writes_at_a_time(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
-    with Stored(folder, FLATNESS), pytest.raises(RecordError, match="is being written by process"):
+    with RowFile(folder, FLATNESS), pytest.raises(RecordError, match="is being written by process"):
         run_flatness.flatness(open_run(folder), ["swad"], COARSE)
     run_flatness.flatness(open_run(folder), ["swad"], COARSE)  # and was let go
-
-
-def test_damaged_and_newer_files_are_named(tmp_path):
-    path = tmp_path / FLATNESS
-    path.write_text('{"v": 1, "kind": "row"}\n')
-    with pytest.raises(RecordError, match="line 1 is damaged: remove the file and measure again"):
-        read(tmp_path, FLATNESS)
-    path.write_text('{"v": 99, "kind": "row", "key": "a"}\n')
-    with pytest.raises(RecordError, match="written by a newer swad"):
-        read(tmp_path, FLATNESS)
-    assert read(tmp_path, SURFACE) == []
-
-
-def test_numbers_that_json_cannot_spell_are_stored_as_text(tmp_path):
-    with Stored(tmp_path, FLATNESS) as file, pytest.raises(ValueError, match="JSON"):
-        file.append({"kind": "row", "key": "a", "mean": float("inf")})
-    assert not (tmp_path / FLATNESS).exists() or json.loads((tmp_path / FLATNESS).read_text() or "{}") == {}

@@ -14,7 +14,7 @@ import torch
 from swad.experiments import run_flatness
 from swad.experiments.saved_run import open_run
 from swad.flatness import _local
-from swad.results.flatness_rows import Stored
+from swad.results.flatness_rows import RowFile
 from swad.training.loop import RunConfig, train
 
 NAMES = ("best", "swad", "swa")
@@ -60,9 +60,9 @@ def main() -> None:
     """Measure, and be killed before row number `sys.argv[3]` is whole: half of it is written."""
     torch.set_num_threads(1)
     folder, what, fatal = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    append, count = Stored.append, 0
+    append, count = RowFile.append, 0
 
-    def dying(self: Stored, *rows: dict[str, Any]) -> None:
+    def dying(self: RowFile, *rows: dict[str, Any]) -> None:
         nonlocal count
         count += 1
         if count == fatal:
@@ -71,7 +71,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         append(self, *rows)
 
-    Stored.append = dying  # type: ignore[method-assign]
+    RowFile.append = dying  # type: ignore[method-assign]
     measure(folder, what)
 
 

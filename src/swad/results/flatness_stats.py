@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from swad.results import flatness_rows
 from swad.results import flatness_spread as spread
-from swad.results.flatness_rows import FLATNESS, SURFACE, Row, latest, number
+from swad.results.flatness_rows import FLATNESS, SURFACE, Row, latest_rows
 from swad.results.flatness_spread import Pulls
 from swad.results.runs import RunData
 from swad.results.summary import algorithm_name, method_name
@@ -147,12 +147,12 @@ def method(run: RunData, weights: str | None) -> str:
 
 def flatness_of(run: RunData, kinds: Sequence[str] = ()) -> RunFlatness | None:
     """Read what was last asked for of a run, of all weights or of some; None where nothing was."""
-    rows = flatness_rows.read(run.path, FLATNESS)
+    rows = flatness_rows.read_rows(run.path, FLATNESS)
     found = flatness_rows.last_shown(rows, "row")
     if found is None:
         return None
     settings, measured = found
-    measured = [row for row in latest(measured, "weights", "domain", "radius") if row["domain"] is not None]
+    measured = [row for row in latest_rows(measured, "weights", "domain", "radius") if row["domain"] is not None]
     curves: dict[str, list[FlatCurve]] = {}
     names = list(dict.fromkeys(row["weights"] for row in measured))
     domains = list(dict.fromkeys(row["domain"] for row in measured))
@@ -181,7 +181,9 @@ def flatness_of(run: RunData, kinds: Sequence[str] = ()) -> RunFlatness | None:
         first,
         tuple(
             one
-            for one in differences(latest(told, "first", "domain", "radius"), {n: method(run, n) for n in names}, pulls)
+            for one in differences(
+                latest_rows(told, "first", "domain", "radius"), {n: method(run, n) for n in names}, pulls
+            )
             if not kinds or one.first in kinds
         ),
         *(
@@ -200,7 +202,7 @@ def _pulls(run: RunData, rows: Sequence[Row], weights: str, side: str, domains: 
 
 def _curve(name: str, rows: Sequence[Row], pulls: Pulls | None = None) -> FlatCurve:
     rows = sorted(rows, key=lambda row: float(row["radius"]))
-    mean, low, high = (tuple(number(row[field]) for row in rows) for field in ("mean", "low", "high"))
+    mean, low, high = (tuple(float(row[field]) for row in rows) for field in ("mean", "low", "high"))
     return FlatCurve(name, tuple(float(row["radius"]) for row in rows), mean, low, high, pulls)
 
 
@@ -224,7 +226,7 @@ def differences(
                 spread.difference(known.get((first, side)), known.get((second, side))),
             ),
             names.get(second, second),
-            tuple(number(row["p"]) for row in sorted(some, key=lambda row: float(row["radius"]))),
+            tuple(float(row["p"]) for row in sorted(some, key=lambda row: float(row["radius"]))),
         )
         for (first, second, side), some in groups.items()
     ]
@@ -539,7 +541,7 @@ class RunSurface:
 
 def surfaces_of(run: RunData, shape: str = "plane") -> RunSurface | None:
     """Read the plane or line of a run that was asked for last; None where there is none, or it is not whole."""
-    rows = flatness_rows.read(run.path, SURFACE)
+    rows = flatness_rows.read_rows(run.path, SURFACE)
     found = flatness_rows.last_shown(rows, "surface", shape)
     if found is None:
         return None
@@ -566,4 +568,4 @@ def surfaces_of(run: RunData, shape: str = "plane") -> RunSurface | None:
 
 
 def _side_loss(row: Row, domains: Sequence[str]) -> float:
-    return math.fsum(number(row["losses"][domain]) for domain in domains) / len(domains)
+    return math.fsum(float(row["losses"][domain]) for domain in domains) / len(domains)

@@ -147,7 +147,7 @@ class _Run:
                 return self._report(sources, target)
             except BaseException:  # an image of the target that cannot be read, say: training must not be lost for it
                 if self.folder is not None and written is not None and self.safe_step < self.training.step:
-                    self.folder.records.cut_back(written)  # the report begins again as a whole
+                    self.folder.records.truncate(written)  # the report begins again as a whole
                     self._checkpoint()
                 raise
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from swad.results.records import CONFIG, DONE, RECORDS, RecordError, RecordWriter, explain
+from swad.results.records import CONFIG, DONE, RECORDS, RecordError, RecordWriter
 from swad.training.config import RunConfig
 
 CHECKPOINT = "checkpoint"
@@ -46,7 +46,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except Exception as error:
-        raise RunError(str(explain(_disk_error(error), path))) from None
+        cause = _disk_error(error)
+        raise RunError(f"cannot write {path}: {cause.strerror or cause}") from None
     finally:
         if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
@@ -136,7 +137,7 @@ class RunDir:
             # Again, under the lock: another process may have begun here in the meantime.
             _require_same(config)
             self.resumed = self._read_checkpoint()
-            self.records.cut_back(0 if self.resumed is None else int(self.resumed["offset"]))
+            self.records.truncate(0 if self.resumed is None else int(self.resumed["offset"]))
             write_json(self.path / CONFIG, config.to_json())
         except RecordError as error:
             self.records.close()

@@ -24,7 +24,7 @@ from swad.results.figures.flatness import (
     ranking_figure,
     surface_figure,
 )
-from swad.results.flatness_rows import FLATNESS, SURFACE, Stored
+from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile
 from swad.results.flatness_stats import (
     Difference,
     FlatCurve,
@@ -64,8 +64,8 @@ def write_run(folder: Path, target: str = "photo", trial: int = 0, factor: float
         for name, value in ACCURACY.items():
             writer.append(Record("r", 100, target, "in", "accuracy", value, name))
     (folder / "done.json").write_text("{}")
-    with Stored(folder, FLATNESS) as file:
-        key = file.settings({"radii": list(RADII), "images": 10})
+    with RowFile(folder, FLATNESS) as file:
+        key = file.add_settings({"radii": list(RADII), "images": 10})
         for weights, steep in STEEP.items():
             for domain in (*domains, target, "seen", "unseen", None):
                 for radius in RADII:
@@ -77,11 +77,11 @@ def write_run(folder: Path, target: str = "photo", trial: int = 0, factor: float
                 mean = -2.0 * radius**2
                 row = {"kind": "difference", "first": "swad", "second": "best", "domain": side, "radius": radius}
                 file.append({"key": key, **row, "mean": mean, "low": mean - 1, "high": mean / 2, "p": 0.01})
-        file.show(key)
-    with Stored(folder, SURFACE) as file:
+        file.mark_shown(key)
+    with RowFile(folder, SURFACE) as file:
         corners = ["step-000050", "step-000070", "step-000090"]
         content = {"corners": corners, "points": ["swad"], "seen": domains, "unseen": [target]}
-        key = file.settings({"shape": "plane", **content})
+        key = file.add_settings({"shape": "plane", **content})
         xs, ys = [-1.0, 0.0, 1.0, 2.0], [-1.0, 0.0, 1.5]
         file.append({"key": key, "kind": "surface", "xs": xs, "ys": ys, "parameters": 9})
         named = {"1": (0.0, 0.0), "2": (1.0, 0.0), "3": (0.5, 1.0), "mean": (0.5, 1 / 3), "swad": (0.4, 0.3)}
@@ -90,7 +90,7 @@ def write_run(folder: Path, target: str = "photo", trial: int = 0, factor: float
             losses = dict.fromkeys(domains, 0.01 + x**2 + y**2) | {target: 2.0 + x}
             point = {"kind": "surface-point", "name": name, "x": x, "y": y, "distance": 0.5 * (name == "swad")}
             file.append({"key": key, **point, "losses": losses, "errors": {}})
-        file.show(key)
+        file.mark_shown(key)
     return load_run(folder)
 
 
@@ -119,12 +119,12 @@ def test_curves_are_read_averaged_over_trials_and_over_targets(runs, tmp_path):
 
 def test_the_last_measurement_counts_and_some_weights_can_be_chosen(tmp_path):
     run = write_run(tmp_path / "a")
-    with Stored(run.path, FLATNESS) as file:
-        key = file.settings({"radii": [7.0], "images": 99})
+    with RowFile(run.path, FLATNESS) as file:
+        key = file.add_settings({"radii": [7.0], "images": 99})
         row = {"key": key, "kind": "row", "weights": "swa", "domain": "seen", "radius": 7.0, "mean": "inf"}
         file.append({**row, "low": "nan", "high": "nan", "n_directions": 2})
         assert flatness_of(run).settings["images"] == 10  # until it is whole
-        file.show(key)
+        file.mark_shown(key)
     found = flatness_of(run)
     assert found is not None
     assert found.settings["images"] == 99
@@ -193,18 +193,18 @@ def test_trials_of_one_target_are_no_targets(tmp_path):
 def test_the_first_that_was_named_leads_and_older_files_are_read(tmp_path):
     run = write_run(tmp_path / "a")
     assert flatness_of(run).first == "best"  # by the differences that are there
-    with Stored(run.path, FLATNESS) as file:
+    with RowFile(run.path, FLATNESS) as file:
         key = file.rows[0]["key"]
         turned = {"kind": "difference", "first": "best", "second": "swad", "domain": "seen", "radius": 5.0}
         file.append({"key": key, **turned, "mean": 50.0, "low": 40.0, "high": 60.0, "p": 0.01})
         for first in ("swad", "best", "swad"):
-            file.show(key, first=first)
+            file.mark_shown(key, first=first)
             found = flatness_of(run)
             assert found.first == first
             assert {one.second for one in found.differences} == {first}
             assert {one.versus for some in paired([found]).values() for one in some} == {found.weights[first]}
         length = len(file.rows)
-        file.show(key, first="swad")
+        file.mark_shown(key, first="swad")
         assert len(file.rows) == length
     assert flatness_of(run, ["swa", "best"]).first == "swa"
 
@@ -224,8 +224,8 @@ def raw_run(folder: Path, algorithm: str, factor: float, seed: int = 0) -> tuple
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "done.json").write_text("{}")
     groups, models = {"seen": ["art"], "unseen": ["photo"]}, {}
-    with Stored(folder, FLATNESS) as file:
-        key = file.settings({"radii": [0.0, 1.0, 2.0], "images": 40})
+    with RowFile(folder, FLATNESS) as file:
+        key = file.add_settings({"radii": [0.0, 1.0, 2.0], "images": 40})
         for name, steep in (("best", factor), ("swad", factor / 2)):
             flat = local(Point(), quadratics(steep), [0.0, 1.0, 2.0], 40, seed, groups=groups)
             models[name] = flat
@@ -233,7 +233,7 @@ def raw_run(folder: Path, algorithm: str, factor: float, seed: int = 0) -> tuple
             file.append(*({"key": key, "kind": "row", "weights": name, **row.as_dict()} for row in flat.rows))
         both = Comparison(models)
         file.append(*({"key": key, "kind": "difference", **r.as_dict()} for r in both.differences("swad", "best")))
-        file.show(key, first="best")
+        file.mark_shown(key, first="best")
     return load_run(folder), models
 
 
@@ -264,7 +264,7 @@ def test_methods_of_two_runs_are_paired_as_if_they_were_measured_together(tmp_pa
 
 def changed(run: RunData, weights: str, **values: object) -> RunData:
     """The run with other numbers of some weights, at the largest radius."""
-    with Stored(run.path, FLATNESS) as file:
+    with RowFile(run.path, FLATNESS) as file:
         file.append(
             *(
                 {**row, **values}
@@ -279,7 +279,7 @@ def test_what_is_not_finite_is_not_ranked(tmp_path):
     run = write_run(tmp_path / "a")
     with RecordWriter(run.path, "photo-0") as writer:
         writer.append(Record("r", 100, "photo", "in", "accuracy", 0.7, "ema"))
-    with Stored(run.path, FLATNESS) as file:
+    with RowFile(run.path, FLATNESS) as file:
         file.append(*({**row, "weights": "ema"} for row in list(file.rows) if row.get("weights") == "swad"))
     run = changed(load_run(run.path), "ema", mean="inf", low="nan", high="nan")
     order = ranking_of([flatness_of(run)], "unseen", 10.0)
@@ -297,7 +297,7 @@ def test_copies_of_a_method_are_ranked_once(tmp_path):
     with RecordWriter(run.path, "photo-0") as writer:
         for name, value in (("last", 0.5), ("ema", ACCURACY["best"])):
             writer.append(Record("r", 100, "photo", "in", "accuracy", value, name))
-    with Stored(run.path, FLATNESS) as file:
+    with RowFile(run.path, FLATNESS) as file:
         for name, steep in (("last", 9.0), ("ema", 1.0)):
             some = [row for row in list(file.rows) if row.get("weights") == "best"]
             file.append(*({**row, "weights": name, "mean": steep * row["mean"]} for row in some))
@@ -516,15 +516,15 @@ def test_a_loss_that_is_not_finite_and_a_plane_without_slope_are_drawn(tmp_path)
 
 def test_the_line_between_two_weights(tmp_path):
     run = write_run(tmp_path / "a")
-    with Stored(run.path, SURFACE) as file:
+    with RowFile(run.path, SURFACE) as file:
         content = {"corners": ["best", "swad"], "points": ["swa", "ema"], "seen": ["art"], "unseen": ["photo"]}
-        key = file.settings({"shape": "line", **content})
+        key = file.add_settings({"shape": "line", **content})
         file.append({"key": key, "kind": "surface", "xs": [0.0, 0.5, 1.0], "ys": [0.0], "parameters": 9})
         named = (("1", 0.0), ("2", 1.0), ("mean", 0.5), ("swa", 0.8), ("ema", 3.0))
         for name, x in ((None, 0.0), (None, 0.5), (None, 1.0), *named):
             point = {"kind": "surface-point", "name": name, "x": x, "y": 0.0, "distance": 0.0}
             file.append({"key": key, **point, "losses": {"art": x, "photo": 2 + x}, "errors": {}})
-        file.show(key)
+        file.mark_shown(key)
     assert surfaces_of(run).settings["shape"] == "plane"
     (axes,) = line_figure([surfaces_of(run, "line")]).axes
     assert axes.lines[0].get_ydata().tolist() == [0.0, 0.5, 1.0]
@@ -586,7 +586,7 @@ def test_the_page_shows_what_was_measured(runs):
 
 def test_a_groups_legend_lists_what_it_draws(tmp_path):
     one, two = write_run(tmp_path / "a"), write_run(tmp_path / "b", target="art")
-    with Stored(two.path, FLATNESS) as file:
+    with RowFile(two.path, FLATNESS) as file:
         file.rewrite(lambda rows: [row for row in rows if row.get("weights") != "swa"])
     text = build.build([one, two])
     heads = {"mean over targets": 2, "art": 2, "photo": 3}
@@ -598,16 +598,16 @@ def test_a_groups_legend_lists_what_it_draws(tmp_path):
 
 def test_the_page_shows_worst_case_and_curvature_of_every_domain(tmp_path):
     run = write_run(tmp_path / "a")
-    with Stored(run.path, FLATNESS) as file:
-        key = file.settings({"worst_radii": [0.1]})
+    with RowFile(run.path, FLATNESS) as file:
+        key = file.add_settings({"worst_radii": [0.1]})
         row = {"key": key, "kind": "worst_case", "weights": "swad", "radius": 0.1, "loss": 0.25}
         file.append(*({**row, "measure": m, "lower_bound": 0.75} for m in ("loss", "error")))
-        file.show(key)
-        key = file.settings({"curvature": 2})
+        file.mark_shown(key)
+        key = file.add_settings({"curvature": 2})
         row = {"key": key, "kind": "curvature", "weights": "swad", "trace": 9.5, "trace_error": 0.5}
         domains = ("art", "cartoon", "seen", "photo", "unseen")
         file.append(*({**row, "domain": domain, "eigenvalues": [4.25, 1.5]} for domain in domains))
-        file.show(key)
+        file.mark_shown(key)
     found = flatness_of(run)
     assert [row.name for row in worst_table([found]).rows] == [
         "photo, trial 0: SWAD, cross entropy", "photo, trial 0: SWAD, 0-1 error",
@@ -623,11 +623,11 @@ def test_the_page_shows_worst_case_and_curvature_of_every_domain(tmp_path):
 
 def test_runs_measured_in_other_ways_are_not_averaged(runs):
     pytest.importorskip("jinja2")
-    with Stored(runs[1].path, FLATNESS) as file:
-        key = file.settings({"radii": list(RADII), "images": 10, "normalize": "filter"})
+    with RowFile(runs[1].path, FLATNESS) as file:
+        key = file.add_settings({"radii": list(RADII), "images": 10, "normalize": "filter"})
         rows = [row for row in file.rows if row["kind"] == "row"]
         file.append(*({**row, "key": key} for row in rows))
-        file.show(key)
+        file.mark_shown(key)
     text = build.build(runs)
     assert "mean over 2 targets" not in text
     assert text.count("Flatness on PACS") >= 2
