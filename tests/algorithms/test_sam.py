@@ -9,11 +9,11 @@ from torch.nn import functional
 
 from helpers.making import Points, batch_for, make, noise_for
 from helpers.together import require_same_step
-from swad.algorithms._weights import restored
 from swad.algorithms.base import StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
 from swad.algorithms.sam import SAM, Climb
+from swad.averaging.tensors import restored
 
 
 def climbed_gradient(network, loss_of, rho):

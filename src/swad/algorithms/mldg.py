@@ -28,10 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.algorithms._weights import gradients, restored
+from swad.algorithms._weights import gradients
 from swad.algorithms.base import Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
+from swad.averaging.tensors import restored
 from swad.data.loaders import Batch
 
 

@@ -30,10 +30,10 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms._errors import AlgorithmError
-from swad.algorithms._weights import restored
 from swad.algorithms.base import Algorithm, Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Choice, Hyperparameters, hyper
+from swad.averaging.tensors import restored
 from swad.data.loaders import Batch
 
 

@@ -177,27 +177,16 @@ class Average:
         """Put the average into `model` for the block, and the live weights back after it, whatever happens."""
         target = self._target(model)
         owner = target.model
-        if owner in tensors._swapped:
-            raise RuntimeError("this model holds an average already: leave that block before entering another")
 
         def written() -> list[Tensor]:
-            # Looked up each time: moving the model in the block replaces its buffers.
+            # Looked up each time: moving the model in the block replaces its buffers, and a forward may gather shards.
+            tensors.reshard(owner)
             left = [] if target is self._tracked else map(tensors.local, target.live_left().values())
             return [*target.live(), *target.live_carried(), *left]
 
-        saved = [tensor.detach().clone() for tensor in written()]
-        tensors._swapped.add(owner)
-        try:
+        with tensors.swapped(owner, written):
             self.copy_to(model)
             yield owner if model is None else model
-        finally:
-            try:
-                with torch.no_grad():
-                    tensors.reshard(owner)
-                    for tensor, value in zip(written(), saved, strict=True):
-                        tensor.copy_(value)
-            finally:
-                tensors._swapped.discard(owner)
 
     def averaged_state(self) -> dict[str, Tensor]:
         """The average as if training ended now, by name: a state dict of new tensors in the model's dtypes.
@@ -490,7 +479,7 @@ class Average:
             raise RuntimeError(f"this average rides on a AverageGroup: call {what} of the feed instead")
 
     def _require_live(self, what: str) -> None:
-        if tensors._swapped and self._tracked.model in tensors._swapped:
+        if tensors.is_swapped(self._tracked.model):
             raise RuntimeError(f"{what} needs the live weights, and the model holds an average: leave the block first")
 
     def _agreed(self, loss: float) -> float:

@@ -8,7 +8,8 @@ only the rank's own shard is touched.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, Literal, cast
@@ -24,9 +25,6 @@ _Slots = dict[str, tuple[dict[str, Any], str]]
 """Where each tensor is held: the module's dict and the key in it."""
 
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-
-_swapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Models whose weights are an average's right now, so that no average learns from them."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -218,13 +216,63 @@ def reshard(model: nn.Module) -> None:
             again()
 
 
+_swapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models that hold an average right now instead of their live weights."""
+
+
+@contextmanager
+def restored(tensors: Sequence[Tensor] | Callable[[], Sequence[Tensor]]) -> Iterator[None]:
+    """Save the tensors, and copy them back after the block, whatever happened in it.
+
+    The values are copied rather than recomputed: adding a perturbation and subtracting it again rounds twice.
+
+    >>> weight = torch.tensor([0.1])
+    >>> with restored([weight]):
+    ...     _ = weight.add_(1e8)
+    >>> weight
+    tensor([0.1000])
+
+    Args:
+        tensors: The tensors to restore. A function that returns them is called again at the end, for a model whose
+            tensors may be replaced in the block.
+    """
+
+    def current() -> list[Tensor]:
+        return list(tensors() if callable(tensors) else tensors)
+
+    saved = [tensor.detach().clone() for tensor in current()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(current(), saved)
+
+
+@contextmanager
+def swapped(model: nn.Module, tensors: Callable[[], Sequence[Tensor]]) -> Iterator[None]:
+    """Mark `model` as holding an average for the block, and restore its tensors afterwards."""
+    if model in _swapped:
+        raise RuntimeError("this model holds an average already: leave that block before entering another")
+    _swapped.add(model)
+    try:
+        with restored(tensors):
+            yield
+    finally:
+        _swapped.discard(model)
+
+
+def is_swapped(model: nn.Module) -> bool:
+    """Whether `model` holds an average instead of its live weights."""
+    return model in _swapped
+
+
 def accumulator(tensor: Tensor) -> torch.dtype:
     """The dtype to sum in: float32, or the tensor's own where that is wider."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, tuple[dict[str, Any], str], bool]]:
-    """Yield (name, tensor, its module's dict and key, whether it is a buffer); each tensor once, under its first name."""
+    """Yield each tensor once: its first name, the tensor, the dict and key that hold it, and whether it is a buffer."""
     seen: set[int] = set()
     modules = list(model.named_modules())
     for is_buffer in (False, True):
