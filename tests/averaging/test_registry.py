@@ -56,7 +56,7 @@ def test_windows_of_other_schedules():
 def test_sma_begins_at_update_100_whatever_the_length_of_training():
     assert one("sma", Plan(15_000, 500)).start == 100
     assert one("sma:start=7", Plan(40, 10)).start == 7
-    with pytest.raises(AverageError, match="begin earlier with sma:start=2$"):
+    with pytest.raises(AverageError, match=r"begin earlier with sma:start=2$"):
         one("sma", Plan(100, 10))
     assert one("sma", Plan(100, 10, offset=1)).start == 100
 

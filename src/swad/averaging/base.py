@@ -216,9 +216,8 @@ class Average:
     def state_dict(self, clone: bool = True) -> dict[str, Any]:
         """Everything needed to go on exactly from here: a JSON header and named tensors.
 
-        Holds tensors, strings and dicts only, so `torch.load(weights_only=True)` reads it back, and
-        distributed checkpoints reshard it (see `swad.averaging.distributed_checkpoint`). The tensors are copies, so that a state kept
-        or written in the background stays what it was; `clone=False` saves the room where it is written at once.
+        It holds only tensors, strings and dicts, so `torch.load(weights_only=True)` reads it back, and distributed
+        checkpoints reshard it (see `swad.averaging.distributed_checkpoint`).
         """
         self._resolve_skips()
         pieces = self._named_pieces()
