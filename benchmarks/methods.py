@@ -62,23 +62,23 @@ def build(
         images = images.view(kind.views, -1, 3, size, size)
     labels = torch.randint(CLASSES, (DOMAINS * per_domain,), device=device)
     on_gpu = device == "cuda"
-    how = StepContext(lambda: torch.autocast("cuda", torch.bfloat16)) if on_gpu else StepContext(nullcontext)
-    return algorithm, images, labels, how
+    ctx = StepContext(lambda: torch.autocast("cuda", torch.bfloat16)) if on_gpu else StepContext(nullcontext)
+    return algorithm, images, labels, ctx
 
 
-def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, how: StepContext, engine: str) -> Step:
+def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, ctx: StepContext, engine: str) -> Step:
     """A step by its number, noise and phases included, as `engine` makes it."""
     generator = torch.Generator(labels.device)
     refused: list[str] = []
     made = Engine(
-        engine, lambda step, _, noise: algorithm.update(Batch(step, images, labels), noise, how), refused.append
+        engine, lambda step, _, noise: algorithm.update(Batch(step, images, labels), noise, ctx), refused.append
     )
 
     def step(number: int) -> object:
         phase = algorithm.phase(number)
         if number > 1 and phase != algorithm.phase(number - 1):
-            algorithm.enter(phase)
-        return made(number, phase, {}, algorithm.noise(generator.manual_seed(number), number))[0]
+            algorithm.on_phase_start(phase)
+        return made(number, phase, {}, algorithm.draw_randomness(generator.manual_seed(number), number))[0]
 
     step.refused = refused  # type: ignore[attr-defined]
     return step

@@ -20,23 +20,23 @@ HOPPER = GPUTarget("cuda", 90, 32)
 HALF, FULL, WHOLE = "*bf16", "*fp32", "i32"
 BATCH_NORM = {"weight": FULL, "gamma": FULL, "beta": FULL, "mean": FULL, "var": FULL, "n": WHOLE, "eps": "fp32"}
 CASES = {
-    "fold": (_fused_norm_kernel._fold, {**BATCH_NORM, "folded": HALF, "shift": FULL}, {"BLOCK": 64}),
-    "unfold": (
-        _fused_norm_kernel._unfold,
+    "scale weights": (_fused_norm_kernel._scale_weights, {**BATCH_NORM, "scaled": HALF, "shift": FULL}, {"BLOCK": 64}),
+    "split gradients": (
+        _fused_norm_kernel._split_gradients,
         {**BATCH_NORM, "grad": HALF, "sums": FULL, "of_weight": FULL, "of_gamma": FULL, "of_beta": FULL,
          "parts": WHOLE, "rows": WHOLE},
         {"BLOCK": 64, "PARTS": 128},
     ),
-    "cut off": (
-        _fused_norm_kernel._cut_off,
+    "activation backward": (
+        _fused_norm_kernel._activation_backward,
         {"first": HALF, "second": HALF, "y": HALF, "grad": HALF, "sums": FULL, "rows": WHOLE, "channels": WHOLE,
          "each": WHOLE, "above": "fp32"},
-        {"TILE": 32, "COLUMNS": 128, "TWO": True, "CUTS": True, "WRITES": True},
+        {"TILE": 32, "COLUMNS": 128, "TWO": True, "CLAMPS": True, "WRITES": True},
     ),
     "shift": (
         _fused_norm_kernel._shift_act,
         {"y": HALF, "shift": FULL, "shortcut": HALF, "n": WHOLE, "channels": WHOLE, "above": "fp32"},
-        {"BLOCK": 4096, "ADDS": True, "CUTS": True},
+        {"BLOCK": 4096, "ADDS": True, "CLAMPS": True},
     ),
     "resampling weights": (
         _gpu_augment_kernel._weights,
@@ -44,7 +44,9 @@ CASES = {
         {"AXIS": 0, "PIECES": 32, "COLUMNS": 256},
     ),
     "gray": (
-        _gpu_augment_kernel._sum_gray, {"pixels": HALF, "parameters": FULL, "sums": FULL}, {"SIZE": 224, "PIXELS": 1024},
+        _gpu_augment_kernel._sum_gray,
+        {"pixels": HALF, "parameters": FULL, "sums": FULL},
+        {"SIZE": 224, "PIXELS": 1024},
     ),
     "jitter": (
         _gpu_augment_kernel._finish,

@@ -47,7 +47,7 @@ def test_evaluation_takes_the_context_of_each_group(name):
     size = 28 if name == networks.SMALL else 160
     algorithm = make("arm", networks.build(name, 5), context_width=4)
     predictor = algorithm.predictor.eval()
-    assert algorithm.group(algorithm.hyperparameters) == 4
+    assert algorithm.eval_group_size(algorithm.hyperparameters) == 4
     images = torch.randn(6, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         found = predictor(images)
@@ -62,7 +62,7 @@ def test_training_and_evaluation_group_alike():
     batch = batch_for(algorithm)
     with torch.no_grad():
         torch.testing.assert_close(algorithm.scores(batch, {}), algorithm.predictor(batch.images))
-        keep = {"keep": torch.ones(12, 128)}
+        keep = {"dropout_mask": torch.ones(12, 128)}
         torch.testing.assert_close(algorithm.scores(batch, keep), algorithm.predictor(batch.images))
 
 
@@ -106,7 +106,7 @@ def test_the_context_keeps_the_scale_of_images():
 )
 def test_networks_without_one_convolution_for_the_images_are_refused(network):
     with pytest.raises(NetworkError, match="ARM widens the one convolution that sees the images, and"):
-        get_algorithm("arm").wrap(network, get_algorithm("arm").Hyperparameters())
+        get_algorithm("arm").wrap_predictor(network, get_algorithm("arm").Hyperparameters())
 
 
 def test_defaults_are_domainbeds():

@@ -100,7 +100,7 @@ def test_a_loss_is_pure(name):
         assert not differences(kept, noise)
         assert batch.images.equal(images)
         assert all(parameter.grad is None for parameter in algorithm.parameters())
-        algorithm.after = {}
+        algorithm.pending_buffers = {}
 
 
 @every
@@ -125,8 +125,8 @@ def test_updates_change_all_that_is_trained_and_nothing_else(name):
     algorithm = make(name, network, shape=(3, 32, 32), **early(name))
     batch = batch_for(algorithm, shape=(3, 32, 32))
     told: set[str] = set()
-    keep = algorithm.keep_state
-    algorithm.keep_state = lambda: (told.update(algorithm.after), keep())
+    keep = algorithm.apply_pending_buffers
+    algorithm.apply_pending_buffers = lambda: (told.update(algorithm.pending_buffers), keep())
     before = state_of(algorithm)
     trained = {id(p) for one in algorithm.optimizers.values() for group in one.param_groups for p in group["params"]}
     assert {id(p) for p in algorithm.parameters()} == trained
@@ -135,7 +135,7 @@ def test_updates_change_all_that_is_trained_and_nothing_else(name):
     after = algorithm.state_dict()
     changed = {key for key, tensor in after.items() if not tensor.equal(before[key])}
     assert changed == {key for key, _ in algorithm.named_parameters()} | told
-    assert not algorithm.after
+    assert not algorithm.pending_buffers
     assert any("running_mean" in key for key in after)
 
 
@@ -290,7 +290,7 @@ def test_mixed_precision_is_near_the_full(name):
         assert mixed.dtype is torch.float32
         assert mixed.item() == pytest.approx(full.item(), rel=0.03, abs=0.03)
         assert not mixed.equal(full)
-        algorithm.after = {}
+        algorithm.pending_buffers = {}
         assert update(algorithm, batch, StepContext(autocast=in_bf16)).isfinite()
     assert all(p.isfinite().all() and p.dtype is torch.float32 for p in algorithm.parameters())
 
@@ -300,7 +300,7 @@ def test_predictions_depend_on_the_image_alone_or_it_says_on_how_many(name):
     algorithm = make(name, **early(name))
     for step in range(1, 4):
         update(algorithm, batch_for(algorithm, step))
-    group = algorithm.group(algorithm.hyperparameters)
+    group = algorithm.eval_group_size(algorithm.hyperparameters)
     images = torch.randn(12, *SHAPE, generator=torch.Generator().manual_seed(7))
     with torch.no_grad(), evaluating(algorithm.predictor):
         together = algorithm.predictor(images)
@@ -418,7 +418,7 @@ def on_gpu(name):
     def inputs(step):
         batch = batch_for(algorithm, step)
         batch = batch._replace(images=batch.images.cuda(), labels=batch.labels.cuda())
-        return batch, algorithm.noise(torch.Generator("cuda").manual_seed(1000 + step), step)
+        return batch, algorithm.draw_randomness(torch.Generator("cuda").manual_seed(1000 + step), step)
 
     return algorithm, inputs
 
@@ -433,7 +433,7 @@ def test_a_step_never_waits_for_the_device(name):
         if step > 4:
             torch.cuda.set_sync_debug_mode("error")
         try:
-            noise = algorithm.noise(torch.Generator("cuda").manual_seed(step), step)
+            noise = algorithm.draw_randomness(torch.Generator("cuda").manual_seed(step), step)
             assert all(value.is_cuda for value in noise.values())
             algorithm.update(batch, noise, StepContext())
         finally:
@@ -455,7 +455,7 @@ def test_a_graph_holds_a_step(name):
         twin_loss = update_on_gpu(twin, batch, noise)
         phase = algorithm.phase(step)
         if step > 1 and phase != algorithm.phase(step - 1):
-            algorithm.enter(phase)
+            algorithm.on_phase_start(phase)
         held = phases.setdefault(phase, [])
         stream.wait_stream(torch.cuda.current_stream())
         if len(held) < 2:  # warm-up
@@ -486,7 +486,7 @@ def test_a_graph_holds_a_step(name):
 def update_on_gpu(algorithm, batch, noise):
     phase = algorithm.phase(batch.step)
     if batch.step > 1 and phase != algorithm.phase(batch.step - 1):
-        algorithm.enter(phase)
+        algorithm.on_phase_start(phase)
     return algorithm.update(batch, noise, StepContext())
 
 

@@ -48,7 +48,7 @@ def test_loss_is_cross_entropy_and_distance_of_what_the_head_sees(dropout):
     network = algorithm.predictor
     with torch.no_grad():
         features = network.forward_head(network.forward_features(batch.images), pre_logits=True)
-        features = features * noise.get("keep", 1)
+        features = features * noise.get("dropout_mask", 1)
         entropy = torch.nn.functional.cross_entropy(network.head(features), batch.labels).item()
     some_features = features.view(3, 4, -1).double().numpy()
     means = some_features.mean(1)

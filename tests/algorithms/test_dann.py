@@ -25,7 +25,7 @@ def by_hand(name, algorithm, batch, noise):
     twin = copy.deepcopy(algorithm).double()
     network, chosen = twin.predictor, algorithm.hyperparameters
     features = network.forward_head(network.forward_features(batch.images.double()), pre_logits=True)
-    features = features * noise["keep"].double() if "keep" in noise else features
+    features = features * noise["dropout_mask"].double() if "dropout_mask" in noise else features
     total, penalty = 0.0, 0.0
     labels = batch.labels.tolist()
     for row, (z, y) in enumerate(zip(features, labels, strict=True)):
@@ -34,8 +34,8 @@ def by_hand(name, algorithm, batch, noise):
         for k, layer in enumerate(twin.discriminator.layers):
             hidden = layer.weight @ hidden + layer.bias
             if k + 1 < chosen.mlp_depth:
-                if "keep_hidden" in noise:
-                    hidden = hidden * noise["keep_hidden"][k, row].double()
+                if "hidden_dropout_mask" in noise:
+                    hidden = hidden * noise["hidden_dropout_mask"][k, row].double()
                 hidden = hidden.clamp(min=0)
         each = hidden.exp().sum().log() - hidden[row // chosen.batch_size]
         weight = 1 / (5 * labels.count(y)) if name == "cdann" else 1 / len(labels)
@@ -127,9 +127,9 @@ def test_the_discriminator_stays_in_full_precision_under_bf16():
     algorithm = make("cdann", grad_penalty=1.0)
     seen = []
     algorithm.discriminator.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
-    how = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    ctx = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     for step in (1, 2):
-        assert algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), how).isfinite()
+        assert algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), ctx).isfinite()
     assert set(seen) == {torch.float32}
 
 

@@ -47,10 +47,10 @@ def test_erm_is_the_mean_cross_entropy_and_adam():
 
 
 def test_dropout_keeps_the_mean():
-    noise = make(dropout=0.1).noise(torch.Generator().manual_seed(0), 1)["keep"]
+    noise = make(dropout=0.1).draw_randomness(torch.Generator().manual_seed(0), 1)["dropout_mask"]
     assert noise.unique().tolist() == pytest.approx([0, 1 / 0.9])
     assert noise.mean().item() == pytest.approx(1, abs=0.02)
-    assert make().noise(torch.Generator(), 1) == {}
+    assert make().draw_randomness(torch.Generator(), 1) == {}
 
 
 def test_gradients_are_clipped_and_averaged():

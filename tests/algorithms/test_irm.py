@@ -66,7 +66,7 @@ def test_adam_begins_anew_in_the_tensors_it_had():
     fresh.load_state_dict(algorithm.state_dict())
     held = [value for state in algorithm.optimizers["main"].state.values() for value in state.values()]
     assert any(value.any() for value in held)
-    algorithm.enter("full")
+    algorithm.on_phase_start("full")
     again = [value for state in algorithm.optimizers["main"].state.values() for value in state.values()]
     assert all(one is other and not one.any() for one, other in zip(held, again, strict=True))
     for step in (3, 4):

@@ -203,7 +203,7 @@ def test_a_copy_of_the_algorithm_mixes_by_itself():
 def test_probability_zero_is_erm():
     algorithm, plain = make("mixstyle", p=0.0, dropout=0.5), make("erm", dropout=0.5)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
-    torch.testing.assert_close(algorithm.loss(batch, noise), plain.loss(batch, {"keep": noise["keep"]}))
+    torch.testing.assert_close(algorithm.loss(batch, noise), plain.loss(batch, {"dropout_mask": noise["dropout_mask"]}))
 
 
 def test_compiled_networks_are_mixed_too():

@@ -6,7 +6,7 @@ import torch
 
 from helpers.making import batch_for, make, noise_for
 from helpers.mixing import entropies, sureness
-from swad.algorithms import _host
+from swad.algorithms._helpers import draw_beta, host_stream
 
 
 def test_loss_by_hand():
@@ -32,8 +32,8 @@ def test_without_alpha_nothing_is_mixed():
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 10.0])
 def test_shares_have_the_moments_of_the_beta_distribution(alpha):
-    random = _host.stream(torch.Generator().manual_seed(0), 1)
-    shares = np.array(_host.beta(random, alpha, 20_000))
+    random = host_stream(torch.Generator().manual_seed(0), 1)
+    shares = np.array(draw_beta(random, alpha, 20_000))
     variance = 1 / (4 * (2 * alpha + 1))
     assert shares.mean() == pytest.approx(0.5, abs=4 * (variance / 20_000) ** 0.5)
     assert shares.var() == pytest.approx(variance, rel=0.05)
@@ -43,11 +43,13 @@ def test_chance_follows_from_seed_and_step():
     algorithm = make("mixup")
 
     def shares(seed):
-        return [algorithm.noise(torch.Generator().manual_seed(seed), step)["share"].item() for step in range(20)]
+        return [
+            algorithm.draw_randomness(torch.Generator().manual_seed(seed), step)["share"].item() for step in range(20)
+        ]
 
     assert shares(1) == shares(1)
     assert len({*shares(1), *shares(2)}) == 40
-    one, two = (algorithm.noise(torch.Generator().manual_seed(seed), 1)["partner"] for seed in (1, 2))
+    one, two = (algorithm.draw_randomness(torch.Generator().manual_seed(seed), 1)["partner"] for seed in (1, 2))
     assert not one.equal(two)
 
 

@@ -30,11 +30,11 @@ def by_copies(algorithm, batch, noise, lr, decay, beta):
     for i, j in enumerate(noise["partner"].tolist()):
         inner = copy.deepcopy(network)
         optimizer = torch.optim.Adam(inner.parameters(), lr=lr, weight_decay=decay)
-        loss = loss_of(inner, i, "keep")
+        loss = loss_of(inner, i, "dropout_mask")
         loss.backward()
         first = [p.grad.clone() for p in inner.parameters()]
         optimizer.step()
-        meta = loss_of(inner, j, "keep_after")
+        meta = loss_of(inner, j, "dropout_mask_after")
         second = torch.autograd.grad(meta, list(inner.parameters()))
         for g, one, other in zip(total, first, second, strict=True):
             g += (one + beta * other) / n
@@ -50,7 +50,7 @@ def test_gradient_by_copies_and_fresh_adams(domains, decay, dropout):
     want, value = by_copies(algorithm, batch, noise, 0.01, decay, 0.7)
     before = [p.detach().clone() for p in algorithm.predictor.parameters()]
     seen = []
-    algorithm.step = lambda how, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
+    algorithm.step = lambda ctx, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
     loss = algorithm.update(batch, noise, StepContext())
     assert float(loss) == pytest.approx(value, rel=1e-5)
     for weight, gradient in zip(algorithm.predictor.parameters(), want, strict=True):
@@ -118,7 +118,7 @@ def test_it_ends_where_two_parabolas_say():
     algorithm = make("mldg", Points(1), domains=2, lr=lr, beta=beta)
     weight = algorithm.predictor.head.weight
 
-    def backward(batch, domain, keep, how):
+    def backward(batch, domain, keep, ctx):
         at, steep = ((a, c), (b, d))[int(domain)]
         algorithm.optimizers["main"].zero_grad()
         loss = steep * (weight[0, 0] - at).square() / 2

@@ -23,7 +23,7 @@ def test_loss_gradient_and_memory_by_hand(dropout):
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     twin = copy.deepcopy(algorithm).double()
     network = twin.predictor.network
-    features = features_of(network, batch.images.double()) * (noise["keep"].double() if dropout else 1)
+    features = features_of(network, batch.images.double()) * (noise["dropout_mask"].double() if dropout else 1)
     losses, remembered = [], []
     for domain in range(3):
         rows = slice(4 * domain, 4 * domain + 4)
@@ -64,7 +64,7 @@ def test_evaluation_sees_the_mean_of_each_group(name):
     size = 28 if name == networks.SMALL else 160
     algorithm = make("mtl", networks.build(name, 5))
     predictor = algorithm.predictor.eval()
-    assert algorithm.group(algorithm.hyperparameters) == 4
+    assert algorithm.eval_group_size(algorithm.hyperparameters) == 4
     images = torch.randn(10, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         found = predictor(images)

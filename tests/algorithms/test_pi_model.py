@@ -24,11 +24,11 @@ def test_loss_by_hand(dropout, input_noise):
     algorithm = make("pi_model", dropout=dropout, input_noise=input_noise, weight=50.0, ramp_up=10)
     batch, noise = batch_for(algorithm), noise_for(algorithm, 7)
     found = []
-    for view, word in zip(batch.images, ("", "second "), strict=True):
+    for view, word in zip(batch.images, ("", "second_"), strict=True):
         network = algorithm.predictor
-        images = view + noise[word + "pixels"] if input_noise else view
+        images = view + noise[word + "pixel_noise"] if input_noise else view
         features = network.forward_head(network.forward_features(images), pre_logits=True)
-        found.append(probabilities(network.head(features * noise[word + "keep"] if dropout else features)))
+        found.append(probabilities(network.head(features * noise[word + "dropout_mask"] if dropout else features)))
     first, second = found
     entropy = -np.mean([math.log(row[y]) for row, y in zip(first, batch.labels.tolist(), strict=True)])
     difference = sum((a - b) ** 2 for a, b in zip(first.flat, second.flat, strict=True)) / (12 * 5)
@@ -58,7 +58,7 @@ def test_equal_views_leave_the_cross_entropy():
     # Each view has dropout of its own, so the same image twice still differs.
     dropped = make("pi_model", weight=300.0, ramp_up=0, dropout=0.5)
     noise = noise_for(dropped)
-    assert not noise["keep"].equal(noise["second keep"])
+    assert not noise["dropout_mask"].equal(noise["second_dropout_mask"])
     light, full = (dropped.loss(same, {**noise, "weight": torch.tensor(w)}) for w in (0.0, 300.0))
     assert full > light + 0.01
 

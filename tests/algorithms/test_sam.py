@@ -12,7 +12,7 @@ from helpers.together import require_same_step
 from swad.algorithms.base import StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
-from swad.algorithms.sam import SAM, Climb
+from swad.algorithms.sam import SAM, SAMUpdate
 from swad.averaging.tensors import restored
 
 
@@ -74,7 +74,7 @@ def test_weights_come_back_to_the_last_bit():
         parameter.data.mul_(1e-3)  # small beside the climb: adding and subtracting would lose bits
     before = [p.detach().clone() for p in algorithm.predictor.parameters()]
     seen = []
-    algorithm.step = lambda how, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
+    algorithm.step = lambda ctx, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
     algorithm.update(batch_for(algorithm), {}, StepContext())
     assert all(one.equal(other) for one, other in zip(before, seen, strict=True))
 
@@ -118,10 +118,10 @@ def test_clipping_cuts_the_second_gradient_alone():
 
 def test_works_under_bf16():
     algorithm = make("sam")
-    how = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    ctx = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     batch = batch_for(algorithm)
     want, _ = climbed_gradient(algorithm.predictor, entropy(batch), 0.05)
-    algorithm.update(batch, {}, how)
+    algorithm.update(batch, {}, ctx)
     found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()]).double()
     assert found.dtype == torch.float64
     assert torch.cosine_similarity(found, want, dim=0) > 0.99
@@ -136,7 +136,7 @@ def test_names():
     kind = get_algorithm("CORAL + SAM")
     assert kind is get_algorithm("sam+coral") is get_algorithm("coral+sam")
     assert issubclass(kind, get_algorithm("coral"))
-    assert issubclass(kind, Climb)
+    assert issubclass(kind, SAMUpdate)
     assert canonical_name("Coral+SAM") == "coral+sam"
     assert not any("+" in name for name in list_algorithms())
     own = [field.name for field in dataclasses.fields(kind.Hyperparameters)]
@@ -170,8 +170,8 @@ def test_every_other_method_takes_it():
     refused = {"dann", "cdann", "mldg", "sagnet"}
     for name in set(list_algorithms()) - refused - {"sam"}:
         kind = get_algorithm(f"{name}+sam")
-        assert kind.wrap.__func__ is get_algorithm(name).wrap.__func__
-        assert issubclass(kind, Climb)
+        assert kind.wrap_predictor.__func__ is get_algorithm(name).wrap_predictor.__func__
+        assert issubclass(kind, SAMUpdate)
 
 
 def test_coral_with_sam_by_hand():

@@ -83,7 +83,7 @@ def test_predictions_move_more_along_it_than_along_others():
 def test_loss_by_hand(dropout):
     algorithm = make("vat", eps=2.0, alpha=3.0, dropout=dropout)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
-    keep = noise.get("keep")
+    keep = noise.get("dropout_mask")
 
     @torch.no_grad()
     def scores(images):

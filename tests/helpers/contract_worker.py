@@ -29,20 +29,20 @@ def steps_of_one(name: str, dist: Dist | None = None) -> dict[str, Any]:
         for group in optimizer.param_groups:
             # Adam forgives gradients that are too long by a factor, and makes much of the rounding of tiny ones.
             group["eps"] = 0.1
-    how = StepContext()
+    ctx = StepContext()
     if dist is not None:
         groups = algorithm.n_domains
-        algorithm.gather, algorithm.mine = partial(dist.gather, groups), partial(dist.local_shard, groups)
-        how = StepContext(average_gradients=dist.average_gradients)
+        algorithm.gather, algorithm.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
+        ctx = StepContext(average_gradients=dist.average_gradients)
     losses = []
     for step in range(1, STEPS + 1):
         batch = batch_for(algorithm, step)
         if algorithm.views > 1:
-            images = torch.stack([algorithm.mine(view) for view in batch.images])
+            images = torch.stack([algorithm.local_shard(view) for view in batch.images])
         else:
-            images = algorithm.mine(batch.images)
-        batch = batch._replace(images=images, labels=algorithm.mine(batch.labels))
-        losses.append(update(algorithm, batch, how))
+            images = algorithm.local_shard(batch.images)
+        batch = batch._replace(images=images, labels=algorithm.local_shard(batch.labels))
+        losses.append(update(algorithm, batch, ctx))
     if dist is not None:
         dist.average(losses)
     return {"losses": torch.stack(losses), "state": algorithm.state_dict()}

@@ -41,15 +41,15 @@ def batch_for(algorithm: Algorithm, step: int = 1, shape: tuple[int, int, int] =
 
 
 def noise_for(algorithm: Algorithm, step: int = 1) -> dict[str, Tensor]:
-    return algorithm.noise(torch.Generator().manual_seed(1000 + step), step)
+    return algorithm.draw_randomness(torch.Generator().manual_seed(1000 + step), step)
 
 
-def update(algorithm: Algorithm, batch: Batch, how: StepContext | None = None) -> Tensor:
+def update(algorithm: Algorithm, batch: Batch, ctx: StepContext | None = None) -> Tensor:
     """One step as a run makes it."""
     phase = algorithm.phase(batch.step)
     if batch.step > 1 and phase != algorithm.phase(batch.step - 1):
-        algorithm.enter(phase)
-    return algorithm.update(batch, noise_for(algorithm, batch.step), how or StepContext())
+        algorithm.on_phase_start(phase)
+    return algorithm.update(batch, noise_for(algorithm, batch.step), ctx or StepContext())
 
 
 class Points(nn.Module):

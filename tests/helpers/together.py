@@ -68,7 +68,7 @@ def together(
         ranks.rank = rank
         dist = Player(torch.device("cpu"), rank, world, room)
         own = copy.deepcopy(algorithm)
-        own.gather, own.mine = partial(dist.gather, groups), partial(dist.local_shard, groups)
+        own.gather, own.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
         images, labels = (dist.local_shard(groups, rows) for rows in (batch.images, batch.labels))
         return act(own, Batch(batch.step, images, labels), StepContext(average_gradients=dist.average_gradients))
 
@@ -79,11 +79,11 @@ def together(
 def require_same_step(algorithm: Algorithm, batch: Batch, noise: Noise, monkeypatch: Any, world: int = 2) -> None:
     """One step of several processes is that of one: weights, buffers, and the mean of the losses."""
 
-    def step(own: Algorithm, share: Batch, how: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(own: Algorithm, share: Batch, ctx: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
         for optimizer in own.optimizers.values():
             for group in optimizer.param_groups:
                 group["eps"] = group["lr"] = 1.0  # else the first step of Adam is a sign, and rounding turns it
-        return own.update(share, noise, how), own.state_dict()
+        return own.update(share, noise, ctx), own.state_dict()
 
     alone = copy.deepcopy(algorithm)
     loss, state = step(alone, batch, StepContext())

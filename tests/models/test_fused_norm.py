@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from swad.models import networks
-from swad.models.fused_norm import fold, unfold
+from swad.models.fused_norm import fuse, restore
 
 
 def network(name: str) -> nn.Module:
@@ -34,31 +34,31 @@ class Biased(nn.Sequential):
 @pytest.mark.parametrize(("name", "norms"), [("resnet10t", 14), ("mobilenetv2_050", 52), ("biased", 2)])
 def test_outputs_and_gradients_are_those_of_the_plain_network(name, norms):
     plain, images = network(name), torch.randn(2, 3, 64, 64, dtype=torch.float64)
-    folded = copy.deepcopy(plain)
-    assert fold(folded, images) == norms == len(networks.batch_norms(plain))
-    for model in (plain, folded):
+    fused = copy.deepcopy(plain)
+    assert fuse(fused, images, kernels=False) == norms == len(networks.batch_norms(plain))
+    for model in (plain, fused):
         model(images).square().sum().backward()
-    torch.testing.assert_close(folded(images), plain(images))
-    for (key, mine), theirs in zip(folded.named_parameters(), plain.parameters(), strict=True):
+    torch.testing.assert_close(fused(images), plain(images))
+    for (key, mine), theirs in zip(fused.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, msg=lambda text, key=key: f"{key}: {text}")
-    assert folded.state_dict().keys() == plain.state_dict().keys()
-    copied = copy.deepcopy(folded)  # what the run's end evaluates
+    assert fused.state_dict().keys() == plain.state_dict().keys()
+    copied = copy.deepcopy(fused)  # what the run's end evaluates
     with torch.no_grad():
         for parameter in copied.parameters():
             parameter.mul_(1.1)
-    assert not torch.equal(copied(images), folded(images))
-    torch.testing.assert_close(folded(images), plain(images))
-    assert torch.equal(folded.eval()(images), plain.eval()(images))
-    unfold(folded.train())
-    assert torch.equal(folded(images), plain.train()(images))
+    assert not torch.equal(copied(images), fused(images))
+    torch.testing.assert_close(fused(images), plain(images))
+    assert torch.equal(fused.eval()(images), plain.eval()(images))
+    restore(fused.train())
+    assert torch.equal(fused(images), plain.train()(images))
 
 
 def test_what_cannot_be_folded_is_left_alone():
     images = torch.randn(2, 3, 32, 32)
-    assert fold(networks.build("small", 5).train(), torch.randn(2, 3, 28, 28)) == 0
+    assert fuse(networks.build("small", 5).train(), torch.randn(2, 3, 28, 28), kernels=False) == 0
     trained = timm.create_model("resnet10t", num_classes=5).train()
     statistics = {name: tensor.clone() for name, tensor in trained.named_buffers()}
-    assert fold(trained, images) == 0
+    assert fuse(trained, images, kernels=False) == 0
     assert all(tensor.equal(statistics[name]) for name, tensor in trained.named_buffers())
 
     class Twice(nn.Module):
@@ -74,5 +74,5 @@ def test_what_cannot_be_folded_is_left_alone():
     networks.freeze_statistics(twice)
     nn.init.constant_(twice.norm.weight, 3.0)
     before = twice(images)
-    assert fold(twice.train(), images) == 0
+    assert fuse(twice.train(), images, kernels=False) == 0
     assert torch.equal(twice(images), before)

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
 from swad.models import networks
-from swad.models.fused_norm import fuse, unfold
+from swad.models.fused_norm import fuse, restore
 
 pytest.importorskip("triton", reason="needs triton")
 
@@ -51,8 +51,8 @@ def test_values_and_gradients_are_those_of_the_modules(act, shortcut, groups, ke
     weights = [torch.randn(3, channels, 5, 4, device=DEVICE) for _ in range(2)]
 
     mine = [t.clone().requires_grad_() if t is not None else None for t in (images, added)]
-    y, twin = conv_norm_act(mine[0], conv, norm, act, mine[1], torch.float32)
-    ((y * weights[0]).sum() + (twin * weights[1]).sum() * (uses == 2)).backward()
+    y, alias = conv_norm_act(mine[0], conv, norm, act, mine[1], torch.float32)
+    ((y * weights[0]).sum() + (alias * weights[1]).sum() * (uses == 2)).backward()
 
     theirs = [t.clone().requires_grad_() if t is not None else None for t in (images, added)]
     wanted = plain[1](plain[0](theirs[0])) + (0 if theirs[1] is None else theirs[1])
@@ -131,7 +131,7 @@ def test_networks_keep_their_function_and_their_gradients(name, monkeypatch):
         # Fused in full precision, where a difference cannot hide behind rounding.
         patch.setattr(torch, "is_autocast_enabled", lambda device: True)
         patch.setattr(torch, "get_autocast_dtype", lambda device: torch.float32)
-        assert fuse(fused, images) == n
+        assert fuse(fused, images, kernels=True) == n
         for model in (plain, fused):
             model(images).square().sum().backward()
         torch.testing.assert_close(fused(images), plain(images), rtol=1e-3, atol=1e-3)
@@ -150,7 +150,7 @@ def test_networks_keep_their_function_and_their_gradients(name, monkeypatch):
     # Without mixed precision nothing is fused.
     torch.testing.assert_close(fused(images), plain(images), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(fused.eval()(images), plain.eval()(images), rtol=1e-5, atol=1e-5)
-    unfold(fused)
+    restore(fused)
     assert not any("forward" in module.__dict__ for module in fused.modules())
 
 
@@ -160,19 +160,19 @@ def test_chance_in_the_rounding_of_a_few_scores_does_not_forbid_it():
         model = network("Bottleneck")
         torch.manual_seed(100 + seed)
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
-            assert fuse(model, torch.randn(2, 3, 32, 32, device=DEVICE))
+            assert fuse(model, torch.randn(2, 3, 32, 32, device=DEVICE), kernels=True)
 
 
 @runs_kernels
 def test_nothing_of_a_pass_outlives_it():
     def held() -> int:
         gc.collect()
-        return sum("twin" in one.__dict__ for one in gc.get_objects() if type(one) is torch.Tensor)
+        return sum("alias" in one.__dict__ for one in gc.get_objects() if type(one) is torch.Tensor)
 
     model, images = network("Bottleneck"), torch.randn(2, 3, 32, 32, device=DEVICE)
     before = held()
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        assert fuse(model, images)
+        assert fuse(model, images, kernels=True)
         scores = model(images)
         assert held() > before  # for the pass back
         scores.sum().backward()

@@ -102,13 +102,13 @@ class Adversarial(Algorithm):
         d_steps = self.hyperparameters.d_steps
         return DISCRIMINATOR if step % (1 + d_steps) < d_steps else GENERATOR
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """The discriminator's dropout comes along."""
-        drawn, chosen = super().noise(generator, step), self.hyperparameters
+        drawn, chosen = super().draw_randomness(generator, step), self.hyperparameters
         if chosen.mlp_dropout:
             shape = (chosen.mlp_depth - 1, self.n_images, chosen.mlp_width)
             kept = torch.rand(shape, generator=generator, device=generator.device) >= chosen.mlp_dropout
-            drawn["keep_hidden"] = kept.float() / (1 - chosen.mlp_dropout)
+            drawn["hidden_dropout_mask"] = kept.float() / (1 - chosen.mlp_dropout)
         return drawn
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
@@ -116,20 +116,20 @@ class Adversarial(Algorithm):
         labels = self.labels(batch)
         if self.phase(batch.step) == DISCRIMINATOR:
             with torch.no_grad():  # nothing of the predictor moves
-                seen = self.seen(batch, noise)
+                seen = self.head_inputs(batch, noise)
             return self.domain_loss(seen, labels, noise)
-        seen = self.seen(batch, noise)
+        seen = self.head_inputs(batch, noise)
         fooled = self.hyperparameters.adversary * self.domain_loss(seen, labels, noise)
         return functional.cross_entropy(self.head(seen), labels) - fooled
 
-    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """One step of the side whose turn it is."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        with how.autocast():
+        with ctx.autocast():
             loss = self.loss(batch, noise)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.step(how, self.phase(batch.step))
+        self.step(ctx, self.phase(batch.step))
         return loss.detach()
 
     def domain_loss(self, seen: Tensor, labels: Tensor, noise: Noise) -> Tensor:
@@ -142,7 +142,7 @@ class Adversarial(Algorithm):
             if weight and not inputs.requires_grad:
                 inputs.requires_grad_()
             each = functional.cross_entropy(
-                self.discriminator(inputs, noise.get("keep_hidden")), self.domains, reduction="none"
+                self.discriminator(inputs, noise.get("hidden_dropout_mask")), self.domains, reduction="none"
             )
             loss = (each * self.weights(labels)).sum()
             if weight:

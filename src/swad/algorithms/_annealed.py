@@ -28,16 +28,16 @@ class Annealed(Algorithm):
 
     hyperparameters: AnnealedHyperparameters
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """The penalty's weight at this step comes along."""
         weight = self.hyperparameters.penalty if self.phase(step) == "full" else 1.0
-        return {**super().noise(generator, step), "weight": torch.full((), weight, device=generator.device)}
+        return {**super().draw_randomness(generator, step), "weight": torch.full((), weight, device=generator.device)}
 
     def phase(self, step: int) -> str:
         """Which weight the penalty has."""
         return "full" if step > self.hyperparameters.anneal else "light"
 
-    def enter(self, phase: str) -> None:
+    def on_phase_start(self, phase: str) -> None:
         """Begin Adam anew: step count and moments are 0, in the tensors they were in."""
         for optimizer in self.optimizers.values():
             for state in optimizer.state.values():

@@ -97,13 +97,13 @@ class ARM(ERM):
     predictor: Context
 
     @classmethod
-    def wrap(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
+    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
         """The network with its context."""
         assert isinstance(hyperparameters, ARMHyperparameters)
         return Context(network, hyperparameters.batch_size, hyperparameters.context_width)
 
     @classmethod
-    def group(cls, hyperparameters: hp.Hyperparameters) -> int:
+    def eval_group_size(cls, hyperparameters: hp.Hyperparameters) -> int:
         """As many as of a domain in training."""
         return hyperparameters.batch_size
 

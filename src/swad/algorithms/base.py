@@ -4,7 +4,7 @@ The rules that let one file be enough, and let a step be held in a CUDA graph, c
 processes and gone on with after a stop:
 
 - `loss` is pure: all chance, and all that depends on the number of the step, comes in `noise`, drawn before it. What a
-  buffer shall hold after the step goes into `self.after`, never into the buffer.
+  buffer shall hold after the step goes into `self.pending_buffers`, never into the buffer.
 - Nothing in a step waits for the device: no `.item()`, no `if` on a tensor, no shape that depends on values.
 - Behavior that changes on the way has a name, `phase(step)`; a graph is captured for each.
 - The network is called through `self.features`, `self.head` and `self.predict`, which may be compiled: one backward
@@ -74,14 +74,14 @@ class Algorithm(nn.Module):
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__()
-        self.predictor = self.wrap(predictor, hyperparameters)
+        self.predictor = self.wrap_predictor(predictor, hyperparameters)
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
-        self.after: dict[str, Tensor] = {}
+        self.pending_buffers: dict[str, Tensor] = {}
         # Set by whoever trains: channels, rows and columns of the images; then how processes share them.
         self.image_shape: tuple[int, int, int] | None = None
         self.gather: Callable[[Tensor], Tensor] = _all
-        self.mine: Callable[[Tensor], Tensor] = _all
+        self.local_shard: Callable[[Tensor], Tensor] = _all
         self._features: Callable[[nn.Module, Tensor], Tensor] = networks.features
         self._predict: Callable[[nn.Module, Tensor], Tensor] = networks.scores
 
@@ -95,12 +95,12 @@ class Algorithm(nn.Module):
         return {"main": self.adam(self.predictor.parameters())}
 
     @classmethod
-    def wrap(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
+    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
         """The predictor around a network, where an algorithm predicts in another way than by the network alone."""
         return network
 
     @classmethod
-    def group(cls, hyperparameters: hp.Hyperparameters) -> int | None:
+    def eval_group_size(cls, hyperparameters: hp.Hyperparameters) -> int | None:
         """How many images of a domain are evaluated together, where predictions depend on it; None where not."""
         return None
 
@@ -108,31 +108,31 @@ class Algorithm(nn.Module):
         """The loss of a domain-major batch: pure, so that it can be computed twice; all chance is in `noise`."""
         raise NotImplementedError
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw what a step needs, on the generator's device; rows are for the images of all processes."""
         drop = self.hyperparameters.dropout
         if not drop:
             return {}
         shape = (self.n_images, networks.head(self.predictor).in_features)
         kept = torch.rand(shape, generator=generator, device=generator.device) >= drop
-        return {"keep": kept.float() / (1 - drop)}
+        return {"dropout_mask": kept.float() / (1 - drop)}
 
-    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Make one step and return its loss, still on the device."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        with how.autocast():
+        with ctx.autocast():
             loss = self.loss(batch, noise)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.step(how, *self.optimizers)
-        self.keep_state()
+        self.step(ctx, *self.optimizers)
+        self.apply_pending_buffers()
         return loss.detach()
 
     def phase(self, step: int) -> str:
         """Which behavior update `step` has, where an algorithm changes it on the way."""
         return ""
 
-    def enter(self, phase: str) -> None:
+    def on_phase_start(self, phase: str) -> None:
         """Called before the first update of a phase that is not the run's first; changes state in place only."""
 
     # -- for subclasses -------------------------------------------------------------------------------------------
@@ -160,14 +160,14 @@ class Algorithm(nn.Module):
 
     def scores(self, batch: Batch, noise: Noise) -> Tensor:
         """Class scores of the whole batch, in full precision, with dropout before the head where it is asked for."""
-        if "keep" not in noise:
+        if "dropout_mask" not in noise:
             return self.gather(self.predict(batch.images))
-        return self.head(self.seen(batch, noise))
+        return self.head(self.head_inputs(batch, noise))
 
-    def seen(self, batch: Batch, noise: Noise) -> Tensor:
+    def head_inputs(self, batch: Batch, noise: Noise) -> Tensor:
         """What the head sees of the whole batch: features, with dropout where it is asked for."""
         rows = self.gather(self.features(batch.images))
-        return rows * noise["keep"] if "keep" in noise else rows
+        return rows * noise["dropout_mask"] if "dropout_mask" in noise else rows
 
     def labels(self, batch: Batch) -> Tensor:
         """The labels of the whole batch."""
@@ -183,18 +183,18 @@ class Algorithm(nn.Module):
             return torch.optim.Adam(parameters, fused=True, capturable=True, **chosen)
         return torch.optim.Adam(parameters, fused=True, **chosen)
 
-    def step(self, how: StepContext, *names: str) -> None:
+    def step(self, ctx: StepContext, *names: str) -> None:
         """Average the gradients over processes, clip them, and let the named optimizers step."""
         held = [p for name in names for group in self.optimizers[name].param_groups for p in group["params"]]
-        how.average_gradients(held)
-        if how.clip is not None:
-            nn.utils.clip_grad_norm_(held, how.clip)
+        ctx.average_gradients(held)
+        if ctx.clip is not None:
+            nn.utils.clip_grad_norm_(held, ctx.clip)
         for name in names:
             self.optimizers[name].step()
 
-    def keep_state(self) -> None:
+    def apply_pending_buffers(self) -> None:
         """Write what the last loss left in `after` into the buffers of those names."""
         with torch.no_grad():
-            for name, value in self.after.items():
+            for name, value in self.pending_buffers.items():
                 self.get_buffer(name).copy_(value)
-        self.after = {}
+        self.pending_buffers = {}

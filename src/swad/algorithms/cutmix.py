@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _host
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import draw_beta, host_stream, to_device
 from swad.algorithms.base import Algorithm, Noise
 from swad.algorithms.hyperparameters import Constant, hyper
 from swad.data.loaders import Batch
@@ -43,15 +43,15 @@ class CutMix(Algorithm):
     Hyperparameters = CutMixHyperparameters
     hyperparameters: CutMixHyperparameters
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Every image's partner, and the box: what share of each side it covers (0: no box), and its center."""
-        random, ours = _host.stream(generator, step), self.hyperparameters
+        random, ours = host_stream(generator, step), self.hyperparameters
         cuts = random.random_sample() < ours.p
-        share = _host.beta(random, ours.alpha, 1)[0]
+        share = draw_beta(random, ours.alpha, 1)[0]
         side = math.sqrt(1 - share) if cuts else 0.0
         return {
-            **super().noise(generator, step),
-            "box": _host.put([side, *random.random_sample(2)], generator.device),
+            **super().draw_randomness(generator, step),
+            "box": to_device([side, *random.random_sample(2)], generator.device),
             "partner": torch.rand(self.n_images, generator=generator, device=generator.device).argsort(),
         }
 
@@ -61,7 +61,7 @@ class CutMix(Algorithm):
         images, labels = self.gather(batch.images), self.labels(batch)
         inside = box(noise["box"], images.shape[-2], images.shape[-1])
         mixed = torch.where(inside, images[partner], images)
-        scores = self.scores(batch._replace(images=self.mine(mixed)), noise)
+        scores = self.scores(batch._replace(images=self.local_shard(mixed)), noise)
         first, second = (functional.cross_entropy(scores, one) for one in (labels, labels[partner]))
         area = inside.float().mean()
         return (1 - area) * first + area * second

@@ -51,7 +51,7 @@ class GroupDRO(Algorithm):
         risks = self.by_domain(losses).mean(1)
         # As a softmax, which no large loss overflows.
         q = (self.q.log() + self.hyperparameters.eta * risks.detach()).softmax(0)
-        self.after["q"] = q
+        self.pending_buffers["q"] = q
         return (q * risks).sum()  # not as a product of vectors, which autocast would round
 
 

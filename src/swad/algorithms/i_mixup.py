@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _host
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import draw_beta, host_stream, to_device
 from swad.algorithms.base import Algorithm, Noise
 from swad.algorithms.hyperparameters import Power, hyper
 from swad.data.loaders import Batch
@@ -41,14 +41,14 @@ class IMixup(Algorithm):
     min_domains = 2
     hyperparameters: IMixupHyperparameters
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Every domain's partner, and its own share."""
         n, device = self.n_domains, generator.device
-        shares = _host.beta(_host.stream(generator, step), self.hyperparameters.alpha, n)
+        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, n)
         order = torch.rand(n, generator=generator, device=device).argsort()
         return {
-            **super().noise(generator, step),
-            "share": _host.put(shares, device),
+            **super().draw_randomness(generator, step),
+            "share": to_device(shares, device),
             "partner": torch.empty_like(order).scatter_(0, order, order.roll(-1)),
         }
 
@@ -58,7 +58,7 @@ class IMixup(Algorithm):
         of_image = share.view(-1, 1, 1, 1, 1)
         images, labels = self.by_domain(self.gather(batch.images)), self.by_domain(self.labels(batch))
         mixed = of_image * images + (1 - of_image) * images[partner]
-        scores = self.scores(batch._replace(images=self.mine(mixed.flatten(0, 1))), noise)
+        scores = self.scores(batch._replace(images=self.local_shard(mixed.flatten(0, 1))), noise)
         first, second = (
             self.by_domain(functional.cross_entropy(scores, one.flatten(), reduction="none")).mean(1)
             for one in (labels, labels[partner])

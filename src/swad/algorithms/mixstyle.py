@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from swad.algorithms import _host
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import draw_beta, host_stream, to_device
 from swad.algorithms.base import Noise
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Constant, hyper
@@ -66,10 +66,10 @@ class MixStyle(ERM):
         for k, stage in enumerate(stages):
             stage.register_forward_hook(Mix(self._now, k, self.predictor, channels[k]))
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """For every stage: whether, and for every image with whom and how far."""
         device, size = generator.device, self.hyperparameters.batch_size
-        shares = _host.beta(_host.stream(generator, step), self.hyperparameters.alpha, self.n_stages * self.n_images)
+        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, self.n_stages * self.n_images)
 
         def orders(*shape: int) -> Tensor:
             return torch.rand((self.n_stages, *shape), generator=generator, device=device).argsort(-1)
@@ -77,16 +77,16 @@ class MixStyle(ERM):
         ring = orders(self.n_domains)
         domain = torch.empty_like(ring).scatter_(1, ring, ring.roll(-1, 1))
         return {
-            **super().noise(generator, step),
+            **super().draw_randomness(generator, step),
             "coin": torch.rand(self.n_stages, generator=generator, device=device) < self.hyperparameters.p,
-            "share": _host.put(shares, device).view(self.n_stages, -1),
+            "share": to_device(shares, device).view(self.n_stages, -1),
             "partner": (domain[:, :, None] * size + orders(self.n_domains, size)).flatten(1),
         }
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy, mixed on the way."""
         if self.training:
-            self._now.begin(noise, self.gather, self.mine)
+            self._now.begin(noise, self.gather, self.local_shard)
         try:
             return super().loss(batch, noise)
         finally:
@@ -99,15 +99,15 @@ class Now:
     def __init__(self) -> None:
         self.end()
 
-    def begin(self, noise: Noise, gather: Callable[[Tensor], Tensor], mine: Callable[[Tensor], Tensor]) -> None:
+    def begin(self, noise: Noise, gather: Callable[[Tensor], Tensor], local_shard: Callable[[Tensor], Tensor]) -> None:
         """From here on, maps are mixed."""
         self.noise: Noise | None = noise
         self.gather: Callable[[Tensor], Tensor] | None = gather
-        self.mine: Callable[[Tensor], Tensor] | None = mine
+        self.local_shard: Callable[[Tensor], Tensor] | None = local_shard
 
     def end(self) -> None:
         """From here on, they are not."""
-        self.noise = self.gather = self.mine = None
+        self.noise = self.gather = self.local_shard = None
 
 
 class Mix:
@@ -144,17 +144,17 @@ class Mix:
         )
 
     def _mixed(self, maps: Tensor, places: tuple[int, ...]) -> Tensor:
-        noise, gather, mine = self.now.noise, self.now.gather, self.now.mine
+        noise, gather, local_shard = self.now.noise, self.now.gather, self.now.local_shard
         assert noise is not None
         assert gather is not None
-        assert mine is not None
+        assert local_shard is not None
         with torch.autocast(maps.device.type, enabled=False):
             full = maps.float()
             with torch.no_grad():
                 variance, mean = torch.var_mean(full, places, correction=0, keepdim=True)
                 own = torch.stack([(variance + EPS).sqrt(), mean], 1)
-                share = mine(noise["share"][self.stage]).view(-1, *[1] * (own.ndim - 1))
-                other = mine(gather(own).index_select(0, noise["partner"][self.stage]))
+                share = local_shard(noise["share"][self.stage]).view(-1, *[1] * (own.ndim - 1))
+                other = local_shard(gather(own).index_select(0, noise["partner"][self.stage]))
                 deviation, center = (share * own + (1 - share) * other).unbind(1)
                 # As one product and one sum over the map, which with the coin against it are times 1 and plus 0.
                 coin, scale = noise["coin"][self.stage], deviation / own[:, 0]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import _host
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import draw_beta, host_stream, to_device
 from swad.algorithms.base import Algorithm, Noise
 from swad.algorithms.hyperparameters import Power, hyper
 from swad.data.loaders import Batch
@@ -38,12 +38,12 @@ class Mixup(Algorithm):
     Hyperparameters = MixupHyperparameters
     hyperparameters: MixupHyperparameters
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Every image's partner, and the share of the first."""
-        shares = _host.beta(_host.stream(generator, step), self.hyperparameters.alpha, 1)
+        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, 1)
         return {
-            **super().noise(generator, step),
-            "share": _host.put(shares, generator.device)[0],
+            **super().draw_randomness(generator, step),
+            "share": to_device(shares, generator.device)[0],
             "partner": torch.rand(self.n_images, generator=generator, device=generator.device).argsort(),
         }
 
@@ -52,7 +52,7 @@ class Mixup(Algorithm):
         share, partner = noise["share"], noise["partner"]
         images, labels = self.gather(batch.images), self.labels(batch)
         mixed = share * images + (1 - share) * images[partner]
-        scores = self.scores(batch._replace(images=self.mine(mixed)), noise)
+        scores = self.scores(batch._replace(images=self.local_shard(mixed)), noise)
         first, second = (functional.cross_entropy(scores, one) for one in (labels, labels[partner]))
         return share * first + (1 - share) * second
 

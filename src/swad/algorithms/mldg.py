@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.algorithms._weights import gradients
+from swad.algorithms._helpers import gradients
 from swad.algorithms.base import Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
@@ -52,15 +52,15 @@ class MLDG(ERM):
     hyperparameters: MLDGHyperparameters
     min_domains = 2
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Every domain's partner, and dropout for the inner and the outer pass."""
-        drawn = super().noise(generator, step)
-        drawn |= {f"{name}_after": rows for name, rows in super().noise(generator, step).items()}
+        drawn = super().draw_randomness(generator, step)
+        drawn |= {f"{name}_after": rows for name, rows in super().draw_randomness(generator, step).items()}
         ring = torch.rand(self.n_domains, generator=generator, device=generator.device).argsort()
         partner = torch.empty_like(ring).scatter_(0, ring, ring.roll(-1))
         return {**drawn, "partner": partner}
 
-    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """For each domain: its gradient, the inner step, its partner's gradient there, and back; then one step."""
         weights = [weight for weight in self.predictor.parameters() if weight.requires_grad]
         total = [torch.zeros_like(weight) for weight in weights]
@@ -69,20 +69,20 @@ class MLDG(ERM):
             here = torch.full((1,), i, device=batch.labels.device)
             there = noise["partner"][i : i + 1]
             with restored(weights):
-                loss += share * self._backward(batch, here, noise.get("keep"), how)
-                how.average_gradients(weights)
+                loss += share * self._backward(batch, here, noise.get("dropout_mask"), ctx)
+                ctx.average_gradients(weights)
                 found = gradients(weights)
                 torch._foreach_add_(total, found, alpha=share)
                 self._inner_step(weights, found)
-                meta = self._backward(batch, there, noise.get("keep_after"), how)
+                meta = self._backward(batch, there, noise.get("dropout_mask_after"), ctx)
             loss += share * self.hyperparameters.beta * meta
             torch._foreach_add_(total, gradients(weights), alpha=share * self.hyperparameters.beta)
         for weight, gradient in zip(weights, total, strict=True):
             weight.grad = gradient
-        self.step(how, "main")
+        self.step(ctx, "main")
         return loss
 
-    def _backward(self, batch: Batch, domain: Tensor, keep: Tensor | None, how: StepContext) -> Tensor:
+    def _backward(self, batch: Batch, domain: Tensor, keep: Tensor | None, ctx: StepContext) -> Tensor:
         """The loss of this process's images of one domain, and in `.grad` its gradient."""
         self.optimizers["main"].zero_grad()
 
@@ -90,11 +90,11 @@ class MLDG(ERM):
             # By index, so that a graph reads the domain from the noise.
             return self.by_domain(rows).index_select(0, domain).squeeze(0)
 
-        with how.autocast():
+        with ctx.autocast():
             if keep is None:
                 scores = self.predict(of(batch.images))
             else:
-                scores = self.head(self.features(of(batch.images)) * of(self.mine(keep)))
+                scores = self.head(self.features(of(batch.images)) * of(self.local_shard(keep)))
             loss = functional.cross_entropy(scores, of(batch.labels))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()

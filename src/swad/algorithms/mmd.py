@@ -45,7 +45,7 @@ class MMD(Algorithm):
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy, and the mean distance over pairs of domains."""
-        features = self.seen(batch, noise)
+        features = self.head_inputs(batch, noise)
         distance = mmd(self.by_domain(features))
         return functional.cross_entropy(self.head(features), self.labels(batch)) + self.hyperparameters.gamma * distance
 

@@ -74,25 +74,25 @@ class MTL(Algorithm):
         self.register_buffer("embeddings", torch.zeros(n_domains, self.n_features))
 
     @classmethod
-    def wrap(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
+    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
         """The network with the wider head."""
         return Embedding(network, hyperparameters.batch_size)
 
     @classmethod
-    def group(cls, hyperparameters: hp.Hyperparameters) -> int:
+    def eval_group_size(cls, hyperparameters: hp.Hyperparameters) -> int:
         """As many as of a domain in training."""
         return hyperparameters.batch_size
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Dropout is for the features, from which the embedding is made."""
-        return {name: rows[:, : self.n_features] for name, rows in super().noise(generator, step).items()}
+        return {name: rows[:, : self.n_features] for name, rows in super().draw_randomness(generator, step).items()}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy, every domain with its embedding."""
-        features = self.seen(batch, noise).float()
+        features = self.head_inputs(batch, noise).float()
         ema = self.hyperparameters.ema
         embeddings = ema * self.by_domain(features).mean(1) + (1 - ema) * self.embeddings
-        self.after["embeddings"] = embeddings.detach()
+        self.pending_buffers["embeddings"] = embeddings.detach()
         beside = embeddings.repeat_interleave(self.hyperparameters.batch_size, 0)
         return functional.cross_entropy(self.head(torch.cat([features, beside], 1)), self.labels(batch))
 

@@ -60,15 +60,15 @@ class PiModel(Algorithm):
     views = 2
     hyperparameters: PiModelHyperparameters
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Dropout and noise of both views, and the weight at this step."""
         device, ours = generator.device, self.hyperparameters
-        drawn = super().noise(generator, step)
-        drawn |= {"second " + name: rows for name, rows in super().noise(generator, step).items()}
+        drawn = super().draw_randomness(generator, step)
+        drawn |= {"second_" + name: rows for name, rows in super().draw_randomness(generator, step).items()}
         if ours.input_noise:
             assert self.image_shape is not None
             shape = (self.n_images, *self.image_shape)
-            for view in ("pixels", "second pixels"):
+            for view in ("pixel_noise", "second_pixel_noise"):
                 drawn[view] = ours.input_noise * torch.randn(shape, generator=generator, device=device)
         drawn["weight"] = torch.full((), ours.weight * ramp(step, ours.ramp_up), device=device)
         return drawn
@@ -76,11 +76,13 @@ class PiModel(Algorithm):
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Cross entropy of the first view, and the mean squared difference."""
         images = batch.images
-        if "pixels" in noise:
-            images = images + torch.stack([self.mine(noise["pixels"]), self.mine(noise["second pixels"])])
-        if "keep" in noise:
+        if "pixel_noise" in noise:
+            images = images + torch.stack(
+                [self.local_shard(noise["pixel_noise"]), self.local_shard(noise["second_pixel_noise"])]
+            )
+        if "dropout_mask" in noise:
             features = self.features(images.flatten(0, 1)).chunk(2)
-            keeps = noise["keep"], noise["second keep"]
+            keeps = noise["dropout_mask"], noise["second_dropout_mask"]
             first, second = (self.head(self.gather(f) * keep) for f, keep in zip(features, keeps, strict=True))
         else:
             first, second = map(self.gather, self.predict(images.flatten(0, 1)).chunk(2))

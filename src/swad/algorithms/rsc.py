@@ -48,7 +48,7 @@ class RSC(Algorithm):
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy of muted features."""
-        features, labels = self.seen(batch, noise), self.labels(batch)
+        features, labels = self.head_inputs(batch, noise), self.labels(batch)
         with torch.no_grad():
             kept = self._kept(features, labels)
         return functional.cross_entropy(self.head(features * kept), labels)

@@ -66,12 +66,12 @@ class SagNet(Algorithm):
             "style": self.adam(self.style.parameters()),
         }
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """The three parts' partners and dropout, and how far the first mixes styles."""
         drawn = {
             f"{name}{part}": rows
             for part in ("", "_style", "_adversary")
-            for name, rows in super(SagNet, self).noise(generator, step).items()
+            for name, rows in super(SagNet, self).draw_randomness(generator, step).items()
         }
         order = torch.rand((3, self.n_images), generator=generator, device=generator.device).argsort(1)
         mix = torch.rand((self.n_images, 1), generator=generator, device=generator.device)
@@ -79,33 +79,33 @@ class SagNet(Algorithm):
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """The cross entropy of the content, with the style randomized."""
-        mixed = other_style(self.seen(batch, noise).float(), noise["partner"][0], noise["mix"])
+        mixed = other_style(self.head_inputs(batch, noise).float(), noise["partner"][0], noise["mix"])
         return functional.cross_entropy(self.head(mixed), self.labels(batch))
 
-    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
+    def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """The three parts, one after the other."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        with how.autocast():
+        with ctx.autocast():
             content = self.loss(batch, noise)
         content.backward()  # type: ignore[no-untyped-call]
-        self.step(how, "features", "content")
+        self.step(ctx, "features", "content")
 
         labels = self.labels(batch)
-        with how.autocast():
+        with ctx.autocast():
             features = self.gather(self.features(batch.images)).float()
-            seen = _dropped(features.detach(), noise.get("keep_style"))
+            seen = _dropped(features.detach(), noise.get("dropout_mask_style"))
             style = functional.cross_entropy(self.style(other_content(seen, noise["partner"][1])).float(), labels)
         style.backward()  # type: ignore[no-untyped-call]
-        self.step(how, "style")
+        self.step(ctx, "style")
 
         self.optimizers["features"].zero_grad()
-        with how.autocast():
-            seen = _dropped(features, noise.get("keep_adversary"))
+        with ctx.autocast():
+            seen = _dropped(features, noise.get("dropout_mask_adversary"))
             scores = self.style(other_content(seen, noise["partner"][2])).float()
             adversary = self.hyperparameters.w_adv * -scores.log_softmax(1).mean()
         adversary.backward()
-        self.step(how, "features")
+        self.step(ctx, "features")
         return content.detach()
 
 

@@ -48,29 +48,29 @@ class SAMHyperparameters(Hyperparameters):
     rho: float = _rho()
 
 
-class Climb(Algorithm):
+class SAMUpdate(Algorithm):
     """The update of SAM, for any loss."""
 
     hyperparameters: SAMHyperparameters
 
-    def update(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
-        """Climb, take the gradient there, come back, and step with it."""
+    def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
+        """SAMUpdate, take the gradient there, come back, and step with it."""
         weights = [p for one in self.optimizers.values() for group in one.param_groups for p in group["params"]]
-        loss = self._backward(batch, noise, how)
-        after = dict(self.after)
-        how.average_gradients(weights)
+        loss = self._backward(batch, noise, ctx)
+        after = dict(self.pending_buffers)
+        ctx.average_gradients(weights)
         with restored(weights):
             self._climb(weights)
-            self._backward(batch, noise, how)
-        self.after = after
-        self.step(how, *self.optimizers)
-        self.keep_state()
+            self._backward(batch, noise, ctx)
+        self.pending_buffers = after
+        self.step(ctx, *self.optimizers)
+        self.apply_pending_buffers()
         return loss
 
-    def _backward(self, batch: Batch, noise: Noise, how: StepContext) -> Tensor:
+    def _backward(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        with how.autocast():
+        with ctx.autocast():
             loss = self.loss(batch, noise)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -85,7 +85,7 @@ class Climb(Algorithm):
         torch._foreach_add_(moved, grads)
 
 
-class SAM(Climb, ERM):
+class SAM(SAMUpdate, ERM):
     """Mean cross entropy, by the gradient at the climbed point."""
 
     paper = "Foret et al.: Sharpness-Aware Minimization for Efficiently Improving Generalization. ICLR, 2021."
@@ -97,7 +97,7 @@ def wrap_with_sam(kind: type[Algorithm]) -> type[Algorithm]:
     """SAM over another method's loss: a subclass of both, with `rho` beside that method's hyperparameters."""
     if kind is ERM:
         return SAM
-    if issubclass(kind, Climb):
+    if issubclass(kind, SAMUpdate):
         raise AlgorithmError(f"SAM climbs once, and {kind.__name__} does already: leave one +sam away")
     if kind.update is not Algorithm.update:
         raise AlgorithmError(
@@ -114,7 +114,7 @@ def wrap_with_sam(kind: type[Algorithm]) -> type[Algorithm]:
             f"{kind.__name__}SAMHyperparameters", [("rho", float, _rho())], bases=(own,), frozen=True
         ),
     }
-    return type(f"{kind.__name__}SAM", (Climb, kind), fields)
+    return type(f"{kind.__name__}SAM", (SAMUpdate, kind), fields)
 
 
 ALGORITHM = SAM

@@ -46,18 +46,18 @@ class VAT(Algorithm):
     Hyperparameters = VATHyperparameters
     hyperparameters: VATHyperparameters
 
-    def noise(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+    def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """A random direction for every image."""
         assert self.image_shape is not None
         shape = (self.n_images, *self.image_shape)
         return {
-            **super().noise(generator, step),
+            **super().draw_randomness(generator, step),
             "direction": torch.randn(shape, generator=generator, device=generator.device),
         }
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy and divergence."""
-        keep = self.mine(noise["keep"]) if "keep" in noise else None
+        keep = self.local_shard(noise["dropout_mask"]) if "dropout_mask" in noise else None
         clean = self._scores(batch.images, keep)
         moved = batch.images + self.hyperparameters.eps * self._adversary(batch.images, noise, keep, clean.detach())
         clean, other = self.gather(clean), self.gather(self._scores(moved, keep))
@@ -72,7 +72,7 @@ class VAT(Algorithm):
             if mixed:
                 with torch.no_grad():
                     clean = self._scores(images, keep)
-            change = (self.hyperparameters.xi * unit(self.mine(noise["direction"]))).requires_grad_()
+            change = (self.hyperparameters.xi * unit(self.local_shard(noise["direction"]))).requires_grad_()
             divergence = divergences(clean, self._scores(images + change, keep)).sum()
             (gradient,) = torch.autograd.grad(divergence, change)
         return unit(gradient)

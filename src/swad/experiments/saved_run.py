@@ -132,7 +132,7 @@ class SavedRun:
     def group(self) -> int | None:
         """Images that must stand in a batch together, for methods whose predictions depend on it (ARM, MTL)."""
         kind = get_algorithm(self.config.algorithm)
-        return kind.group(fill(kind.Hyperparameters, self.config.hyperparameters))
+        return kind.eval_group_size(fill(kind.Hyperparameters, self.config.hyperparameters))
 
     def batch_size(self, device: torch.device) -> int:
         """Of a forward pass; on a CPU large activations cost more in page faults than small batches in calls."""

@@ -1,13 +1,15 @@
-"""Frozen batch norms folded into the convolutions before them, exactly, with scale and shift still trained.
+"""Frozen batch norms fused into the convolutions before them, exactly, with scale and shift still trained.
 
 With frozen statistics a batch norm is ``y = s·x + t`` per channel, ``s = γ / √(v + ε)`` and ``t = β − m·s``. A
 convolution is linear, so ``bn(conv(x, W)) = conv(x, s·W) + t``: the multiplication moves from every activation to the
-weights, and the gradient of ``s`` no longer needs the activations, which saves a pass over each and the memory to keep
-it. Gradients reach ``W``, ``γ`` and ``β`` through the same expression; names, values and shapes of the parameters are
-untouched. In evaluation mode only what is fused (below) is computed otherwise than before.
+weights. The gradient of ``s`` then no longer needs the activations, which saves a pass over each of them and the memory
+to keep them. Gradients reach ``W``, ``γ`` and ``β`` through the same expression; the names, values and shapes of the
+parameters stay the same.
 
-`fold` writes it as that expression, for a compiler to make fast. `fuse` does shift, shortcut and ReLU in one kernel
-after the convolution where mixed precision is on (`swad.models._fused_norm_kernel`): nothing needs to be compiled.
+There are two ways to compute it. For `torch.compile` the convolution gets scaled weights and the batch norm adds the
+shift, in plain torch. Otherwise Triton kernels (`swad.models._fused_norm_kernel`) do shift, shortcut and ReLU in one
+pass after the convolution; they need mixed precision and no compilation. In evaluation mode only the second way changes
+how the network is computed.
 """
 
 from __future__ import annotations
@@ -22,91 +24,79 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from swad.models.networks import is_frozen
 
-_CUTS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
+_ACTIVATIONS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 
 
-def fold(model: nn.Module, images: Tensor) -> int:
-    """Fold every frozen batch norm of `model` that directly follows a convolution; returns how many.
+def fuse(model: nn.Module, images: Tensor, *, kernels: bool) -> int:
+    """Fuse every frozen batch norm that directly follows a convolution, and return how many were fused.
 
-    Which follows which is seen in a pass over `images`, and the folded model must give the same outputs, or nothing
-    is changed.
+    A forward pass over `images` shows which module follows which. The fused model must then give the same outputs up
+    to rounding; otherwise nothing is changed and the result is 0.
+
+    Args:
+        model: The network, on its device and in training mode. Its modules get a new `forward`; see `restore`.
+        images: A small batch to try the network on. Call under the autocast that training uses.
+        kernels: Use Triton kernels, which also fuse activations and the shortcuts of timm's residual blocks. False
+            writes plain torch for `torch.compile`.
     """
-    return _patch(model, images, fused=False)
+    if not any(isinstance(module, _BatchNorm) and is_frozen(module) for module in model.modules()):
+        return 0  # without a forward pass, which would move the statistics of batch norms that are not frozen
+    pairs = _find_pairs(model, images)
+    if not pairs:
+        return 0
+    with torch.no_grad():
+        with torch.autocast(images.device.type, enabled=False):
+            exact = model(images)
+        unfused = model(images)
+        _replace_forwards(model, pairs, kernels)
+        fused = model(images)
+    # Mixed precision has errors of its own, and the fused model may have errors of that size. From a few scores that
+    # size is known only roughly: of two equally good models, one can be off by several times as much as the other.
+    mixed = torch.is_autocast_enabled(images.device.type)
+    error, allowed = (fused - exact).norm(), 3 * (unfused - exact).norm() + (2e-2 if mixed else 1e-3) * exact.norm()
+    if not bool(error <= allowed):
+        restore(model)
+        return 0
+    return len(pairs)
 
 
-def fuse(model: nn.Module, images: Tensor) -> int:
-    """The same, with activations and the shortcuts of timm's residual blocks; call under the autocast to be used."""
-    return _patch(model, images, fused=True)
-
-
-def unfold(model: nn.Module) -> None:
-    """Give every module its own forward back."""
+def restore(model: nn.Module) -> None:
+    """Give every module its own `forward` back."""
     for module in model.modules():
         if isinstance(module.__dict__.get("forward"), _Forward):
             del module.__dict__["forward"]
 
 
 @dataclass
-class _Place:
-    """A convolution, the batch norm after it, and the activation after that, where it can be fused."""
+class _Pair:
+    """A convolution, the batch norm after it, and the activation after that if it can be fused too."""
 
     conv: nn.Conv2d
     norm: _BatchNorm
     act: nn.Module | None = None
 
 
-def _patch(model: nn.Module, images: Tensor, fused: bool) -> int:
-    if not any(isinstance(module, _BatchNorm) and is_frozen(module) for module in model.modules()):
-        return 0  # and no pass, which would move the statistics of the others
-    places = _find(model, images)
-    if not places:
-        return 0
-    with torch.no_grad():
-        with torch.autocast(images.device.type, enabled=False):
-            wanted = model(images)
-        usual = model(images)
-        for place in places:
-            layer = _Layer(place.conv, place.norm, fused)
-            if fused and (act := place.act or getattr(place.norm, "act", None)) is not None:
-                layer.act = _CUTS.get(type(act), "none")
-            place.conv.__dict__["forward"], place.norm.__dict__["forward"] = layer, _Rest(layer)
-            if place.act is not None and layer.act != "none":
-                place.act.__dict__["forward"] = _Done(layer, place.act)
-        for module in model.modules() if fused else ():
-            if (block := _Block.of(module)) is not None:
-                module.__dict__["forward"] = block
-        got = model(images)
-    # Mixed precision has errors of its own: the patched model may have errors of that size, not others. Of a few scores
-    # that size is known roughly: of two models alike, one can be off by several times as much as the other.
-    mixed = torch.is_autocast_enabled(images.device.type)
-    error, allowed = (got - wanted).norm(), 3 * (usual - wanted).norm() + (2e-2 if mixed else 1e-3) * wanted.norm()
-    if not bool(error <= allowed):
-        unfold(model)
-        return 0
-    return len(places)
-
-
-def _find(model: nn.Module, images: Tensor) -> list[_Place]:
+def _find_pairs(model: nn.Module, images: Tensor) -> list[_Pair]:
     calls: dict[nn.Module, int] = {}
-    # What made a tensor; tensors are held, so that no later one gets the same id.
-    convs: dict[int, tuple[nn.Conv2d, Tensor]] = {}
-    norms: dict[int, tuple[_Place, Tensor]] = {}
-    found: list[_Place] = []
+    # Which module made a tensor, by the tensor's id. The tensors are kept, so that no later one gets the same id.
+    conv_outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}
+    norm_outputs: dict[int, tuple[_Pair, Tensor]] = {}
+    pairs: list[_Pair] = []
 
     def after_conv(module: nn.Module, inputs: Any, output: Tensor) -> None:
         calls[module] = calls.get(module, 0) + 1
-        convs[id(output)] = (cast(nn.Conv2d, module), output)
+        conv_outputs[id(output)] = (cast(nn.Conv2d, module), output)
 
     def after_norm(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         calls[module] = calls.get(module, 0) + 1
-        if id(inputs[0]) in convs:
-            found.append(_Place(convs[id(inputs[0])][0], cast(_BatchNorm, module)))
-            norms[id(output)] = (found[-1], output)
+        if id(inputs[0]) in conv_outputs:
+            pairs.append(_Pair(conv_outputs[id(inputs[0])][0], cast(_BatchNorm, module)))
+            norm_outputs[id(output)] = (pairs[-1], output)
 
     def before_act(module: nn.Module, inputs: tuple[Tensor]) -> None:
         calls[module] = calls.get(module, 0) + 1
-        if id(inputs[0]) in norms:
-            norms[id(inputs[0])][0].act = module
+        if id(inputs[0]) in norm_outputs:
+            norm_outputs[id(inputs[0])][0].act = module
 
     handles = []
     for module in model.modules():
@@ -114,7 +104,7 @@ def _find(model: nn.Module, images: Tensor) -> list[_Place]:
             handles.append(module.register_forward_hook(after_conv))
         elif isinstance(module, _BatchNorm) and is_frozen(module) and module.affine and module.track_running_stats:
             handles.append(module.register_forward_hook(after_norm))
-        elif type(module) in _CUTS:
+        elif type(module) in _ACTIVATIONS:
             handles.append(module.register_forward_pre_hook(before_act))
     try:
         with torch.no_grad():
@@ -122,43 +112,63 @@ def _find(model: nn.Module, images: Tensor) -> list[_Place]:
     finally:
         for handle in handles:
             handle.remove()
-    once = [place for place in found if calls[place.conv] == calls[place.norm] == 1]
-    for place in once:
-        if place.act is not None and calls[place.act] != 1:
-            place.act = None
-    return once
+    # A module that is called twice in a pass may have another neighbor each time.
+    called_once = [pair for pair in pairs if calls[pair.conv] == calls[pair.norm] == 1]
+    for pair in called_once:
+        if pair.act is not None and calls[pair.act] != 1:
+            pair.act = None
+    return called_once
+
+
+def _replace_forwards(model: nn.Module, pairs: list[_Pair], kernels: bool) -> None:
+    for pair in pairs:
+        conv = _FusedConv(pair.conv, pair.norm, kernels)
+        if kernels and (act := pair.act or getattr(pair.norm, "act", None)) is not None:
+            conv.act = _ACTIVATIONS.get(type(act), "none")
+        pair.conv.__dict__["forward"], pair.norm.__dict__["forward"] = conv, _FusedNorm(conv)
+        if pair.act is not None and conv.act != "none":
+            pair.act.__dict__["forward"] = _FusedAct(conv, pair.act)
+    for module in model.modules() if kernels else ():
+        if (block := _FusedBlock.for_module(module)) is not None:
+            module.__dict__["forward"] = block
 
 
 class _Forward:
-    """A forward that takes the place of a module's own; as an object it is copied together with the model."""
+    """A `forward` that replaces a module's own; as an object it is copied together with the model."""
 
 
-class _Layer(_Forward):
-    """The convolution's: everything up to the activation where that is fused, else with scaled weights."""
+class _FusedConv(_Forward):
+    """The convolution with scaled weights; with kernels also the shift and the activation."""
 
-    def __init__(self, conv: nn.Conv2d, norm: _BatchNorm, fused: bool) -> None:
-        self.conv, self.norm, self.act, self._fused = conv, norm, "none", fused
-
-    @property
-    def fused(self) -> bool:
-        """Whether batch norm and activation are in the convolution: in mixed precision."""
-        return self._fused and torch.is_autocast_enabled(self.conv.weight.device.type)
+    def __init__(self, conv: nn.Conv2d, norm: _BatchNorm, kernels: bool) -> None:
+        self.conv, self.norm, self.act, self._kernels = conv, norm, "none", kernels
 
     @property
-    def folded(self) -> bool:
-        """Whether at least the scale is: in training."""
-        return self.conv.training or self.fused
+    def uses_kernels(self) -> bool:
+        """Whether the kernels compute batch norm and activation: only in mixed precision."""
+        return self._kernels and torch.is_autocast_enabled(self.conv.weight.device.type)
+
+    @property
+    def scales_weights(self) -> bool:
+        """Whether the scale is in the weights: in training, and always with kernels."""
+        return self.conv.training or self.uses_kernels
+
+    @property
+    def does_all(self) -> bool:
+        """Whether nothing is left for the batch norm and the activation."""
+        return self.uses_kernels and self.conv.bias is None
 
     def __call__(self, images: Tensor) -> Tensor:
         conv = self.conv
-        if not self.folded:
+        if not self.scales_weights:
             return nn.Conv2d.forward(conv, images)
-        if self.fused and conv.bias is None:
-            return self.twice(images, self.act)[0]
+        if self.does_all:
+            return self.forward_with_alias(images, self.act)[0]
         weight = conv.weight * self.scale().view(-1, 1, 1, 1)
         return functional.conv2d(images, weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
 
-    def twice(self, images: Tensor, act: str, shortcut: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward_with_alias(self, images: Tensor, act: str, shortcut: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the output and a second tensor with the same values, whose gradients the kernel adds up."""
         from swad.models._fused_norm_kernel import conv_norm_act
 
         dtype = torch.get_autocast_dtype(images.device.type)
@@ -170,74 +180,75 @@ class _Layer(_Forward):
         return norm.weight * torch.rsqrt(norm.running_var + norm.eps)
 
 
-class _Rest(_Forward):
-    """The batch norm's: the shift, where the convolution did not add it, and what timm's batch norms carry besides."""
+class _FusedNorm(_Forward):
+    """The rest of the batch norm: the shift, unless the convolution added it, and what timm puts into batch norms."""
 
-    def __init__(self, layer: _Layer) -> None:
-        self.layer = layer
+    def __init__(self, fused_conv: _FusedConv) -> None:
+        self.fused_conv = fused_conv
 
     def __call__(self, maps: Tensor) -> Tensor:
-        layer, norm, conv = self.layer, self.layer.norm, self.layer.conv
-        if not layer.folded:
+        fused_conv, norm, conv = self.fused_conv, self.fused_conv.norm, self.fused_conv.conv
+        if not fused_conv.scales_weights:
             return type(norm).forward(norm, maps)
-        done = layer.fused and conv.bias is None
-        if not done:
+        if not fused_conv.does_all:
             assert norm.running_mean is not None
             mean = norm.running_mean if conv.bias is None else norm.running_mean - conv.bias
-            maps = (maps + (norm.bias - mean * layer.scale()).view(1, -1, 1, 1)).to(maps.dtype)
+            maps = (maps + (norm.bias - mean * fused_conv.scale()).view(1, -1, 1, 1)).to(maps.dtype)
+        act_done = fused_conv.does_all and fused_conv.act != "none"
         for name in ("drop", "act"):
             module = getattr(norm, name, None)
-            if isinstance(module, nn.Module) and not (name == "act" and done and layer.act != "none"):
+            if isinstance(module, nn.Module) and not (name == "act" and act_done):
                 maps = module(maps)
         return maps
 
 
-class _Done(_Forward):
-    """The activation's: nothing, where the convolution has done it."""
+class _FusedAct(_Forward):
+    """The activation, which passes its input on if the convolution has already applied it."""
 
-    def __init__(self, layer: _Layer, act: nn.Module) -> None:
-        self.layer, self.module = layer, act
+    def __init__(self, fused_conv: _FusedConv, act: nn.Module) -> None:
+        self.fused_conv, self.module = fused_conv, act
 
     def __call__(self, maps: Tensor) -> Tensor:
-        done = self.layer.fused and self.layer.conv.bias is None
-        return maps if done else cast(Tensor, type(self.module).forward(self.module, maps))
+        if self.fused_conv.does_all:
+            return maps
+        return cast(Tensor, type(self.module).forward(self.module, maps))
 
 
-class _Block(_Forward):
-    """A residual block's: the last convolution adds the shortcut.
+class _FusedBlock(_Forward):
+    """A residual block whose last convolution also adds the shortcut.
 
-    The output comes with a twin, its second use: the next block takes the one for its convolutions and the other for
-    its shortcut, so that the kernel that needs the sum of both gradients is the one that adds them.
+    The output has an alias: the next block uses one of the two for its convolutions and the other for its shortcut.
+    Both gradients then arrive at the same kernel, which adds them in its pass.
     """
 
     def __init__(self, block: Any, last: nn.Conv2d) -> None:
         self.block, self.last = block, last
 
     @classmethod
-    def of(cls, module: Any) -> _Block | None:
-        """The forward for one of timm's plain residual blocks; None for any other module."""
+    def for_module(cls, module: Any) -> _FusedBlock | None:
+        """Return the new forward for one of timm's plain residual blocks, and None for any other module."""
         if (type(module).__module__, type(module).__name__) not in _BLOCKS:
             return None
         last, act = (module.conv3, module.act3) if hasattr(module, "conv3") else (module.conv2, module.act2)
         extras = [getattr(module, name, None) for name in ("se", "drop_path", "aa", "drop_block")]
-        plain = all(one is None or isinstance(one, nn.Identity) for one in extras) and type(act) is nn.ReLU
-        ready = isinstance(last.__dict__.get("forward"), _Layer) and last.bias is None
+        plain = all(extra is None or isinstance(extra, nn.Identity) for extra in extras) and type(act) is nn.ReLU
+        ready = isinstance(last.__dict__.get("forward"), _FusedConv) and last.bias is None
         return cls(module, last) if plain and ready else None
 
     def __call__(self, images: Tensor) -> Tensor:
-        block, layer = self.block, cast(_Layer, self.last.__dict__["forward"])
-        if not layer.fused:
+        block, fused_conv = self.block, cast(_FusedConv, self.last.__dict__["forward"])
+        if not fused_conv.uses_kernels:
             return cast(Tensor, type(block).forward(block, images))
-        shortcut = getattr(images, "twin", images)
+        shortcut = getattr(images, "alias", images)
         maps = block.act1(block.bn1(block.conv1(images)))
         if hasattr(block, "conv3"):
             maps = block.act2(block.bn2(block.conv2(maps)))
         if block.downsample is not None:
             shortcut = block.downsample(shortcut)
-        first, second = layer.twice(maps, "relu", shortcut)
-        # The second is a view and holds the first: the other way round both would hold each other, and never be freed.
-        second.twin = first  # type: ignore[attr-defined]
-        return second
+        output, view = fused_conv.forward_with_alias(maps, "relu", shortcut)
+        # The view holds the output. Were the attribute on the output, both would hold each other and never be freed.
+        view.alias = output  # type: ignore[attr-defined]
+        return view
 
 
 _BLOCKS = {("timm.models.resnet", "Bottleneck"), ("timm.models.resnet", "BasicBlock")}

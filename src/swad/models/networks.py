@@ -134,15 +134,15 @@ def freeze_statistics(model: nn.Module) -> None:
     for module in batch_norms(model):
         module.eval()
         # On the instance, so that the model's class, and with it what timm can load, stays as it is.
-        module.__dict__["train"] = _Stay(module)
+        module.__dict__["train"] = _NoOpTrain(module)
 
 
 def is_frozen(module: nn.Module) -> bool:
     """Whether `freeze_statistics` froze this batch norm."""
-    return isinstance(module.__dict__.get("train"), _Stay)
+    return isinstance(module.__dict__.get("train"), _NoOpTrain)
 
 
-class _Stay:
+class _NoOpTrain:
     """A `train` that changes nothing."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -227,11 +227,11 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool) -> nn.Modu
         # A fresh head as every linear layer of torch, whatever the family: that of timm's EfficientNets and MobileNets
         # is 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.
         layer.reset_parameters()
-    _silence(model)
+    _disable_stochastic(model)
     return cast(nn.Module, model)
 
 
-def _silence(model: nn.Module) -> None:
+def _disable_stochastic(model: nn.Module) -> None:
     """Take away what a network drops at random by itself (Swin: whole blocks), which nobody asked for.
 
     A step that is computed twice, as SAM's and VAT's are, or by several processes, must be the same step.

@@ -42,7 +42,7 @@ class Evaluator:
         self._say = log
         self._config, self._dist, self._autocast, self._cache = config, dist, training.autocast, cache
         self._sources, self._live = sources, training.predictor
-        self._group = type(training.algorithm).group(training.algorithm.hyperparameters)
+        self._group = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
         self._room = _room(dist.device)
         n = config.validation_subsample
         kept = self._keeps(sources.val, n)

@@ -58,7 +58,7 @@ def load_predictor(path: Path | str) -> nn.Module:
         card["network"], len(card["classes"]), channels=card["input"]["channels"], freeze_bn=card["freeze_bn"]
     )
     kind, hyperparameters = _algorithm(card)
-    model = kind.wrap(network, hyperparameters)
+    model = kind.wrap_predictor(network, hyperparameters)
     model.load_state_dict(networks.read_safetensors(Path(path)))
     return model.eval()
 
@@ -71,7 +71,7 @@ def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameter
 def _wrapped(card: Mapping[str, Any]) -> bool:
     """Whether the algorithm predicts in another way than by the network alone."""
     kind, _ = _algorithm(card)
-    return kind.wrap.__func__ is not Algorithm.wrap.__func__  # type: ignore[attr-defined]
+    return kind.wrap_predictor.__func__ is not Algorithm.wrap_predictor.__func__  # type: ignore[attr-defined]
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
@@ -141,7 +141,7 @@ def _loading(name: str, card: Mapping[str, Any]) -> list[str]:
 
 def _grouping(card: Mapping[str, Any]) -> list[str]:
     kind, hyperparameters = _algorithm(card)
-    group = kind.group(hyperparameters)
+    group = kind.eval_group_size(hyperparameters)
     together = f"It predicts {group} images of one domain together: what it says of one depends on the others."
     return [] if group is None else [together, ""]
 

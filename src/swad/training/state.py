@@ -29,7 +29,7 @@ from swad.data.cached_loader import CachedTrainLoader
 from swad.data.loaders import Inputs, TrainLoader
 from swad.data.splits import Sources
 from swad.models import networks
-from swad.models.fused_norm import fold, fuse
+from swad.models.fused_norm import fuse
 from swad.results.records import FULL
 from swad.training import export
 from swad.training.config import RunConfig
@@ -103,7 +103,7 @@ class Training:
             self.algorithm.to(memory_format=torch.channels_last)
         self.algorithm.to(dist.device).train()
         self.algorithm.image_shape = (sources.image_spec.channels, sources.image_spec.size, sources.image_spec.size)
-        self.algorithm.gather, self.algorithm.mine = (
+        self.algorithm.gather, self.algorithm.local_shard = (
             partial(dist.gather, n_domains),
             partial(dist.local_shard, n_domains),
         )
@@ -119,7 +119,7 @@ class Training:
             self.batches = TrainLoader(*given, workers=config.workers, **options)
         else:
             self.batches = CachedTrainLoader(cache, *given, log=log, **options)
-        self.how = StepContext(self.autocast, dist.average_gradients, config.clip)
+        self.step_context = StepContext(self.autocast, dist.average_gradients, config.clip)
         self.schedulers = self._schedulers()
         self.averages = registry.make(registry.parse_all(config.averages), self.predictor, config.plan)
         riders: dict[str, Average] = dict(self.averages)
@@ -145,7 +145,7 @@ class Training:
         """Make one step, show the weights to the averages, and return the loss, still on the device."""
         phase = self.algorithm.phase(step)
         if step > 1 and phase != self.algorithm.phase(step - 1):
-            self.algorithm.enter(phase)
+            self.algorithm.on_phase_start(phase)
         loss, replayed = self.engine(step, phase, inputs, self._noise(step))
         if replayed and self.feed is not None:
             self.feed.count_replays()
@@ -158,7 +158,7 @@ class Training:
     def _whole_step(self, step: int, inputs: Inputs, noise: Noise) -> Tensor:
         """From inputs to averages; what a graph holds."""
         placed = {name: value.to(self.dist.device, non_blocking=True) for name, value in inputs.items()}
-        loss = self.algorithm.update(self.batches.finish(step, placed), noise, self.how)
+        loss = self.algorithm.update(self.batches.finish(step, placed), noise, self.step_context)
         self.dist.average([*self._statistics, loss])
         if self.feed is not None:
             self.feed.update_parameters(self.predictor)
@@ -176,7 +176,7 @@ class Training:
             assert self.algorithm.image_shape is not None
             images = torch.zeros(2, *self.algorithm.image_shape, device=dist.device).normal_()
             with self.autocast():
-                found = (fold if kind == COMPILE else fuse)(self.predictor, images)
+                found = fuse(self.predictor, images, kernels=kind != COMPILE)
             if fused and not found:
                 log("the batch norms of this network are computed as they are: none could be joined to a convolution")
         if kind == COMPILE:
@@ -268,7 +268,7 @@ class Training:
     def _noise(self, step: int) -> Noise:
         assert self.config.seed is not None
         seed = seed_of(_NOISE, self.config.seed, step)
-        drawn = self.algorithm.noise(self._noises.manual_seed(seed), step)
+        drawn = self.algorithm.draw_randomness(self._noises.manual_seed(seed), step)
         # What a network draws by itself then also follows from the step, and differs between processes.
         _seed_torch(seed_of(_NOISE, self.config.seed, step, 1 + self.dist.rank), self.dist.device)
         return {name: rows.to(self.dist.device, non_blocking=True) for name, rows in drawn.items()}

@@ -1,0 +1,34 @@
+"""Helpers that several algorithms share: random numbers drawn on the host, and complete gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def host_stream(generator: torch.Generator, step: int) -> np.random.RandomState:
+    """Return a NumPy stream for a step, for distributions that torch cannot draw from a generator.
+
+    The stream is a function of the generator's seed and the step, the same on every device.
+    """
+    # The seed of a generator is known on the host. A number drawn from a generator on a GPU would have to be read back.
+    words = np.random.SeedSequence((generator.initial_seed(), step))
+    return np.random.RandomState(np.random.MT19937(words))
+
+
+def draw_beta(stream: np.random.RandomState, alpha: float, size: int) -> list[float]:
+    """Draw from Beta(alpha, alpha). For 0 return ones, its limit: one of the two images is taken whole."""
+    return [1.0] * size if alpha == 0 else [float(value) for value in stream.beta(alpha, alpha, size)]
+
+
+def to_device(values: list[float], device: torch.device) -> Tensor:
+    """Copy numbers to a device without waiting for it."""
+    return torch.tensor(values, dtype=torch.float32).to(device, non_blocking=True)
+
+
+def gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return the gradient of every weight, with zeros for weights that the loss does not reach."""
+    return [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
