@@ -353,9 +353,9 @@ def test_a_run_with_averages_that_is_broken_off_and_resumed(name, tmp_path):
     assert set(whole.scores) == {"best", "last", "swad", "swa", "ema"}
     assert whole.scores["ema"] != whole.scores["last"]
     with pytest.raises(ZeroDivisionError):
-        train(short(tmp_path / "broken", **settings), progress=Crash(at=7))
+        train(short(tmp_path / "broken", **settings), callback=Crash(at=7))
     watch = Crash(at=None)
-    train(short(tmp_path / "broken", **settings), progress=watch)
+    train(short(tmp_path / "broken", **settings), callback=watch)
     assert watch.began == 4
     require_same(tmp_path / "whole", tmp_path / "broken")
 

@@ -58,7 +58,7 @@ def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
     text = path.with_suffix(".md").read_text()
     assert "load_predictor" in text
     grouped = name.startswith(("mtl", "arm"))
-    assert ("predicts 4 images of one domain together" in text) is grouped
+    assert ("Predict 4 images of one domain per batch" in text) is grouped
     assert read_card(path)["algorithm"] == name
 
 

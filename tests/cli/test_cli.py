@@ -174,7 +174,7 @@ def test_sigterm_reaches_the_runs_side_by_side(tmp_path):
     process.terminate()  # it alone, as `kill` does
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "goes on from step" in errors
+    assert "Run the same command again to resume" in errors
     assert errors.count("\n") == 1
     wait_until_gone(under_way)
     assert len(list(tmp_path.rglob("state.pt"))) == 2
@@ -192,7 +192,7 @@ def test_sigterm_while_the_processes_of_runs_load(tmp_path):
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.count("\n")) == (130, 1), errors
-    assert "begins again when the same run is started again" in errors
+    assert "Run the same command again to start" in errors
     wait_until_gone(under_way)
 
 

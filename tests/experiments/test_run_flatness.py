@@ -361,7 +361,7 @@ def test_averages_far_from_the_plane_are_left_out_unless_asked_for(tiny_run, tmp
 
 
 def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
-    folder = train(tiny(tmp_path / "run", snapshots=(), steps=10, evaluate_every=5)).folder
+    folder = train(tiny(tmp_path / "run", snapshots=(), steps=10, evaluate_every=5)).run_dir
     with pytest.raises(RunError, match="no snapshots, and a plane needs three weights: train with --snapshots 5,7,9"):
         run_flatness.surface(open_run(folder))
     with pytest.raises(RunError, match="three different weights, a line through two; got swad, swad"):
@@ -376,7 +376,7 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
         "evaluate_every": 2,
         "snapshots": (),
     }
-    run = open_run(train(tiny(tmp_path / "run", **changes)).folder)
+    run = open_run(train(tiny(tmp_path / "run", **changes)).run_dir)
     assert run.group == run.batch_size(torch.device("cpu")) == 8
     images = run.images(20)
     assert {len(labels) for _, labels in images.by_domain.values()} == {16}

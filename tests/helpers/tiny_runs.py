@@ -37,7 +37,7 @@ def tiny(output: Path, **changes: Any) -> RunConfig:
 
 def finished(root: Path, **changes: Any) -> Path:
     """The folder of a tiny run."""
-    return train(tiny(root / "paper-0", **changes)).folder
+    return train(tiny(root / "paper-0", **changes)).run_dir
 
 
 def copied(folder: Path, to: Path) -> Path:

@@ -57,7 +57,7 @@ class Watch:
         self.notes: list[str] = []
         self.stop_at = stop_at
 
-    def on_note(self, text: str) -> None:
+    def on_log(self, text: str) -> None:
         self.notes.append(text)
 
     def on_step(self, step: int, loss: torch.Tensor) -> None:
@@ -69,16 +69,16 @@ class Watch:
 
 
 def test_a_fast_run_goes_on_to_the_last_bit_and_notices_changed_images(tree, tmp_path):
-    result = train(config(tree, tmp_path / "whole"), progress=Watch())
+    result = train(config(tree, tmp_path / "whole"), callback=Watch())
     assert result.notes[0] == "engine eager, gpu input pipeline, fp32"
     assert any("resized to 256 × 256 first" in note for note in result.notes)
     with pytest.raises(Interrupted):
-        train(config(tree, tmp_path / "cut"), progress=Watch(stop_at=5))
+        train(config(tree, tmp_path / "cut"), callback=Watch(stop_at=5))
     train(config(tree, tmp_path / "cut"))
     require_same(tmp_path / "whole", tmp_path / "cut")
     Image.new("RGB", (60, 44)).save(tree / "b" / "dark" / "3.png")
     again = Watch()
-    train(config(tree, tmp_path / "again"), progress=again)
+    train(config(tree, tmp_path / "again"), callback=again)
     assert any("changed" in note for note in again.notes)
 
 

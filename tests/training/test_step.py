@@ -60,7 +60,7 @@ def test_a_graph_gives_what_calls_give(algorithm, tmp_path):
     assert train(graph).notes[0].startswith("engine graph")
     cut = dataclasses.replace(graph, output=tmp_path / "cut")
     with pytest.raises(ZeroDivisionError):
-        train(cut, progress=Crash(at=14))
+        train(cut, callback=Crash(at=14))
     train(cut)
     for kind in ("graph", "cut"):
         require_alike(tmp_path / "eager", tmp_path / kind)

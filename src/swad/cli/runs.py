@@ -266,9 +266,9 @@ def train(
     if data is not None and not benchmark.domains:
         _check_targets(configs)
     if no_resume:
-        from swad.training.run_dir import begun
+        from swad.training.run_dir import has_records
 
-        if held := [str(config.output) for config in configs if begun(config.output)]:
+        if held := [str(config.output) for config in configs if has_records(config.output)]:
             raise ValueError(f"--no-resume wants new folders, and {held[0]} holds a run: choose another --output")
     train_all(configs, jobs)
     if _is_first_process():

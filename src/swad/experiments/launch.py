@@ -33,7 +33,7 @@ def train_all(configs: Sequence[RunConfig], jobs: int | None = 1) -> list[RunRes
     None: as many as are found to pay on a GPU, one on the CPU.
     """
     from swad.training.loop import train
-    from swad.training.run_dir import outcome
+    from swad.training.run_dir import read_result
 
     given, configs = configs, [config.resolved() for config in configs]  # all faults before the first step of any
     remarks = [line for config, complete in zip(given, configs, strict=True) for line in config.remarks(complete)]
@@ -42,16 +42,16 @@ def train_all(configs: Sequence[RunConfig], jobs: int | None = 1) -> list[RunRes
     with show:
         for line in remarks if os.environ.get("RANK", "0") == "0" else []:
             show.note(line)
-        rest = [config for config in configs if outcome(config) is None]
+        rest = [config for config in configs if read_result(config) is None]
         finds_out = jobs is None and all(config.device.startswith("cuda") for config in rest)
         most = len(rest) if finds_out else min(jobs or 1, len(rest))
         if most > 1:
             for config in configs:
                 if config not in rest:
-                    train(config, progress=Watcher(config.name, show))  # finished before: answers at once
+                    train(config, callback=Watcher(config.name, show))  # finished before: answers at once
             _side_by_side(rest, most, show, Pace(most) if finds_out else None)
             return [train(config) for config in configs]
-        return [train(config, progress=Watcher(config.name, show)) for config in configs]
+        return [train(config, callback=Watcher(config.name, show)) for config in configs]
 
 
 def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pace | None = None) -> None:
@@ -201,9 +201,9 @@ def _work(tasks: Any, events: Any, threads: int) -> None:
     try:
         while (config := tasks.get()) is not None:
             try:
-                train(config, progress=Watcher(config.name, sender))
+                train(config, callback=Watcher(config.name, sender))
             except Interrupted as stop:
-                events.put(("trouble", ("stop", str(stop.folder), stop.step)))
+                events.put(("trouble", ("stop", str(stop.run_dir), stop.step)))
                 return
             except (ValueError, OSError, RuntimeError) as error:
                 events.put(("trouble", ("error", f"{config.name}: {error}", traceback.format_exc())))

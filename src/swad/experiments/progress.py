@@ -41,7 +41,7 @@ class Watcher:
         """Training begins, or goes on."""
         self._show.start(self.name, total, step)
 
-    def on_note(self, text: str) -> None:
+    def on_log(self, text: str) -> None:
         """Say how the run is computed."""
         self._show.note(text)
 

@@ -371,9 +371,9 @@ class RunConfig:
 
     def _begun(self) -> dict[str, Any]:
         """The settings of a run in the output folder; none where there is none, or one that measured nothing."""
-        from swad.training.run_dir import begun
+        from swad.training.run_dir import has_records
 
-        if not begun(self.output):
+        if not has_records(self.output):
             return {}
         try:
             there = json.loads((self.output / CONFIG).read_text(encoding="utf-8"))

@@ -51,7 +51,6 @@ class Evaluator:
         if n:
             keep = self._keeps(sources.val)
             self.full = self._batches(sources.val, keep, augmented=config.augment_validation)
-        self.checks = bool(n) and config.subsample_check
         # In a graph only where steps are: a graph pays where starting kernels takes longer than running them.
         self._captured = training.engine.kind != EAGER and kept and self._group is None
         self._resident: ResidentEvaluation | None = None

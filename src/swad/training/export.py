@@ -1,6 +1,6 @@
-"""Models as safetensors, with a card: where the weights come from, how they did, how to load them.
+"""Save models as safetensors with a model card: where the weights come from, their scores, and how to load them.
 
-The card is in the file's metadata as JSON and beside it as Markdown.
+The card is stored twice: as JSON in the metadata of the weights file, and as Markdown next to it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,22 @@ from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
 from swad.algorithms.registry import get_algorithm
 from swad.models import networks
-from swad.training.run_dir import write_whole
+from swad.util.files import atomic_write, write_text
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
-    """Write weights and card, each whole or not at all."""
+    """Write a weights file and its card, each atomically."""
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
     metadata = {"format": "pt", "swad": json.dumps(card, default=str)}
-    write_whole(path, lambda partial: save_file(tensors, partial, metadata=metadata))
-    text = markdown(path.name, card)
-
-    def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8")
-
-    write_whole(path.with_suffix(".md"), write)
+    with atomic_write(path) as partial:
+        save_file(tensors, partial, metadata=metadata)
+    write_text(path.with_suffix(".md"), markdown(path.name, card))
 
 
 def read_card(path: Path | str) -> dict[str, Any]:
-    """The card inside a weights file."""
+    """Read the card inside a weights file."""
     from safetensors import safe_open
 
     try:
@@ -44,56 +40,52 @@ def read_card(path: Path | str) -> dict[str, Any]:
             metadata = file.metadata() or {}
         card: dict[str, Any] = json.loads(metadata["swad"])
     except KeyError:
-        raise networks.NetworkError(f"{path} has no card: give a file that a run wrote") from None
-    except Exception as error:  # safetensors has a class of its own
+        raise networks.NetworkError(f"{path} has no model card: use a weights file that a run wrote") from None
+    except Exception as error:  # safetensors raises a class of its own
         reason = " ".join(str(error).split())
         raise networks.NetworkError(f"cannot read {path} as safetensors: {reason}") from None
     return card
 
 
 def load_predictor(path: Path | str) -> nn.Module:
-    """Build the predictor a weights file belongs to, as its algorithm wraps it, fill it, and set it to evaluation."""
+    """Load a model that a run saved, in evaluation mode.
+
+    Args:
+        path: A weights file in the `weights` directory of a run, e.g. `runs/photo-0/weights/swad.safetensors`.
+    """
     card = read_card(path)
     network = networks.build(
         card["network"], len(card["classes"]), channels=card["input"]["channels"], freeze_bn=card["freeze_bn"]
     )
-    kind, hyperparameters = _algorithm(card)
-    model = kind.wrap_predictor(network, hyperparameters)
+    algorithm, hyperparameters = _algorithm(card)
+    model = algorithm.wrap_predictor(network, hyperparameters)
     model.load_state_dict(networks.read_safetensors(Path(path)))
     return model.eval()
 
 
-def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameters]:
-    kind = get_algorithm(card["algorithm"])
-    return kind, fill(kind.Hyperparameters, card["config"]["hyperparameters"])
-
-
-def _wrapped(card: Mapping[str, Any]) -> bool:
-    """Whether the algorithm predicts in another way than by the network alone."""
-    kind, _ = _algorithm(card)
-    return kind.wrap_predictor.__func__ is not Algorithm.wrap_predictor.__func__  # type: ignore[attr-defined]
-
-
-def snapshot(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of a module's weights in host memory."""
+def cpu_weights(module: nn.Module) -> dict[str, Tensor]:
+    """Copy a module's weights to host memory."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()}
 
 
-def markdown(name: str, card: Mapping[str, Any]) -> str:
-    """The card for a reader."""
+def markdown(file_name: str, card: Mapping[str, Any]) -> str:
+    """Return the model card as Markdown."""
     lines = [
-        f"# {name}",
+        f"# {file_name}",
         "",
-        f"{card['what']}.",
+        f"{card['description']}.",
         "",
         f"{card['network']}, trained with {card['algorithm']} on {card['dataset']} "
         f"({', '.join(card['sources'])}; held out: {', '.join(card['targets'])}), trial {card['trial']}, "
-        f"{card['steps']:,} updates.",
+        f"{card['steps']:,} steps.",
         "",
     ]
     if card.get("range"):
-        where = card["range"]
-        lines += [f"Averaged: updates {where['spans']} ({where['n_averaged']:,} weights). {where['reason']}.", ""]
+        averaged = card["range"]
+        lines += [
+            f"Averaged steps: {averaged['spans']} ({averaged['n_averaged']:,} weights). {averaged['reason']}.",
+            "",
+        ]
     if card.get("scores"):
         lines += ["| domain | split | accuracy, % | loss |", "|:--|:--|--:|--:|"]
         lines += [
@@ -107,13 +99,13 @@ def markdown(name: str, card: Mapping[str, Any]) -> str:
         "## Loading",
         "",
         "```python",
-        *_loading(name, card),
+        *_loading_code(file_name, card),
         "```",
         "",
-        f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_list(mean)}, deviation "
-        f"{_list(std)}. Classes: {', '.join(card['classes'])}.",
+        f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_joined(mean)}, "
+        f"standard deviation {_joined(std)}. Classes: {', '.join(card['classes'])}.",
         "",
-        *_grouping(card),
+        *_batch_dependence(card),
         "## Settings",
         "",
         "```json",
@@ -126,25 +118,37 @@ def markdown(name: str, card: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _loading(name: str, card: Mapping[str, Any]) -> list[str]:
-    if _wrapped(card) or card["network"] == networks.SMALL:
-        return ["from swad.training.export import load_predictor", f'model = load_predictor("{name}")']
+def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameters]:
+    algorithm = get_algorithm(card["algorithm"])
+    return algorithm, fill(algorithm.Hyperparameters, card["config"]["hyperparameters"])
+
+
+def _wraps_network(card: Mapping[str, Any]) -> bool:
+    """Whether the algorithm's predictor is more than the network."""
+    algorithm, _ = _algorithm(card)
+    return algorithm.wrap_predictor.__func__ is not Algorithm.wrap_predictor.__func__  # type: ignore[attr-defined]
+
+
+def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
+    if _wraps_network(card) or card["network"] == networks.SMALL:
+        return ["from swad.training.export import load_predictor", f'model = load_predictor("{file_name}")']
     channels = card["input"]["channels"]
-    extra = "" if channels == 3 else f", in_chans={channels}"
+    in_chans = "" if channels == 3 else f", in_chans={channels}"
     return [
         "import timm",
         "from safetensors.torch import load_file",
-        f'model = timm.create_model("{card["network"]}", num_classes={len(card["classes"])}{extra})',
-        f'model.load_state_dict(load_file("{name}"))',
+        f'model = timm.create_model("{card["network"]}", num_classes={len(card["classes"])}{in_chans})',
+        f'model.load_state_dict(load_file("{file_name}"))',
     ]
 
 
-def _grouping(card: Mapping[str, Any]) -> list[str]:
-    kind, hyperparameters = _algorithm(card)
-    group = kind.eval_group_size(hyperparameters)
-    together = f"It predicts {group} images of one domain together: what it says of one depends on the others."
-    return [] if group is None else [together, ""]
+def _batch_dependence(card: Mapping[str, Any]) -> list[str]:
+    algorithm, hyperparameters = _algorithm(card)
+    size = algorithm.eval_group_size(hyperparameters)
+    if size is None:
+        return []
+    return [f"Predict {size} images of one domain per batch: each prediction depends on the rest of its batch.", ""]
 
 
-def _list(values: Any) -> str:
+def _joined(values: Any) -> str:
     return ", ".join(f"{value:g}" for value in values)

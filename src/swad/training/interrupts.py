@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run between two steps, so that it can be written down and gone on with."""
+"""Turn Ctrl-C and SIGTERM into a request to stop after the current step, so that a run can save a checkpoint first."""
 
 from __future__ import annotations
 
@@ -10,56 +10,57 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Stop:
-    """Whether someone asked the run to stop.
+class StopRequest:
+    """Whether the run was asked to stop.
 
-    The first request is only noted, and acted on after the step. Inside `at_once`, and at a second Ctrl-C, it raises
-    KeyboardInterrupt on the spot. A second SIGTERM is no impatience: who ends all processes of a job sends one, and
-    the process that started this one passes on its own.
+    The first signal sets `requested`, and the training loop acts on it after the step. Inside `immediate`, or on a
+    second Ctrl-C, a signal raises KeyboardInterrupt at once. Repeated SIGTERMs are ignored: a scheduler signals every
+    process of a job and the launcher forwards its own, so a duplicate is not a request to abort.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.raised = False
-        self._at_once = False
-        self._owner = os.getpid()
+        """Whether KeyboardInterrupt was raised. A package that is being imported may have swallowed it."""
+        self._immediate = False
+        self._pid = os.getpid()
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """For work that is repeated after a restart anyway, such as an evaluation."""
-        self._at_once = True
+    def immediate(self) -> Iterator[None]:
+        """Interrupt the block at once. For work that is repeated after a restart anyway, such as an evaluation."""
+        self._immediate = True
         try:
             yield
         finally:
-            self._at_once = False
+            self._immediate = False
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
-        if os.getpid() != self._owner:
-            # A worker that reads images inherits this handler. Ctrl-C reaches it too, and its parent will end
-            # it in good order; told to terminate, it must.
-            if number == signal.SIGTERM:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """Handle SIGINT or SIGTERM."""
+        if os.getpid() != self._pid:
+            # A data loader's worker inherits this handler. It ignores Ctrl-C, which the terminal sends to it too,
+            # because its parent shuts it down. SIGTERM must still end it.
+            if signum == signal.SIGTERM:
+                signal.signal(signum, signal.SIG_DFL)
+                os.kill(os.getpid(), signum)
             return
-        if self.asked and number == signal.SIGTERM:
+        if self.requested and signum == signal.SIGTERM:
             return
-        if self.asked or self._at_once:
-            self.asked = self.raised = True
+        if self.requested or self._immediate:
+            self.requested = self.raised = True
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Catch the two signals for the block; outside the main thread, where Python cannot, nothing is caught."""
-    stop = Stop()
+def catch_interrupts() -> Iterator[StopRequest]:
+    """Catch SIGINT and SIGTERM in the block. Outside the main thread, where Python cannot, nothing is caught."""
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {signum: signal.signal(signum, stop.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)

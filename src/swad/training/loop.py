@@ -32,38 +32,47 @@ from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import Dataset
 from swad.data.splits import HeldOut, Sources, Target, hold_out
-from swad.results.records import Record, RecordError, export_tensorboard, iterate_records
+from swad.results.records import Record, export_tensorboard, iterate_records
 from swad.training import export
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, process_group
 from swad.training.evaluation import Score
 from swad.training.evaluator import Evaluator, records
-from swad.training.interrupts import Stop, stoppable
-from swad.training.result import RunResult, range_of
-from swad.training.run_dir import SEGMENTS, TENSORBOARD, WEIGHTS, RunDir, RunError, outcome, read_checkpoint
+from swad.training.interrupts import StopRequest, catch_interrupts
+from swad.training.result import RunResult, averaged_range
+from swad.training.run_dir import (
+    SEGMENTS,
+    TENSORBOARD,
+    WEIGHTS,
+    RunDir,
+    RunError,
+    disk_errors,
+    read_checkpoint,
+    read_result,
+)
 from swad.training.state import Training
 
-__all__ = ["ConfigError", "Interrupted", "Progress", "RunConfig", "RunError", "RunResult", "train"]
+__all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
 
 CHECKPOINT_SECONDS = 60.0
 
 
 class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
-    """The run was asked to stop, and can be gone on with."""
+    """The run was interrupted and can be resumed."""
 
-    def __init__(self, folder: Path, step: int) -> None:
-        self.folder, self.step = folder, step
-        how = f"goes on from step {step:,}" if step else "begins again"
-        super().__init__(f"stopped; {folder} {how} when the same run is started again")
+    def __init__(self, run_dir: Path, step: int) -> None:
+        self.run_dir, self.step = run_dir, step
+        action = f"resume {run_dir} from step {step:,}" if step else f"start {run_dir} again"
+        super().__init__(f"Interrupted. Run the same command again to {action}.")
 
 
-class Progress(Protocol):
+class RunCallback(Protocol):
     """Whoever wants to watch a run. All calls come from the first process."""
 
     def on_start(self, config: RunConfig, total: int, step: int) -> None:
         """Training begins, or goes on after `step` of `total` updates."""
 
-    def on_note(self, text: str) -> None:
+    def on_log(self, text: str) -> None:
         """Something about how the run is computed: what was chosen, what was not possible and why."""
 
     def on_progress(self, what: str, done: int, total: int | None) -> None:
@@ -81,36 +90,34 @@ class Progress(Protocol):
         """The run is done; also called for a run that was done before."""
 
 
-def train(config: RunConfig, *, progress: Progress | None = None) -> RunResult:
+def train(config: RunConfig, *, callback: RunCallback | None = None) -> RunResult:
     """Train, evaluate, average and save as `config` says.
 
     Raises `ConfigError` for settings that cannot be run, `RunError` for a folder that cannot be used or a run that
     cannot go on, `Interrupted` after Ctrl-C or SIGTERM, and what data and networks raise for themselves.
     """
     config = config.resolved()
-    done = outcome(config)
+    done = read_result(config)
     if done is not None:
         result = RunResult.from_json(done, config)
     else:
         with ExitStack() as stack:
             dist = stack.enter_context(process_group(config.device))
             stack.enter_context(_numerics(config, dist.device))
-            stop = stack.enter_context(stoppable())
+            stop = stack.enter_context(catch_interrupts())
             folder = _open_folder(config, dist, stack)
-            run = _Run(config, dist, folder, stop, progress if dist.is_main else None)
+            run = _Run(config, dist, folder, stop, callback if dist.is_main else None)
             try:
                 result = run.whole()
             except KeyboardInterrupt:
                 raise Interrupted(config.output, run.safe_step) from None
-            except Exception as error:
+            except Exception:
                 # Packages that are interrupted while they load swallow it, and fail for another reason.
                 if stop.raised:
                     raise Interrupted(config.output, run.safe_step) from None
-                if isinstance(error, RecordError):
-                    raise RunError(str(error)) from None
                 raise
-    if progress is not None and (done is not None or dist.is_main):
-        progress.on_end(result)
+    if callback is not None and (done is not None or dist.is_main):
+        callback.on_end(result)
     return result
 
 
@@ -118,36 +125,36 @@ class _Run:
     """One run from its first to its last step."""
 
     def __init__(
-        self, config: RunConfig, dist: Dist, folder: RunDir | None, stop: Stop, progress: Progress | None
+        self, config: RunConfig, dist: Dist, folder: RunDir | None, stop: StopRequest, callback: RunCallback | None
     ) -> None:
-        self.config, self.dist, self.folder, self.stop, self.progress = config, dist, folder, stop, progress
+        self.config, self.dist, self.folder, self.stop, self.callback = config, dist, folder, stop, callback
         # Of the last checkpoint.
         self.safe_step = 0 if folder is None or folder.resumed is None else int(folder.resumed["step"])
         self.began = self.checkpointed = time.perf_counter()
-        self.notes: list[str] = []
+        self.messages: list[str] = []
 
     def whole(self) -> RunResult:
         """Load, train, report."""
-        with self.stop.at_once():
+        with self.stop.immediate():
             dataset = self._dataset()
             for note in dataset.notes:
-                self._note(note)
+                self._log(note)
             sources, target = self._held_out(dataset)
             self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
             cache = self._cache(dataset)
-            self.training = Training(self.config, sources, self.dist, self.config.output / SEGMENTS, cache, self._note)
-            self.measurer = Evaluator(self.config, sources, self.dist, self.training, cache, self._note)
+            self.training = Training(self.config, sources, self.dist, self.config.output / SEGMENTS, cache, self._log)
+            self.measurer = Evaluator(self.config, sources, self.dist, self.training, cache, self._log)
             self._resume()
-        if self.progress is not None:
-            self.progress.on_start(self.config, self.config.total, self.training.step)
+        if self.callback is not None:
+            self.callback.on_start(self.config, self.config.total, self.training.step)
         self._loop(sources, target)
-        written = None if self.folder is None else self.folder.records.offset()
-        with self.stop.at_once():
+        written = None if self.folder is None else self.folder.records_offset()
+        with self.stop.immediate():
             try:
                 return self._report(sources, target)
             except BaseException:  # an image of the target that cannot be read, say: training must not be lost for it
                 if self.folder is not None and written is not None and self.safe_step < self.training.step:
-                    self.folder.records.truncate(written)  # the report begins again as a whole
+                    self.folder.truncate_records(written)  # the report begins again as a whole
                     self._checkpoint()
                 raise
 
@@ -158,22 +165,22 @@ class _Run:
             if training.complete:
                 break
             loss = training.update(step, inputs)
-            if self.progress is not None:
-                self.progress.on_step(step, loss)
+            if self.callback is not None:
+                self.callback.on_step(step, loss)
             if step in config.snapshots:
-                self._save(_snapshot(step), export.snapshot(training.predictor), sources, "The live weights")
+                self._save(_snapshot(step), export.cpu_weights(training.predictor), sources, "The live weights")
             if config.evaluates(step):
                 train_loss = training.take_train_loss()  # waits for the device, so that the clock below is right
                 training.clock.steps += time.perf_counter() - mark
                 mark = time.perf_counter()
-                with self.stop.at_once():
+                with self.stop.immediate():
                     self._evaluate(train_loss, target)
                 training.clock.evaluation += time.perf_counter() - mark
                 self._checkpoint_if_due()
                 mark = time.perf_counter()
-                if self.dist.any(self.stop.asked):
+                if self.dist.any(self.stop.requested):
                     self._leave()
-            elif self.stop.asked and self.dist.world_size == 1:
+            elif self.stop.requested and self.dist.world_size == 1:
                 training.clock.steps += time.perf_counter() - mark
                 self._leave()
 
@@ -187,23 +194,18 @@ class _Run:
             self._record("valley_loss", loss),
             self._record("train_loss", train_loss),
         ]
-        full_loss = None
-        if measurer.checks:
-            full = measurer.sources(training.predictor, full=True)
-            full_loss = _mean([score.loss for score in full.values()])
-            found += [self._record("valley_loss", full_loss, name) for name in training.full_valleys]
         if self.config.target_every_evaluation:
             found += records(self.config.name, step, measurer.target(training.predictor, target))
         self._write(found)  # before the averages see the loss: one they refuse is then on record
         try:
-            statuses = training.observe(loss, full_loss)
+            statuses = training.observe(loss)
         except ValueError as error:
             raise RunError(f"step {step}: {error}") from None
         self._write(self._changes(statuses))
         training.consider(_mean([score.accuracy for score in scores.values()]))
-        if self.progress is not None:
+        if self.callback is not None:
             losses = {name: score.loss for name, score in scores.items()}
-            self.progress.on_evaluation(step, train_loss, losses, statuses)
+            self.callback.on_evaluation(step, train_loss, losses, statuses)
 
     def _changes(self, statuses: Mapping[str, Status]) -> list[Record]:
         """What is new about the valleys since it was last written."""
@@ -226,8 +228,7 @@ class _Run:
         training, config = self.training, self.config
         judge = copy.deepcopy(training.predictor)  # the averages still look at the live one
         scores: dict[str, dict[str, dict[str, Score]]] = {}
-        ranges = {name: range_of(average.status) for name, average in training.averages.items()}
-        ranges |= {name: range_of(valley.status) for name, valley in training.full_valleys.items()}
+        ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
         files: dict[str, str] = {}
         for name, text, weights in self._finals():
             judge.load_state_dict(weights)
@@ -258,7 +259,10 @@ class _Run:
             clock.total,
             self._warnings(),
             {"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            (f"engine {training.engine.kind}, {config.input_pipeline} input pipeline, {config.precision}", *self.notes),
+            (
+                f"engine {training.engine.kind}, {config.input_pipeline} input pipeline, {config.precision}",
+                *self.messages,
+            ),
         )
         if self.folder is not None:
             self._tensorboard()
@@ -273,7 +277,7 @@ class _Run:
             if best.weights is not None:
                 text = f"The weights of update {best.step}, with the best mean accuracy on source validation"
                 yield "best", text, best.weights
-            yield "last", "The weights of the last update", export.snapshot(training.predictor)
+            yield "last", "The weights of the last update", export.cpu_weights(training.predictor)
         for name, average in training.averages.items():
             with warnings.catch_warnings():  # the outcome says it for good
                 warnings.simplefilter("ignore", NeverConvergedWarning)
@@ -292,7 +296,7 @@ class _Run:
         name: str,
         weights: dict[str, Tensor],
         sources: Sources,
-        what: str,
+        description: str,
         taken: Mapping[str, Any] | None = None,
         scores: Mapping[str, Any] | None = None,
     ) -> str:
@@ -301,7 +305,7 @@ class _Run:
             return file
         config, image_spec = self.config, sources.image_spec
         card = {
-            "what": what,
+            "description": description,
             "version": __version__,
             "network": config.network,
             "freeze_bn": config.freeze_bn,
@@ -322,7 +326,8 @@ class _Run:
             "scores": scores,
             "config": config.to_json(),
         }
-        export.save_weights(config.output / file, weights, card)
+        with disk_errors(config.output / file):
+            export.save_weights(config.output / file, weights, card)
         return file
 
     def _tensorboard(self) -> None:
@@ -346,21 +351,21 @@ class _Run:
         config = self.config
         if config.input_pipeline != "gpu":
             return None
-        progress = self.progress.on_progress if self.progress is not None else None
+        progress = self.callback.on_progress if self.callback is not None else None
         cache = open_cache(
             dataset, config.cache, config.cache_size, decoder=config.decoder,
             device=str(self.dist.device) if self.dist.device.type == "cuda" else "cuda", workers=config.workers,
-            progress=progress, log=self._note,
+            progress=progress, log=self._log,
         )  # fmt: skip
-        self._note(cache.describe())
+        self._log(cache.describe())
         return cache
 
-    def _note(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         """Something about how this run is computed that its reader should know."""
-        if text not in self.notes:
-            self.notes.append(text)
-            if self.progress is not None:
-                self.progress.on_note(text)
+        if text not in self.messages:
+            self.messages.append(text)
+            if self.callback is not None:
+                self.callback.on_log(text)
 
     def _resume(self) -> None:
         state = read_checkpoint(self.config.output) if self.folder is None else self.folder.resumed
@@ -410,7 +415,7 @@ class _Run:
 
     def _write(self, found: list[Record]) -> None:
         if self.folder is not None:
-            self.folder.records.append(*found)
+            self.folder.append(*found)
 
     def _record(self, metric: str, value: float, average: str | None = None) -> Record:
         return Record(self.config.name, self.training.step, None, None, metric, value, average)

@@ -1,4 +1,4 @@
-"""The outcome of a run, as `done.json` holds it."""
+"""The result of a finished run, as `done.json` stores it."""
 
 from __future__ import annotations
 
@@ -14,55 +14,49 @@ from swad.training.config import RunConfig
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a finished run found: scores of every kind of weights, ranges averaged, and where the models lie."""
+    """The scores of every set of weights, the steps that each average took, and the files of the models."""
 
-    folder: Path
+    run_dir: Path
     config: RunConfig
     steps: int
-    """Updates made; fewer than asked for when everything was complete before."""
+    """Optimizer steps made: fewer than configured if every requested average was complete earlier."""
     scores: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
-    """Loss and accuracy by what was measured ("swad", "best", ...), domain and split."""
+    """Loss and accuracy by weights ("swad", "best", ...), domain and split."""
     ranges: Mapping[str, Mapping[str, Any]]
-    """What every average took: start_step, end_step, n_averaged, threshold, reason."""
+    """The steps that each average took: start_step, end_step, n_averaged, threshold, reason."""
     weights: Mapping[str, str]
-    """Model files by name, relative to the folder."""
+    """Model files by name, relative to the run directory."""
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """How it was computed: engine, images, precision, and whatever had to be done otherwise than asked for."""
+    """How the run was computed: engine, input pipeline, precision, and every fallback with its reason."""
 
     def target_accuracy(self, label: str, split: str = "in") -> float:
-        """Accuracy on the held-out domain, the mean over them if there are several."""
-        found = [self.scores[label][name][split]["accuracy"] for name in self.config.targets]
-        return sum(found) / len(found)
+        """Mean accuracy over the held-out domains."""
+        accuracies = [self.scores[label][name][split]["accuracy"] for name in self.config.targets]
+        return sum(accuracies) / len(accuracies)
 
     def source_accuracy(self, label: str, split: str = "out") -> float:
         """Mean accuracy over the source domains."""
-        rows = [splits for name, splits in self.scores[label].items() if name not in self.config.targets]
-        return sum(row[split]["accuracy"] for row in rows) / len(rows)
+        sources = [splits for name, splits in self.scores[label].items() if name not in self.config.targets]
+        return sum(splits[split]["accuracy"] for splits in sources) / len(sources)
 
     def to_json(self) -> dict[str, Any]:
-        """The outcome as plain values; folder and config lie beside it."""
-        plain = dataclasses.asdict(self)
-        del plain["folder"], plain["config"]
-        return plain
+        """Return the result as plain values, without the directory and the config, which has its own file."""
+        content = dataclasses.asdict(self)
+        del content["run_dir"], content["config"]
+        return content
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any], config: RunConfig) -> RunResult:
-        """Read an outcome back."""
-        return cls(
-            **{
-                **plain,
-                "folder": config.output,
-                "config": config,
-                **{n: tuple(plain.get(n, ())) for n in ("warnings", "notes")},
-            }
-        )
+    def from_json(cls, content: Mapping[str, Any], config: RunConfig) -> RunResult:
+        """Read a result back."""
+        tuples = {name: tuple(content.get(name, ())) for name in ("warnings", "notes")}
+        return cls(**{**content, **tuples, "run_dir": config.output, "config": config})
 
 
-def range_of(status: Status) -> dict[str, Any]:
-    """What an average took, as plain values."""
+def averaged_range(status: Status) -> dict[str, Any]:
+    """Return the steps that an average took as plain values."""
     spans = [str(span) for span in status.spans]
     shown = ", ".join(spans if len(spans) <= 6 else [*spans[:3], "...", *spans[-2:]])
     return {

@@ -1,30 +1,29 @@
-"""A run's folder: one writer, its settings, its checkpoint, and the mark that it is done.
+"""The directory of a run: its settings, records, checkpoint, weights and result, written by one process at a time.
 
-    config.json        the settings, complete
+    config.json        all settings
     records.jsonl      every measured value
-    checkpoint/        where to go on; gone when the run is done
-    weights/           models, as safetensors with their cards
-    segments/          segment means, on request
-    done.json          the outcome; there only when everything else is
+    checkpoint/        the state to resume from; removed when the run is finished
+    weights/           models as safetensors, each with its model card
+    segments/          mean weights between evaluations, on request
+    done.json          the result; written last
 
-Files are written beside their place and moved there whole, so a run killed at any moment leaves the old or the new.
+Every file is written atomically, so a run that is killed at any moment leaves the old version or the new one.
 """
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from swad.results.records import CONFIG, DONE, RECORDS, RecordError, RecordWriter
+from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, RecordWriter
 from swad.training.config import RunConfig
+from swad.util.files import atomic_write, write_json
 
 CHECKPOINT = "checkpoint"
 WEIGHTS = "weights"
@@ -33,151 +32,133 @@ TENSORBOARD = "tensorboard"
 
 
 class RunError(RuntimeError):
-    """A run that cannot start or go on; the message is one line that says what to do."""
+    """A run that cannot start or continue; the message is one line that says what to do."""
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file beside `path`, force it to disk and move it there: all of it or, on an error, none."""
-    partial = path.with_name(f"{path.name}.partial")
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise errors of the disk while `path` is written as a one-line `RunError`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except Exception as error:
-        cause = _disk_error(error)
-        raise RunError(f"cannot write {path}: {cause.strerror or cause}") from None
-    finally:
-        if partial.parent.is_dir():
-            partial.unlink(missing_ok=True)
-
-
-def _disk_error(error: BaseException) -> OSError:
-    """The system's error behind what torch and safetensors make of it; anything else is raised as it is."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError):
-            return seen
-        if number := re.search(r"os error (\d+)", str(seen)):
-            return OSError(int(number[1]), os.strerror(int(number[1])))
-        seen = seen.__context__
-    if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):
-        return OSError(errno.EIO, "the file could not be written whole; the disk may be full")
-    raise error
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON whole or not at all."""
-    text = json.dumps(content, indent=2, default=str) + "\n"
-
-    def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8")
-
-    write_whole(path, write)
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunError(f"cannot write {path}: {reason}; check the disk, then run the same command again") from None
+    except RecordError as error:
+        raise RunError(str(error)) from None
 
 
 def read_json(path: Path) -> Any | None:
-    """Read JSON; None where there is no file."""
+    """Read JSON; None if there is no such file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise RunError(f"cannot read {path} ({reason}): repair it or choose another folder") from None
+        raise RunError(f"cannot read {path} ({reason}): repair it or choose another directory") from None
 
 
-def outcome(config: RunConfig) -> dict[str, Any] | None:
-    """The outcome of a finished run of the same settings; None while there is none."""
-    done = read_json(config.output / DONE)
-    if done is None:
+def has_records(path: Path) -> bool:
+    """Whether a directory contains a run that measured something; a run that failed before is discarded."""
+    records = path / RECORDS
+    return (path / DONE).exists() or (records.is_file() and records.stat().st_size > 0)
+
+
+def read_result(config: RunConfig) -> dict[str, Any] | None:
+    """Return the content of `done.json` if the run is finished, else None; refuse a run with other settings."""
+    content = read_json(config.output / DONE)
+    if content is None:
         return None
-    _require_same(config)
-    assert isinstance(done, dict)
-    return done
+    _require_same_settings(config)
+    assert isinstance(content, dict)
+    return content
 
 
-def begun(folder: Path) -> bool:
-    """Whether a folder holds a run that measured something; one that failed before, say for want of data, does not."""
-    records = folder / RECORDS
-    return (folder / DONE).exists() or (records.is_file() and records.stat().st_size > 0)
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """Return the checkpoint in a run directory; None if there is none."""
+    file = path / CHECKPOINT / "state.pt"
+    if not file.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises several classes for files that are no checkpoints
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"cannot read {file} ({reason}): remove {file.parent} to start the run again") from None
+    return state
 
 
-def _require_same(config: RunConfig) -> None:
-    there = read_json(config.output / CONFIG)
-    if there is None or not begun(config.output):
+def _require_same_settings(config: RunConfig) -> None:
+    stored = read_json(config.output / CONFIG)
+    if stored is None or not has_records(config.output):
         return
-    differs = config.differences(there)
-    if differs:
+    differences = config.differences(stored)
+    if differences:
         raise RunError(
-            f"{config.output} holds a run with other settings ({'; '.join(differs)}): "
-            "use the same settings, remove it or choose another folder"
+            f"{config.output} contains a run with other settings ({'; '.join(differences)}): "
+            "use the same settings, remove it or choose another directory"
         )
 
 
 class RunDir:
-    """The folder of a run in progress, locked for this process.
+    """The directory of an unfinished run, locked for this process.
 
-    A folder that holds other settings is refused before anything in it changes. `resumed` is the checkpoint's
-    content, None where the run begins.
+    A directory with a run of other settings is refused before anything in it changes. `resumed` holds the content of
+    the checkpoint, or None if there is none and the run starts from the beginning.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self.path = config.output
         if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path} is a file: choose a folder for the run")
+            raise RunError(f"{self.path} is a file: choose a directory for the run")
         if self.path.is_dir():
-            _require_same(config)
+            _require_same_settings(config)
+        with disk_errors(self.path):
+            self._records = RecordWriter(self.path, config.name)
         try:
-            self.records = RecordWriter(self.path, config.name)
-        except RecordError as error:
-            raise RunError(str(error)) from None
-        try:
-            # Again, under the lock: another process may have begun here in the meantime.
-            _require_same(config)
-            self.resumed = self._read_checkpoint()
-            self.records.truncate(0 if self.resumed is None else int(self.resumed["offset"]))
-            write_json(self.path / CONFIG, config.to_json())
-        except RecordError as error:
-            self.records.close()
-            raise RunError(str(error)) from None
+            # Check again, now under the lock: another process may have started a run here in the meantime.
+            _require_same_settings(config)
+            for partial in self.path.rglob("*.partial"):  # left by a process that was killed while writing
+                partial.unlink(missing_ok=True)
+            self.resumed = read_checkpoint(self.path)
+            self.truncate_records(0 if self.resumed is None else int(self.resumed["records_offset"]))
+            self._write_json(CONFIG, config.to_json())
         except BaseException:
-            self.records.close()
+            self._records.close()
             raise
 
+    def append(self, *records: Record) -> None:
+        """Write the records together: all of them or, with an error, none."""
+        with disk_errors(self._records.path):
+            self._records.append(*records)
+
+    def records_offset(self) -> int:
+        """Force the records to disk and return their size in bytes."""
+        with disk_errors(self._records.path):
+            return self._records.offset()
+
+    def truncate_records(self, offset: int) -> None:
+        """Remove every record written after `offset` was taken."""
+        with disk_errors(self._records.path):
+            self._records.truncate(offset)
+
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Store where to go on. Tensors and plain values only, so that reading it back runs no code."""
-        content = {**state, "offset": self.records.offset()}
+        """Save the state to resume from: tensors and plain values only, so that loading it runs no code."""
+        content = {**state, "records_offset": self.records_offset()}
+        path = self.path / CHECKPOINT / "state.pt"
+        with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
+            torch.save(content, file)
 
-        def write(partial: Path) -> None:
-            with partial.open("wb") as file:
-                torch.save(content, file)
-
-        write_whole(self.path / CHECKPOINT / "state.pt", write)
-
-    def finish(self, outcome: dict[str, Any]) -> None:
-        """Mark the run as done and drop what only an unfinished run needs."""
-        self.records.offset()
-        write_json(self.path / DONE, outcome)
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the result, which marks the run as finished, and remove the checkpoint."""
+        self.records_offset()
+        self._write_json(DONE, result)
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def close(self) -> None:
-        """Let the folder go."""
-        self.records.close()
+        """Release the directory."""
+        with disk_errors(self._records.path):
+            self._records.close()
 
-    def _read_checkpoint(self) -> dict[str, Any] | None:
-        return read_checkpoint(self.path)
-
-
-def read_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The content of a folder's checkpoint; None where there is none."""
-    path = folder / CHECKPOINT / "state.pt"
-    if not path.exists():
-        return None
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises several classes for files that are no checkpoints
-        reason = " ".join(str(error).split())[:200]
-        raise RunError(f"cannot read {path} ({reason}): remove {path.parent} to begin the run again") from None
-    return state
+    def _write_json(self, name: str, content: Any) -> None:
+        with disk_errors(self.path / name):
+            write_json(self.path / name, content)

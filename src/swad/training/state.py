@@ -30,7 +30,6 @@ from swad.data.loaders import Inputs, TrainLoader
 from swad.data.splits import Sources
 from swad.models import networks
 from swad.models.fused_norm import fuse
-from swad.results.records import FULL
 from swad.training import export
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
@@ -128,7 +127,6 @@ class Training:
                 raise RunError(f"keep_segments works in one process, got {dist.world_size}: leave it off or use one")
             riders[":segments"] = SegmentLog(self.predictor, segments)
         self.feed = AverageGroup(self.predictor, riders) if riders else None
-        self.full_valleys = self._full_valleys() if config.validation_subsample and config.subsample_check else {}
         self._statistics = [] if config.freeze_bn else self._running_statistics()
         self.engine = self._engine(log)
         self._noises = torch.Generator(dist.device)
@@ -187,13 +185,10 @@ class Training:
                 self.batches.augment = compiled(self.batches.augment)
         return Engine(kind, self._whole_step, log)
 
-    def observe(self, loss: float, full_loss: float | None) -> dict[str, Status]:
+    def observe(self, loss: float) -> dict[str, Status]:
         """Show the validation loss to the averages; each says where it is."""
         statuses = self.feed.observe(loss) if self.feed is not None else {}
         statuses.pop(":segments", None)
-        if full_loss is not None:
-            for name, valley in self.full_valleys.items():
-                statuses[name] = valley.observe(full_loss, self.step)
         return statuses
 
     def take_train_loss(self) -> float:
@@ -206,7 +201,7 @@ class Training:
     def consider(self, accuracy: float) -> None:
         """Keep the live weights if they are the best so far."""
         if self.config.erm and accuracy > self.best.accuracy:
-            self.best = Best(self.step, accuracy, export.snapshot(self.predictor))
+            self.best = Best(self.step, accuracy, export.cpu_weights(self.predictor))
 
     @property
     def complete(self) -> bool:
@@ -224,8 +219,6 @@ class Training:
 
     def valley_of(self, name: str) -> LossValley | None:
         """The valley behind an average, where it has one."""
-        if name in self.full_valleys:
-            return self.full_valleys[name]
         average = self.averages.get(name)
         return average.valley if isinstance(average, SWAD) else None
 
@@ -239,7 +232,6 @@ class Training:
             "optimizers": {name: one.state_dict() for name, one in self.algorithm.optimizers.items()},
             "schedulers": [one.state_dict() for one in self.schedulers],
             "feed": None if self.feed is None else self.feed.state_dict(),
-            "full_valleys": {name: valley.state_dict() for name, valley in self.full_valleys.items()},
             "loss_sum": self.loss_sum,
             "loss_count": self.loss_count,
             "best": vars(self.best),
@@ -257,8 +249,6 @@ class Training:
             scheduler.load_state_dict(saved)
         if self.feed is not None:
             self.feed.load_state_dict(state["feed"])
-        for name, valley in self.full_valleys.items():
-            valley.load_state_dict(state["full_valleys"][name])
         self.step, self.loss_count = state["step"], state["loss_count"]
         self.loss_sum.copy_(state["loss_sum"])
         self.best, self.clock, self.told = Best(**state["best"]), Clock(**state["clock"]), dict(state["told"])
@@ -279,16 +269,6 @@ class Training:
             return []
         start = self.config.plan.late
         return [cyclic_lr(one, cycle, start=start) for one in self.algorithm.optimizers.values()]
-
-    def _full_valleys(self) -> dict[str, LossValley]:
-        found = {}
-        for name, average in self.averages.items():
-            if isinstance(average, SWAD):
-                v = average.valley
-                found[name + FULL] = LossValley(
-                    v.n_converge, v.n_tolerance, v.tolerance_ratio, v.semantics, v.nonfinite
-                )
-        return found
 
     def _running_statistics(self) -> list[Tensor]:
         """Batch-norm statistics that processes must agree on, each having seen its own images."""
