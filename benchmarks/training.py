@@ -122,10 +122,10 @@ def measure(
         step()
     found["step_ms"] = timed(step, steps, device)
     found["images_per_s"] = batch_size * len(sources.names) / found["step_ms"] * 1e3
-    measurer = Evaluator(config, sources, dist, training, used)
+    evaluator = Evaluator(config, sources, dist, training, used)
     for _ in range(3):
-        measurer.sources(training.predictor)
-    found["evaluation_ms"] = timed(lambda: measurer.sources(training.predictor), 3, device)
+        evaluator.validation_scores(training.predictor)
+    found["evaluation_ms"] = timed(lambda: evaluator.validation_scores(training.predictor), 3, device)
     if device == "cuda":
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     if parts:

@@ -25,7 +25,7 @@ from swad.algorithms.hyperparameters import draw, fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.data import benchmarks
 from swad.models import networks
-from swad.training.evaluation import evaluating
+from swad.training.evaluation import eval_mode
 from swad.training.loop import RunError, train
 
 NAMES = (*list_algorithms(), "coral+sam", "group_dro+sam", "vat+sam")
@@ -148,7 +148,7 @@ def test_it_learns(name):
 
     @torch.no_grad()
     def entropy():
-        with evaluating(algorithm.predictor):
+        with eval_mode(algorithm.predictor):
             scores = torch.cat([algorithm.predictor(some) for some in images.chunk(3)])
         return functional.cross_entropy(scores, batch.labels)
 
@@ -302,7 +302,7 @@ def test_predictions_depend_on_the_image_alone_or_it_says_on_how_many(name):
         update(algorithm, batch_for(algorithm, step))
     group = algorithm.eval_group_size(algorithm.hyperparameters)
     images = torch.randn(12, *SHAPE, generator=torch.Generator().manual_seed(7))
-    with torch.no_grad(), evaluating(algorithm.predictor):
+    with torch.no_grad(), eval_mode(algorithm.predictor):
         together = algorithm.predictor(images)
         ones = torch.cat([algorithm.predictor(image[None]) for image in images])
         whole = torch.cat([algorithm.predictor(some) for some in images.split(group or 5)])

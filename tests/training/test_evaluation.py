@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from swad.training.distributed import Dist
-from swad.training.evaluation import Score, evaluate, evaluating
+from swad.training.evaluation import Score, eval_mode, evaluate
 
 ALONE = Dist(torch.device("cpu"))
 
@@ -46,7 +46,7 @@ def test_every_module_keeps_its_own_mode():
     assert [module.training for module in model] == [True, True, False, True]
 
     def fails() -> None:
-        with evaluating(model):
+        with eval_mode(model):
             assert not model[1].training
             raise KeyError
 

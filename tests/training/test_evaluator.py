@@ -14,7 +14,7 @@ from swad.data.splits import hold_out
 from swad.training import evaluator
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
-from swad.training.evaluation import evaluate_all
+from swad.training.evaluation import evaluate_splits
 from swad.training.resident_evaluation import ResidentEvaluation
 from swad.training.step import EAGER
 
@@ -24,7 +24,7 @@ from swad.training.step import EAGER
 )
 def test_images_are_kept_for_later_passes_only_where_they_fit_together(room, keeps, monkeypatch):
     """10 validation images fit into the second room; the target's 80 do so only beside them."""
-    monkeypatch.setattr(evaluator, "KEEP_AT_MOST", room * 3 * 8 * 8)
+    monkeypatch.setattr(evaluator, "MAX_KEPT_BYTES", room * 3 * 8 * 8)
     images = np.zeros((50, 8, 8, 3), np.uint8)
     domains = (ArrayDomain("a", np.arange(50) % 2, images), ArrayDomain("far", np.arange(100) % 2, images.repeat(2, 0)))
     dataset = Dataset("blank", domains, ("x", "y"), ImageSpec(size=8))
@@ -35,12 +35,12 @@ def test_images_are_kept_for_later_passes_only_where_they_fit_together(room, kee
         predictor=predictor, algorithm=algorithm, autocast=torch.no_grad, engine=SimpleNamespace(kind=EAGER)
     )
     config = RunConfig("digits", "paper", "nowhere", seed=0, workers=0)
-    measurer = evaluator.Evaluator(config, sources, Dist(torch.device("cpu")), training, open_cache(dataset))
-    scores = [measurer.everything(predictor, target) for _ in range(2)]
+    runner = evaluator.Evaluator(config, sources, Dist(torch.device("cpu")), training, open_cache(dataset))
+    scores = [runner.final_scores(predictor, target) for _ in range(2)]
     assert scores[0] == scores[1]
     assert scores[0]["far"]["in"].n == 80
-    kept = [measurer.full["a"], measurer._target["far"]["in"]]
-    assert [one._kept is not None for one in kept] == keeps
+    loaders = [runner.full_validation["a"], runner._target["far"]["in"]]
+    assert [loader._kept is not None for loader in loaders] == keeps
 
 
 def test_resident_images_give_the_scores_of_batches_domain_by_domain():
@@ -57,7 +57,7 @@ def test_resident_images_give_the_scores_of_batches_domain_by_domain():
     parts = {part.name: EvalLoader(part, sources.image_spec, 16, seed=0, keep=True, workers=0) for part in sources.val}
     resident = ResidentEvaluation(model, parts, dist, torch.no_grad)
     resident._warm = False
-    found, wanted = resident(), evaluate_all(model, parts, dist)
+    found, wanted = resident(), evaluate_splits(model, parts, dist)
     assert found.keys() == wanted.keys() == {"a", "b", "c"}
     for name, score in wanted.items():
         assert (found[name].correct, found[name].n) == (score.correct, score.n)

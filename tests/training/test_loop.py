@@ -267,7 +267,7 @@ def test_ctrl_c_that_a_package_swallows_while_it_loads(tmp_path, monkeypatch):
 
 def test_ctrl_c_in_an_evaluation_goes_back_to_the_checkpoint(tmp_path, whole, monkeypatch):
     folder = tmp_path / "run"
-    real, count = evaluator.evaluate_all, 0
+    real, count = evaluator.evaluate_splits, 0
 
     def interrupted(*args):
         nonlocal count
@@ -276,7 +276,7 @@ def test_ctrl_c_in_an_evaluation_goes_back_to_the_checkpoint(tmp_path, whole, mo
             os.kill(os.getpid(), signal.SIGINT)
         return real(*args)
 
-    monkeypatch.setattr(evaluator, "evaluate_all", interrupted)
+    monkeypatch.setattr(evaluator, "evaluate_splits", interrupted)
     with pytest.raises(Interrupted, match="from step 8"):
         train(short(folder))
     train(short(folder))
@@ -311,7 +311,7 @@ def test_and_so_it_does_with_segments_already_written(tmp_path):
 
 
 def test_what_goes_wrong_in_the_final_report_does_not_lose_the_training(tmp_path, whole, monkeypatch):
-    measure, calls = evaluator.Evaluator.everything, []
+    measure, calls = evaluator.Evaluator.final_scores, []
 
     def unreadable(*arguments):
         calls.append(1)
@@ -320,7 +320,7 @@ def test_what_goes_wrong_in_the_final_report_does_not_lose_the_training(tmp_path
         return measure(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluator.Evaluator, "everything", unreadable)
+        patch.setattr(evaluator.Evaluator, "final_scores", unreadable)
         with pytest.raises(DataError):
             train(short(tmp_path / "run", checkpoint_every=None))
     watch = Watch({})

@@ -10,7 +10,7 @@ from torch import Tensor
 from helpers.runs import short, weights
 from swad.results.records import read_records
 from swad.training.loop import train
-from swad.training.step import Engine, choose
+from swad.training.step import Engine, choose_engine
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -28,7 +28,7 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
     ],
 )
 def test_the_engine_is_chosen_with_a_reason(wanted, device, steps, fused, obstacle, engine, reason):
-    kind, why = choose(wanted, device, steps, fused, obstacle)
+    kind, why = choose_engine(wanted, device, steps, fused, obstacle)
     assert kind == engine
     assert reason in why
     assert bool(why) == bool(reason)

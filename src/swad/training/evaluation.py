@@ -1,7 +1,7 @@
-"""A model and some images in, mean loss and accuracy out.
+"""Evaluate a model: mean loss and accuracy over the images of one or several splits.
 
-Sums are kept on the device in double precision and read once an evaluation, so that the number depends neither on the
-size of the batches nor on how many processes shared them.
+Sums are kept on the device in double precision and read once per evaluation, so the result depends neither on the
+batch size nor on the number of processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swad.training.distributed import Dist
 
 @dataclass(frozen=True)
 class Score:
-    """How a model did on some images: sums, so that the scores of two splits add up to that of both.
+    """The result of an evaluation, stored as sums so that the scores of two splits add up to the score of both.
 
     >>> (Score(2.0, 1, 2) + Score(1.0, 2, 2)).accuracy
     0.75
@@ -39,7 +39,7 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Share of images whose class has the highest score."""
+        """Fraction of images that are classified correctly."""
         return self.correct / self.n
 
 
@@ -49,48 +49,48 @@ Autocast = Callable[[], AbstractContextManager[object]]
 def evaluate(
     model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], dist: Dist, autocast: Autocast = nullcontext
 ) -> Score:
-    """Pass over the batches in evaluation mode. Of several processes each passes over its own; all get the total."""
-    return evaluate_all(model, {"": batches}, dist, autocast)[""]
+    """Evaluate the model on the batches. Each process passes its own batches, and all get the score of all of them."""
+    return evaluate_splits(model, {"": batches}, dist, autocast)[""]
 
 
 @torch.no_grad()
-def evaluate_all(
+def evaluate_splits(
     model: nn.Module,
-    parts: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
+    splits: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
     dist: Dist,
     autocast: Autocast = nullcontext,
 ) -> dict[str, Score]:
-    """Scores of several parts by name, read from the device once."""
-    sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=dist.device)
-    with evaluating(model):
-        for row, batches in zip(sums, parts.values(), strict=True):
+    """Evaluate the model on several splits and return their scores by name, read from the device once."""
+    sums = torch.zeros(len(splits), 3, dtype=torch.float64, device=dist.device)
+    with eval_mode(model):
+        for row, batches in zip(sums, splits.values(), strict=True):
             for images, labels in batches:
                 row += per_image(model, images, labels, autocast).sum(0)
-    return read_scores(sums, parts, dist)
+    return read_scores(sums, splits, dist)
 
 
 def per_image(model: nn.Module, images: Tensor, labels: Tensor, autocast: Autocast) -> Tensor:
-    """Loss, whether the class is right, and 1, for every image; a label of -1 makes a row of zeros."""
+    """Return one row per image: its loss, 1 if it is classified correctly, and 1; zeros where the label is -1."""
     with autocast():
-        scores = model(images)
-    scores = scores.float()
-    loss = functional.cross_entropy(scores, labels, reduction="none", ignore_index=-1)
-    return torch.stack([loss.double(), (scores.argmax(1) == labels).double(), (labels >= 0).double()], dim=1)
+        logits = model(images)
+    logits = logits.float()
+    loss = functional.cross_entropy(logits, labels, reduction="none", ignore_index=-1)
+    return torch.stack([loss.double(), (logits.argmax(1) == labels).double(), (labels >= 0).double()], dim=1)
 
 
 def read_scores(sums: Tensor, names: Iterable[str], dist: Dist) -> dict[str, Score]:
-    """Scores from sums on the device, one row a name; the one place of an evaluation that waits for it."""
-    found = {}
+    """Read scores from sums on the device, one row per name. Only this call of an evaluation waits for the device."""
+    scores = {}
     for name, (loss_sum, correct, n) in zip(names, dist.sum(sums).tolist(), strict=True):
         if not n:
             raise ValueError("an evaluation needs at least 1 image, got none")
-        found[name] = Score(loss_sum, round(correct), round(n))
-    return found
+        scores[name] = Score(loss_sum, round(correct), round(n))
+    return scores
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the block, and every module's own mode back after it."""
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode for the block, then restore the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

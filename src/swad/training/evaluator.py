@@ -1,4 +1,8 @@
-"""What a run measures, of which weights, on which images; the target only when it is asked for."""
+"""Evaluate the weights of a run: on source validation during training, on everything held out at the end.
+
+The evaluator decides how: which images stay in memory for later passes, and whether a CUDA graph is used. The target is
+not read before `target_scores` is called.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,30 @@ from swad.data.splits import DomainSplit, Sources, Target
 from swad.results.records import Record
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
-from swad.training.evaluation import Score, evaluate_all
+from swad.training.evaluation import Score, evaluate_splits
 from swad.training.resident_evaluation import ResidentEvaluation
 from swad.training.state import Training
 from swad.training.step import EAGER
 
-KEEP_AT_MOST = 2 * 2**30
-"""Bytes of decoded images that a run holds in host memory for later passes, all together: those of validation, so that
-only the first evaluation decodes them, and from the image cache the others'. On a GPU it may be a quarter of what is
-free there."""
+MAX_KEPT_BYTES = 2 * 2**30
+"""Most bytes of decoded images that a run keeps in host memory for later evaluations; on a GPU, a quarter of the free
+memory is the limit. Validation images are kept first, so that only the first evaluation decodes them."""
 
 Scores = dict[str, dict[str, Score]]
-"""By domain, then by split."""
+"""Scores by domain, then by split."""
 
 
 class Evaluator:
-    """Evaluates weights on the sources' validation images, and at the end on everything held out."""
+    """Evaluates the weights of one run.
+
+    Args:
+        config: Settings of the run.
+        sources: The source domains.
+        dist: This process. Several processes share the images.
+        training: The training whose live weights are evaluated.
+        cache: Decoded images; without it images are read from their files.
+        log: Called with a message if an evaluation cannot be captured in a CUDA graph.
+    """
 
     def __init__(
         self,
@@ -39,88 +51,89 @@ class Evaluator:
         cache: ImageCache | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
-        self._say = log
+        self._log = log
         self._config, self._dist, self._autocast, self._cache = config, dist, training.autocast, cache
         self._sources, self._live = sources, training.predictor
         self._group = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
-        self._room = _room(dist.device)
-        n = config.validation_subsample
-        kept = self._keeps(sources.val, n)
-        self.validation = self._batches(sources.val, kept, n, config.augment_validation)
-        self.full = self.validation
-        if n:
-            keep = self._keeps(sources.val)
-            self.full = self._batches(sources.val, keep, augmented=config.augment_validation)
-        # In a graph only where steps are: a graph pays where starting kernels takes longer than running them.
-        self._captured = training.engine.kind != EAGER and kept and self._group is None
+        self._free_bytes = _max_kept_bytes(dist.device)
+        subsample, augment = config.validation_subsample, config.augment_validation
+        keep = self._reserve_memory(sources.val, subsample)
+        self.validation = self._loaders(sources.val, keep, subsample, augment)
+        self.full_validation = self.validation
+        if subsample:
+            self.full_validation = self._loaders(sources.val, self._reserve_memory(sources.val), augment=augment)
+        # Capture evaluations only if steps are captured: a graph pays where kernels take longer to launch than to run.
+        self._captures = training.engine.kind != EAGER and keep and self._group is None
         self._resident: ResidentEvaluation | None = None
+        self._source_test: dict[str, EvalLoader] | None = None
         self._target: dict[str, dict[str, EvalLoader]] | None = None
-        self._tests: dict[str, EvalLoader] | None = None
 
-    def sources(self, model: nn.Module, full: bool = False) -> dict[str, Score]:
-        """Scores of every source's validation images: the stated subsample, or all of them."""
-        if model is self._live and self._captured and not full:
+    def validation_scores(self, model: nn.Module) -> dict[str, Score]:
+        """Evaluate the model on every source's validation images, or on the configured subsample of them."""
+        if model is self._live and self._captures:
             if self._resident is None:
-                self._resident = ResidentEvaluation(model, self.validation, self._dist, self._autocast, self._say)
+                self._resident = ResidentEvaluation(model, self.validation, self._dist, self._autocast, self._log)
             return self._resident()
-        return evaluate_all(model, self.full if full else self.validation, self._dist, self._autocast)
+        return evaluate_splits(model, self.validation, self._dist, self._autocast)
 
-    def target(self, model: nn.Module, target: Target) -> Scores:
-        """Scores of every held-out domain by split: in, out, test where there is one, and all of them as full."""
-        if self._target is None:  # not before: until then not one image of the target is read
-            parts = {"in": target.train, "out": target.val, "test": target.test}
+    def target_scores(self, model: nn.Module, target: Target) -> Scores:
+        """Evaluate the model on every held-out domain: in, out, test if there is one, and all of them as full."""
+        if self._target is None:  # build the loaders only now, so that no image of the target is read before
             self._target = {name: {} for name in target.names}
-            for split, some in parts.items():
-                for name, batches in self._batches(some, self._keeps(some)).items():
-                    self._target[name][split] = batches
+            for split, parts in {"in": target.train, "out": target.val, "test": target.test}.items():
+                for name, loader in self._loaders(parts, self._reserve_memory(parts)).items():
+                    self._target[name][split] = loader
         scores: Scores = {}
-        for name, splits in self._target.items():
-            found = evaluate_all(model, splits, self._dist, self._autocast)
-            first, *rest = found.values()
-            scores[name] = {**found, "full": sum(rest, first)}
+        for name, loaders in self._target.items():
+            by_split = evaluate_splits(model, loaders, self._dist, self._autocast)
+            first, *rest = by_split.values()
+            scores[name] = {**by_split, "full": sum(rest, first)}
         return scores
 
-    def everything(self, model: nn.Module, target: Target) -> Scores:
-        """Scores of weights that are to be reported: sources' validation and test images, and the target."""
-        scores: Scores = {name: {"out": score} for name, score in self.sources(model, full=True).items()}
-        if self._tests is None:
-            self._tests = self._batches(self._sources.test, self._keeps(self._sources.test))
-        tests = evaluate_all(model, self._tests, self._dist, self._autocast)
-        for name, score in tests.items():
+    def final_scores(self, model: nn.Module, target: Target) -> Scores:
+        """Evaluate weights that are reported: on all validation and test images of the sources, and on the target."""
+        validation = evaluate_splits(model, self.full_validation, self._dist, self._autocast)
+        scores: Scores = {name: {"out": score} for name, score in validation.items()}
+        if self._source_test is None:
+            parts = self._sources.test
+            self._source_test = self._loaders(parts, self._reserve_memory(parts))
+        for name, score in evaluate_splits(model, self._source_test, self._dist, self._autocast).items():
             scores[name]["test"] = score
-        return {**scores, **self.target(model, target)}
+        return {**scores, **self.target_scores(model, target)}
 
-    def _keeps(self, parts: Sequence[DomainSplit], n: int | None = None) -> bool:
-        """Whether to hold the images of these parts for later passes; if so, there is less room for others."""
+    def _reserve_memory(self, parts: Sequence[DomainSplit], subsample: int | None = None) -> bool:
+        """Reserve memory to keep the decoded images of these splits, if there is enough."""
         if self._cache is None and any(part.split != "val" for part in parts):
             return False
         image_spec = self._sources.image_spec
-        images = sum(len(part) if n is None else min(n, len(part)) for part in parts)
-        need = images * image_spec.channels * image_spec.size**2
-        self._room = min(self._room, _room(self._dist.device))  # what is free on a GPU changes
-        if need > self._room:
+        n_images = sum(len(part) if subsample is None else min(subsample, len(part)) for part in parts)
+        n_bytes = n_images * image_spec.channels * image_spec.size**2
+        self._free_bytes = min(self._free_bytes, _max_kept_bytes(self._dist.device))  # free GPU memory changes
+        if n_bytes > self._free_bytes:
             return False
-        self._room -= need
+        self._free_bytes -= n_bytes
         return True
 
-    def _batches(
-        self, parts: Sequence[DomainSplit], keep: bool, n: int | None = None, augmented: bool = False
+    def _loaders(
+        self, parts: Sequence[DomainSplit], keep: bool, subsample: int | None = None, augment: bool = False
     ) -> dict[str, EvalLoader]:
         config, dist = self._config, self._dist
         assert config.seed is not None
-        # On a CPU large activations cost more in page faults than small batches in calls.
-        usual = 16 if dist.device.type == "cpu" and not self._sources.image_spec.low_res else 256
+        # Use small batches on a CPU: large activations cost more in page faults than small batches cost in calls.
+        batch_size = 16 if dist.device.type == "cpu" and not self._sources.image_spec.low_res else 256
+        if self._group is not None:
+            batch_size = self._group * max(1, batch_size // self._group)
         return {
             part.name: EvalLoader(
                 part,
                 self._sources.image_spec,
-                usual if self._group is None else self._group * max(1, usual // self._group),
-                n=n,
+                batch_size,
+                n=subsample,
                 seed=config.seed,
                 rank=dist.rank,
                 world=dist.world_size,
                 whole=self._group is not None,
-                augment=config.seed if augmented else None,
+                augment=config.seed if augment else None,
                 cache=self._cache,
                 keep=keep,
                 workers=config.workers,
@@ -130,12 +143,14 @@ class Evaluator:
         }
 
 
-def _room(device: torch.device) -> int:
-    return KEEP_AT_MOST if device.type != "cuda" else torch.cuda.mem_get_info(device)[0] // 4
+def _max_kept_bytes(device: torch.device) -> int:
+    return MAX_KEPT_BYTES if device.type != "cuda" else torch.cuda.mem_get_info(device)[0] // 4
 
 
-def records(run: str, step: int, scores: Mapping[str, Mapping[str, Score]], average: str | None = None) -> list[Record]:
-    """Scores as records."""
+def score_records(
+    run: str, step: int, scores: Mapping[str, Mapping[str, Score]], average: str | None = None
+) -> list[Record]:
+    """Return scores as records."""
     return [
         Record(run, step, domain, split, metric, value, average)
         for domain, splits in scores.items()

@@ -37,7 +37,7 @@ from swad.training import export
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, process_group
 from swad.training.evaluation import Score
-from swad.training.evaluator import Evaluator, records
+from swad.training.evaluator import Evaluator, score_records
 from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.result import RunResult, averaged_range
 from swad.training.run_dir import (
@@ -143,7 +143,7 @@ class _Run:
             self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
             cache = self._cache(dataset)
             self.training = Training(self.config, sources, self.dist, self.config.output / SEGMENTS, cache, self._log)
-            self.measurer = Evaluator(self.config, sources, self.dist, self.training, cache, self._log)
+            self.evaluator = Evaluator(self.config, sources, self.dist, self.training, cache, self._log)
             self._resume()
         if self.callback is not None:
             self.callback.on_start(self.config, self.config.total, self.training.step)
@@ -186,16 +186,16 @@ class _Run:
 
     def _evaluate(self, train_loss: float, target: Target) -> None:
         """Measure the live weights, write it down, and let the averages decide."""
-        training, measurer, step = self.training, self.measurer, self.training.step
-        scores = measurer.sources(training.predictor)
+        training, evaluator, step = self.training, self.evaluator, self.training.step
+        scores = evaluator.validation_scores(training.predictor)
         loss = _mean([score.loss for score in scores.values()])
         found = [
-            *records(self.config.name, step, {name: {"out": score} for name, score in scores.items()}),
+            *score_records(self.config.name, step, {name: {"out": score} for name, score in scores.items()}),
             self._record("valley_loss", loss),
             self._record("train_loss", train_loss),
         ]
         if self.config.target_every_evaluation:
-            found += records(self.config.name, step, measurer.target(training.predictor, target))
+            found += score_records(self.config.name, step, evaluator.target_scores(training.predictor, target))
         self._write(found)  # before the averages see the loss: one they refuse is then on record
         try:
             statuses = training.observe(loss)
@@ -233,9 +233,9 @@ class _Run:
         for name, text, weights in self._finals():
             judge.load_state_dict(weights)
             mark = time.perf_counter()
-            scores[name] = self.measurer.everything(judge, target)
+            scores[name] = self.evaluator.final_scores(judge, target)
             training.clock.evaluation += time.perf_counter() - mark
-            self._write(records(config.name, training.step, scores[name], name))
+            self._write(score_records(config.name, training.step, scores[name], name))
             files[name] = self._save(name, weights, sources, text, ranges.get(name), _plain(scores[name]))
         for step in config.snapshots:
             if step <= training.step:

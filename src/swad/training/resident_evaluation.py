@@ -1,7 +1,7 @@
-"""The validation images of all domains on the GPU, evaluated in one pass that a CUDA graph holds.
+"""Evaluate the live weights on validation images that stay on the GPU, with a captured CUDA graph.
 
-Domains lie one after the other and batches may straddle them, so that only the very last batch has rows to spare. The
-weights of the model change in place: a graph captured once stays valid for the whole training.
+The domains are concatenated and batches may span two of them, so only the last batch needs padding. The weights change
+in place, so a graph that is captured once stays valid for the whole training.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from swad.data.loaders import EvalLoader
 from swad.data.transforms import Normalize
 from swad.models.cuda_graph import end_failed_capture
 from swad.training.distributed import Dist
-from swad.training.evaluation import Autocast, Score, evaluating, per_image, read_scores
+from swad.training.evaluation import Autocast, Score, eval_mode, per_image, read_scores
 
 
 class ResidentEvaluation:
-    """Evaluates one model, over and over, on images that stay where they are."""
+    """Evaluates one model repeatedly on images that stay on the device."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ResidentEvaluation:
     def __call__(self) -> dict[str, Score]:
         """Scores of the model as it is now, by domain."""
         self._sums.zero_()
-        with evaluating(self._model):
+        with eval_mode(self._model):
             if self._warm and self._graph is None and not self.reason:
                 self._capture()
             for start in range(0, len(self._images), self.batch_size):
@@ -90,7 +90,7 @@ class ResidentEvaluation:
 
 
 def _batch_size(n: int) -> int:
-    """Large enough to fill a GPU, with the fewest rows to spare.
+    """Choose a batch size that fills a GPU and needs the least padding.
 
     >>> _batch_size(1587), _batch_size(40)
     (320, 64)

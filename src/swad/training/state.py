@@ -34,7 +34,7 @@ from swad.training import export
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.run_dir import RunError
-from swad.training.step import COMPILE, GRAPH, Engine, choose
+from swad.training.step import COMPILE, GRAPH, Engine, choose_engine
 from swad.util.packages import has_triton
 
 # Leading numbers keep these streams apart from those of the batches, which begin with 1 and 2.
@@ -167,7 +167,9 @@ class Training:
         config, dist = self.config, self.dist
         obstacle = "processes that talk to each other cannot be captured" if dist.world_size > 1 else ""
         fused = config.freeze_bn and config.precision == "bf16" and bool(networks.batch_norms(self.predictor))
-        kind, reason = choose(config.engine, dist.device, config.total, fused, self.algorithm.uncapturable or obstacle)
+        kind, reason = choose_engine(
+            config.engine, dist.device, config.total, fused, self.algorithm.uncapturable or obstacle
+        )
         if reason:
             log(reason)
         if kind == COMPILE or (kind == GRAPH and fused and has_triton()):

@@ -1,9 +1,9 @@
-"""How a step is computed: call by call, as the replay of a captured CUDA graph, or that with the network compiled.
+"""Execute a training step: eagerly, as one replayed CUDA graph, or as a graph with the network compiled.
 
-A step of a convolutional network is a thousand small kernels, and starting each takes the host longer than many take
-to run. A CUDA graph holds the whole step, from the bytes of the images to the sum of the averages, and starts it with
-one call. What changes from step to step (which images, how each is augmented, random numbers) is copied into fixed
-places before. An algorithm that changes its behavior on the way has one graph for each phase.
+A step of a convolutional network launches a thousand small kernels, and many take longer to launch than to run. A CUDA
+graph holds the whole step, from image bytes to the sum of the averages, and launches it with one call. Everything that
+changes between steps (image indices, augmentation parameters, random numbers) is copied into static buffers first.
+An algorithm whose behavior changes during training has one graph for each phase.
 """
 
 from __future__ import annotations
@@ -18,50 +18,62 @@ from swad.models.cuda_graph import end_failed_capture
 from swad.util.packages import has_triton
 
 EAGER, GRAPH, COMPILE = "eager", "graph", "compile"
-COMPILE_PAYS = 1500
-"""Steps from which `auto` compiles a network without frozen batch norms to fuse, or in fp32, where none are fused. With
-fused ones a graph is as fast without the 26 to 45 s that compiling takes: ResNet-50 12.9 ms a step and compiled 13.5,
-MobileNetV2 7.4 and 8.2 (H200, batch of 96)."""
-_WARM_UP = 2  # real steps of a phase before it is captured: what is allocated once must exist by then
+MIN_STEPS_TO_COMPILE = 1500
+"""Steps from which `auto` compiles a network whose batch norms cannot be fused (not frozen, or in fp32).
+
+Compiling takes 26 to 45 s. Where batch norms are fused, a plain graph is at least as fast: ResNet-50 takes 12.9 ms per
+step and compiled 13.5, MobileNetV2 7.4 and 8.2 (H200, batch of 96).
+"""
+_WARM_UP = 2  # eager steps before a phase is captured, so that everything that is allocated once exists by then
 
 Inputs = Mapping[str, Tensor]
-Body = Callable[[int, Inputs, Inputs], Tensor]
-"""Number of the step, inputs, noise: makes the step and returns its loss."""
+StepFunction = Callable[[int, Inputs, Inputs], Tensor]
+"""Makes a step from its number, its inputs and its random numbers, and returns the loss."""
 
 
-def choose(wanted: str, device: torch.device, steps: int, fused: bool, obstacle: str = "") -> tuple[str, str]:
-    """The engine for a run, and why it is not the one asked for; "" where it is.
+def choose_engine(requested: str, device: torch.device, steps: int, fused: bool, obstacle: str = "") -> tuple[str, str]:
+    """Return the engine for a run, and the reason if it is not the requested one ("" if it is).
 
-    `fused` says that a graph has kernels for the network, `obstacle` why the step cannot be captured, if it cannot.
+    Args:
+        requested: "auto", "eager", "graph" or "compile".
+        device: Device of the run.
+        steps: Steps of the run: compiling pays only in a long one.
+        fused: Whether a graph has fused kernels for the network.
+        obstacle: Why the step cannot be captured, if it cannot.
 
-    >>> choose("graph", torch.device("cpu"), 5000, True)
+    >>> choose_engine("graph", torch.device("cpu"), 5000, True)
     ('eager', 'engine eager instead of graph: CUDA graphs need a GPU')
     """
-    auto = wanted == "auto"
-    if wanted == EAGER or (auto and device.type != "cuda"):
+    auto = requested == "auto"
+    if requested == EAGER or (auto and device.type != "cuda"):
         return EAGER, ""
-    best, reason = (COMPILE if steps >= COMPILE_PAYS and not fused else GRAPH) if auto else wanted, ""
+    engine, reason = requested, ""
+    if auto:
+        engine = COMPILE if steps >= MIN_STEPS_TO_COMPILE and not fused else GRAPH
     if device.type != "cuda":
-        best, reason = EAGER, "CUDA graphs need a GPU"
-    elif best == COMPILE and not has_triton():
-        best, reason = GRAPH, "compiling for a GPU needs triton"
-    if best != EAGER and obstacle:
-        best, reason = EAGER, obstacle
-    return best, f"engine {best} instead of {wanted}: {reason}" if reason else ""
+        engine, reason = EAGER, "CUDA graphs need a GPU"
+    elif engine == COMPILE and not has_triton():
+        engine, reason = GRAPH, "compiling for a GPU needs triton"
+    if engine != EAGER and obstacle:
+        engine, reason = EAGER, obstacle
+    return engine, f"engine {engine} instead of {requested}: {reason}" if reason else ""
 
 
 class Engine:
-    """Makes steps by calling `body`, or by replaying what a graph recorded of it."""
+    """Runs a step function eagerly, or captures it in CUDA graphs and replays them.
 
-    def __init__(self, kind: str, body: Body, log: Callable[[str], None]) -> None:
-        self.kind, self._body, self._say = kind, body, log
+    `kind` is "eager", "graph" or "compile". It becomes "eager" if the step cannot be captured.
+    """
+
+    def __init__(self, kind: str, body: StepFunction, log: Callable[[str], None]) -> None:
+        self.kind, self._body, self._log = kind, body, log
         self._phases: dict[str, _Phase] = {}
         if kind != EAGER:
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: int, phase: str, inputs: Inputs, noise: Inputs) -> tuple[Tensor, bool]:
-        """Make a step; returns its loss, still on the device, and whether it was a replay."""
+        """Make a step; return its loss, still on the device, and whether it was a replay."""
         if self.kind == EAGER:
             return self._body(step, inputs, noise), False
         held = self._phases.setdefault(phase, _Phase())
@@ -96,7 +108,7 @@ class Engine:
                 held.loss = self._body(step, held.inputs, held.noise)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            self._say(f"engine eager instead of {self.kind}: the step cannot be captured ({reason})")
+            self._log(f"engine eager instead of {self.kind}: the step cannot be captured ({reason})")
             self.kind = EAGER
             end_failed_capture()
             return
