@@ -44,7 +44,7 @@ def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
     whole = short(tmp_path / "whole" / name, **settings(name))
     result = train(whole)
     with pytest.raises(Interrupted):
-        train(short(tmp_path / "cut", **settings(name)), progress=StopAt(5))
+        train(short(tmp_path / "cut", **settings(name)), callback=StopAt(5))
     train(short(tmp_path / "cut", **settings(name)))
     require_same(whole.output, tmp_path / "cut")
     path = whole.output / "weights" / "swad.safetensors"
