@@ -64,3 +64,18 @@ def test_resident_images_give_the_scores_of_batches_domain_by_domain():
         assert found[name].loss == pytest.approx(score.loss, rel=1e-6)
     assert len({score.loss for score in wanted.values()}) == 3
     assert model.training
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_an_evaluation_that_cannot_be_captured_is_eager_and_says_why():
+    domains = tuple(ArrayDomain(name, np.arange(40) % 2, np.zeros((40, 8, 8, 3), np.uint8)) for name in ("a", "far"))
+    sources = hold_out(Dataset("blank", domains, ("x", "y"), ImageSpec(size=8)), "far").sources
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
+    loaders = {
+        part.name: EvalLoader(part, sources.image_spec, 16, seed=0, keep=True, workers=0) for part in sources.val
+    }
+    notes: list[str] = []
+    resident = ResidentEvaluation(model, loaders, Dist(torch.device("cpu")), torch.no_grad, notes.append)
+    scores = [resident() for _ in range(3)]
+    assert scores[0] == scores[1] == scores[2]
+    assert notes == ["evaluating eagerly: the evaluation cannot be captured (CUDA graphs need a GPU)"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from swad.averaging.tensors import unwrap
 from swad.flatness._losses import LossFn, Returned
-from swad.models.cuda_graph import end_failed_capture
+from swad.models.cuda_graph import CapturedGraph, run_on_stream
 
 WARM_UP = 3
 """Calls before the recording, in which libraries choose their kernels and take their memory."""
@@ -39,9 +39,8 @@ class Captured:
         """Why there is no graph; None where there is one, or none was needed yet."""
         if not all(tensor.is_cuda for tensor in _tensors(self._model)):
             self.reason = "the model is not on a GPU"
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph: CapturedGraph[Returned] | None = None
         self._key: list[object] = []
-        self._returned: Returned = 0.0
 
     @property
     def parts(self) -> Any:
@@ -63,11 +62,11 @@ class Captured:
                 return self.loss_fn(model)
             self._key = key
         assert self._graph is not None
-        self._graph.replay()
+        returned = self._graph.replay()
         # The next replay writes to the same tensors.
-        if isinstance(self._returned, Mapping):
-            return {domain: tensor.clone() for domain, tensor in self._returned.items()}
-        return self._returned.clone() if isinstance(self._returned, Tensor) else self._returned
+        if isinstance(returned, Mapping):
+            return {domain: tensor.clone() for domain, tensor in returned.items()}
+        return returned.clone() if isinstance(returned, Tensor) else returned
 
     def _state(self) -> list[object]:
         """What the recording depends on: where the tensors lie, the modes, and an autocast of the caller's."""
@@ -82,43 +81,32 @@ class Captured:
         device = next(_tensors(self._model)).device
         try:
             with torch.cuda.device(device):
-                self._graph, self._returned = _recorded(self.loss_fn, model)
+                self._graph = _capture(self.loss_fn, model)
         except RuntimeError as error:
             self.reason = f"recording failed: {str(error).strip().splitlines()[0]}"
             return False
         return True
 
 
-def _recorded(loss_fn: LossFn, model: nn.Module) -> tuple[torch.cuda.CUDAGraph, Returned]:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+def _capture(loss_fn: LossFn, model: nn.Module) -> CapturedGraph[Returned]:
+    def warm_up() -> None:
         for _ in range(WARM_UP):
             loss_fn(model)
-        # A wait for the device inside a recording leaves torch's allocator astray, so it is looked for before.
+        # A wait for the device during a capture leaves torch's allocator in a bad state, so it is looked for before.
         mode = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings():  # torch's, that this mode is a prototype
+        with warnings.catch_warnings():  # torch warns that this mode is a prototype
             warnings.filterwarnings("ignore", message="Synchronization debug mode")
             torch.cuda.set_sync_debug_mode("error")
             try:
                 loss_fn(model)
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    # Under an autocast of the caller's, casts of the weights outlive the warm-up: recorded with them, the graph would
-    # never read the weights; and casts of the recording are in its own memory, which is no one else's to read.
-    torch.clear_autocast_cache()
-    try:
-        with torch.cuda.graph(graph):
-            returned = loss_fn(model)
-    except RuntimeError:
-        end_failed_capture()
-        raise
-    torch.clear_autocast_cache()
-    if not isinstance(returned, Tensor | Mapping):
+
+    run_on_stream(torch.cuda.Stream(), warm_up)  # type: ignore[no-untyped-call]
+    graph = CapturedGraph(lambda: loss_fn(model), error_mode="global")
+    if not isinstance(graph.output, Tensor | Mapping):
         raise RuntimeError("loss_fn returned a Python number, which a replay cannot renew")
-    return graph, returned
+    return graph
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from swad.data.loaders import EvalLoader
 from swad.data.transforms import Normalize
-from swad.models.cuda_graph import end_failed_capture
+from swad.models.cuda_graph import CapturedGraph, CaptureError
 from swad.training.distributed import Dist
 from swad.training.evaluation import Autocast, Score, eval_mode, per_image, read_scores
 
@@ -46,11 +46,10 @@ class ResidentEvaluation:
         owner = functional.pad(torch.repeat_interleave(sizes), (0, padding))
         self._owner = functional.one_hot(owner, len(parts)).double().to(dist.device)
         self._sums = torch.zeros(len(parts), 3, dtype=torch.float64, device=dist.device)
-        self._places: tuple[Tensor, ...] = ()
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph: CapturedGraph[None] | None = None
         self._warm = False
         self.reason = ""
-        """Why there is no graph, where capturing failed: then it is evaluated call by call."""
+        """Why the evaluation is eager, if it could not be captured."""
 
     @torch.no_grad()
     def __call__(self) -> dict[str, Score]:
@@ -60,33 +59,28 @@ class ResidentEvaluation:
             if self._warm and self._graph is None and not self.reason:
                 self._capture()
             for start in range(0, len(self._images), self.batch_size):
-                rows = slice(start, start + self.batch_size)
-                batch = (self._images[rows], self._labels[rows], self._owner[rows])
+                batch = self._batch(start)
                 if self._graph is None:
-                    self._add(*batch)
-                    continue
-                for place, value in zip(self._places, batch, strict=True):
-                    place.copy_(value)
-                self._graph.replay()
+                    self._add(batch)
+                else:
+                    self._graph.replay(batch)
         self._warm = True
         return read_scores(self._sums.clone(), self._names, self._dist)
 
-    def _add(self, images: Tensor, labels: Tensor, owner: Tensor) -> None:
-        self._sums += owner.T @ per_image(self._model, self._normalize(images), labels, self._autocast)
+    def _batch(self, start: int) -> dict[str, Tensor]:
+        rows = slice(start, start + self.batch_size)
+        return {"images": self._images[rows], "labels": self._labels[rows], "owner": self._owner[rows]}
+
+    def _add(self, batch: Mapping[str, Tensor]) -> None:
+        images, labels = self._normalize(batch["images"]), batch["labels"]
+        self._sums += batch["owner"].T @ per_image(self._model, images, labels, self._autocast)
 
     def _capture(self) -> None:
-        rows = slice(0, self.batch_size)
-        self._places = (self._images[rows].clone(), self._labels[rows].clone(), self._owner[rows].clone())
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._add(*self._places)
-        except Exception as error:  # whatever a network does that a graph cannot hold
-            self.reason = " ".join(str(error).split())[:200]
-            self._say(f"evaluation call by call: it cannot be captured ({self.reason})")
-            end_failed_capture()
-            return
-        self._graph = graph
+            self._graph = CapturedGraph(self._add, self._batch(0))
+        except CaptureError as error:
+            self.reason = str(error)
+            self._say(f"evaluating eagerly: the evaluation cannot be captured ({self.reason})")
 
 
 def _batch_size(n: int) -> int:

@@ -8,13 +8,13 @@ An algorithm whose behavior changes during training has one graph for each phase
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from swad.models.cuda_graph import end_failed_capture
+from swad.models.cuda_graph import CapturedGraph, CaptureError, Inputs, run_on_stream
 from swad.util.packages import has_triton
 
 EAGER, GRAPH, COMPILE = "eager", "graph", "compile"
@@ -26,7 +26,6 @@ step and compiled 13.5, MobileNetV2 7.4 and 8.2 (H200, batch of 96).
 """
 _WARM_UP = 2  # eager steps before a phase is captured, so that everything that is allocated once exists by then
 
-Inputs = Mapping[str, Tensor]
 StepFunction = Callable[[int, Inputs, Inputs], Tensor]
 """Makes a step from its number, its inputs and its random numbers, and returns the loss."""
 
@@ -60,67 +59,41 @@ def choose_engine(requested: str, device: torch.device, steps: int, fused: bool,
 
 
 class Engine:
-    """Runs a step function eagerly, or captures it in CUDA graphs and replays them.
+    """Makes training steps by calling `body` eagerly, or by replaying a captured CUDA graph of it.
 
-    `kind` is "eager", "graph" or "compile". It becomes "eager" if the step cannot be captured.
+    Every phase of an algorithm has a graph of its own. If a step cannot be captured, all further steps are eager.
+
+    Args:
+        kind: "eager", "graph" or "compile", as `choose_engine` returns it.
+        body: Makes one step and returns its loss.
+        log: Called with one line if a step cannot be captured.
     """
 
     def __init__(self, kind: str, body: StepFunction, log: Callable[[str], None]) -> None:
         self.kind, self._body, self._log = kind, body, log
-        self._phases: dict[str, _Phase] = {}
+        self._graphs: dict[str, CapturedGraph[Tensor]] = {}
+        self._warm_ups: Counter[str] = Counter()
         if kind != EAGER:
+            # All phases share one stream and one memory pool: a capture must find that everything was made there.
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: int, phase: str, inputs: Inputs, noise: Inputs) -> tuple[Tensor, bool]:
-        """Make a step; return its loss, still on the device, and whether it was a replay."""
+        """Make a step; return its loss, still on the device, and whether a graph was replayed."""
         if self.kind == EAGER:
             return self._body(step, inputs, noise), False
-        held = self._phases.setdefault(phase, _Phase())
-        if held.graph is None and held.made >= _WARM_UP:
-            self._capture(held, step, inputs, noise)
-        if held.graph is None:
-            held.made += 1
-            return self._aside(step, inputs, noise), False
-        for places, values in ((held.inputs, inputs), (held.noise, noise)):
-            for name, place in places.items():
-                place.copy_(values[name], non_blocking=True)
-        held.graph.replay()
-        assert held.loss is not None
-        return held.loss, True
+        if phase not in self._graphs and self._warm_ups[phase] >= _WARM_UP:
+            self._capture(step, phase, inputs, noise)
+        if phase in self._graphs:
+            return self._graphs[phase].replay(inputs, noise), True
+        self._warm_ups[phase] += 1
+        return run_on_stream(self._stream, lambda: self._body(step, inputs, noise)), False
 
-    def _aside(self, step: int, inputs: Inputs, noise: Inputs) -> Tensor:
-        """A step on the graph's own stream: a capture must find that everything was made there."""
-        outside = torch.cuda.current_stream()
-        self._stream.wait_stream(outside)
-        with torch.cuda.stream(self._stream):
-            loss = self._body(step, inputs, noise)
-        outside.wait_stream(self._stream)
-        return loss
-
-    def _capture(self, held: _Phase, step: int, inputs: Inputs, noise: Inputs) -> None:
-        held.inputs = {name: value.to("cuda", copy=True) for name, value in inputs.items()}
-        held.noise = {name: value.to("cuda", copy=True) for name, value in noise.items()}
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self, step: int, phase: str, inputs: Inputs, noise: Inputs) -> None:
         try:
-            # Other threads (those that pin memory for the readers) may go on calling CUDA meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                held.loss = self._body(step, held.inputs, held.noise)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            self._log(f"engine eager instead of {self.kind}: the step cannot be captured ({reason})")
+            self._graphs[phase] = CapturedGraph(
+                lambda *static: self._body(step, *static), inputs, noise, stream=self._stream, pool=self._pool
+            )
+        except CaptureError as error:
+            self._log(f"engine eager instead of {self.kind}: the step cannot be captured ({error})")
             self.kind = EAGER
-            end_failed_capture()
-            return
-        held.graph = graph
-
-
-@dataclass
-class _Phase:
-    """A phase's graph, and the fixed places it reads."""
-
-    made: int = 0
-    graph: torch.cuda.CUDAGraph | None = None
-    inputs: dict[str, Tensor] = field(default_factory=dict)
-    noise: dict[str, Tensor] = field(default_factory=dict)
-    loss: Tensor | None = None
