@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from swad.experiments import launch
-from swad.util.cores import cores
+from swad.util.cpu import available_cores
 
 
 def test_room_is_asked_of_the_runs_own_gpu(monkeypatch):
@@ -21,7 +21,7 @@ def test_room_is_asked_of_the_runs_own_gpu(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
 def test_cores_are_those_this_process_may_run_on(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7})
-    assert cores() == 3
+    assert available_cores() == 3
     assert [launch._threads(n) for n in (1, 2, 3, 8)] == [3, 1, 1, 1]
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert cores() == os.cpu_count()
+    assert available_cores() == os.cpu_count()

@@ -71,7 +71,7 @@ class Watch:
 def test_a_fast_run_goes_on_to_the_last_bit_and_notices_changed_images(tree, tmp_path):
     result = train(config(tree, tmp_path / "whole"), callback=Watch())
     assert result.notes[0] == "engine eager, gpu input pipeline, fp32"
-    assert any("resized to 256 × 256 first" in note for note in result.notes)
+    assert any("were resized to 256 × 256" in note for note in result.notes)
     with pytest.raises(Interrupted):
         train(config(tree, tmp_path / "cut"), callback=Watch(stop_at=5))
     train(config(tree, tmp_path / "cut"))

@@ -698,7 +698,7 @@ def test_all_faults_of_a_config_are_reported_together(tmp_path):
         ("digits", "paper", "cuda", "torchvision", "fp32"),
     ],
 )
-def test_a_gpu_is_used_fast_unless_told_otherwise(
+def test_the_default_input_pipeline_and_precision_depend_on_the_device(
     dataset, target, device, input_pipeline, precision, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -726,7 +726,7 @@ def test_a_run_goes_on_as_it_began_where_the_defaults_are_others(tmp_path, monke
     assert not here.differences(begun.to_json())
     asked = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu", input_pipeline="torchvision").resolved()
     assert asked.differences(begun.to_json()) == ["input_pipeline 'gpu' there, 'torchvision' here"]
-    before = {name: value for name, value in begun.to_json().items() if name != "decoder"}
+    before = {name: value for name, value in begun.to_json().items() if name != "cache_size"}
     assert not here.differences(before), "a setting that came later had its default"
 
 
@@ -757,9 +757,9 @@ def test_what_settings_come_to_unasked_is_said(tmp_path, monkeypatch):
     assert not remarks(dataclasses.replace(net, input_pipeline="gpu", cache_size=64))
     pacs = RunConfig("PACS", "photo", tmp_path, data=tmp_path)
     assert not remarks(pacs)
-    unused = remarks(dataclasses.replace(pacs, cache_size=64, decoder="gpu"))
+    unused = remarks(dataclasses.replace(pacs, cache_size=64))
     kept = "ignored, because the torchvision input pipeline uses no image cache; pass --input-pipeline gpu to use one"
-    assert unused == [f"--cache-size, --decoder: {kept}"]
+    assert unused == [f"--cache-size: {kept}"]
 
 
 def test_one_domain_must_be_left_to_train_on(tmp_path):

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from swad import __version__
-from swad.util.cores import cores
+from swad.util.cpu import available_cores
 
 NEEDS = {
     "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer"),
@@ -45,7 +45,7 @@ def _system() -> list[tuple[str, str]]:
     free = shutil.disk_usage(".").free
     return [
         ("swad", f"{__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("cores", f"{cores()}, {_memory()} of memory, {free / 2**30:.0f} GiB free here"),
+        ("cores", f"{available_cores()}, {_memory()} of memory, {free / 2**30:.0f} GiB free here"),
     ]
 
 

@@ -30,10 +30,10 @@ def demo(
     from swad.cli._console import show_report
     from swad.experiments.demo import configs, look
     from swad.experiments.launch import train_all
-    from swad.util.cores import cores
+    from swad.util.cpu import available_cores
 
     planned = configs(output, trials, steps, read.device(device))
-    train_all(planned, jobs=cores())
+    train_all(planned, jobs=available_cores())
     look(planned[0])
     show_report(output, output / "report.html")
 
@@ -113,9 +113,6 @@ def train(
         Path | None,
         typer.Option(help="Folder of decoded images. Default: $SWAD_CACHE or ~/.cache.", rich_help_panel=DATA),
     ] = None,
-    decoder: Annotated[
-        str, typer.Option(help="What decodes images for the cache: cpu, or gpu (JPEG only).", rich_help_panel=DATA)
-    ] = "cpu",
     cache_size: Annotated[
         int | None, typer.Option(help="Rows and columns decoded images are kept at.", rich_help_panel=DATA)
     ] = None,
@@ -243,7 +240,6 @@ def train(
             early_stop=not no_early_stop,
             input_pipeline=input_pipeline,  # type: ignore[arg-type]
             cache=cache,
-            decoder=decoder,  # type: ignore[arg-type]
             cache_size=cache_size,
             precision=precision,  # type: ignore[arg-type]
             engine=engine,  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from swad.data import image_folder
 from swad.data.benchmark import Benchmark, Options
 from swad.data.benchmarks import _mnist, get, names
 from swad.data.domains import DataError, read_image
-from swad.util.cores import cores
+from swad.util.cpu import available_cores
 from swad.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _decode(paths: list[Path], progress: Progress | None, workers: int | None) -
         return None
 
     bad: list[BadImage] = []
-    with ThreadPoolExecutor(workers or min(16, cores())) as pool:
+    with ThreadPoolExecutor(workers or min(16, available_cores())) as pool:
         for start in range(0, len(paths), 512):  # in slices: half a million futures would only cost memory
             batch = paths[start : start + 512]
             bad += [found for found in pool.map(fault, batch) if found is not None]

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from swad.experiments.pace import Pace
 from swad.experiments.progress import Bars, Show, Watcher
-from swad.util.cores import cores
+from swad.util.cpu import available_cores
 
 if TYPE_CHECKING:
     from swad.training.config import RunConfig
@@ -122,7 +122,7 @@ def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pac
 
 def _threads(jobs: int) -> int:
     """One run's share of the cores."""
-    return max(1, cores() // jobs)
+    return max(1, available_cores() // jobs)
 
 
 def _follow(

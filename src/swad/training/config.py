@@ -18,7 +18,7 @@ from swad.algorithms.hyperparameters import Hyperparameters, fill
 from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm
 from swad.averaging import registry
 from swad.data import benchmarks
-from swad.data.cache_build import LARGEST as LARGEST_KEPT
+from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.data.domains import DataError
 from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST
 from swad.results.records import CONFIG
@@ -107,9 +107,6 @@ class RunConfig:
     torchvision."""
     cache: Path | None = None
     """Where decoded images are kept. None: $SWAD_CACHE, or ~/.cache/swad/images."""
-    decoder: Literal["cpu", "gpu"] = "cpu"
-    """What decodes JPEG files for that cache. The GPU's decoder differs from the protocol's by about one level of 255
-    and by dozens at some edges; the CPU takes seconds for PACS."""
     cache_size: int | None = None
     """Rows and columns they are kept at. None: as they are where all are alike and at most 256, else 256."""
     precision: Literal["fp32", "bf16"] | None = None
@@ -246,10 +243,10 @@ class RunConfig:
         if on_gpu and self.input_pipeline is None and not self._begun():
             size, most = self._cache_bytes(benchmark) / 1e9, LARGEST_USUAL_CACHE / 1e9
             found.append(
-                f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
-                f"the default limit of {most:,.0f} GB; pass --input-pipeline gpu to build it"
+                f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more "
+                f"than the default limit of {most:,.0f} GB; pass --input-pipeline gpu to build it"
             )
-        given = {"--cache": self.cache, "--cache-size": self.cache_size, "--decoder": self.decoder == "gpu"}
+        given = {"--cache": self.cache, "--cache-size": self.cache_size}
         if unused := [name for name, value in given.items() if value]:
             found.append(
                 f"{', '.join(unused)}: ignored, because the torchvision input pipeline uses no image cache"
@@ -286,7 +283,6 @@ class RunConfig:
             choice("precision", "fp32", "bf16")
         if self.input_pipeline is not None:
             choice("input_pipeline", "torchvision", "gpu")
-        choice("decoder", "cpu", "gpu")
         require(self.clip is None or 0 < self.clip < math.inf, "clip must be a number above 0", self.clip)
         try:
             benchmark = benchmarks.get(self.dataset)
@@ -392,7 +388,7 @@ class RunConfig:
 
     def _cache_bytes(self, benchmark: benchmarks.Benchmark) -> int:
         n = benchmark.total if benchmark.total is not None else _count_files(self.data)
-        side = self.cache_size or LARGEST_KEPT
+        side = self.cache_size or DEFAULT_CACHE_SIZE
         return n * side * side * 3
 
     def _usual_precision(self, benchmark: benchmarks.Benchmark) -> Literal["fp32", "bf16"]:

@@ -353,10 +353,13 @@ class _Run:
             return None
         progress = self.callback.on_progress if self.callback is not None else None
         cache = open_cache(
-            dataset, config.cache, config.cache_size, decoder=config.decoder,
-            device=str(self.dist.device) if self.dist.device.type == "cuda" else "cuda", workers=config.workers,
-            progress=progress, log=self._log,
-        )  # fmt: skip
+            dataset,
+            config.cache,
+            config.cache_size,
+            workers=config.workers,
+            progress=progress,
+            log=self._log,
+        )
         self._log(cache.describe())
         return cache
 
