@@ -1,4 +1,4 @@
-"""Batches from the image cache: which image goes with which label, domain, parameters and process."""
+"""Batches from the image cache: every image has its own label, domain, parameters and process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from PIL import Image
 
 from swad.data import gpu_augment
 from swad.data.cache import open_cache
-from swad.data.cached_loader import AHEAD, CachedTrainLoader, evaluation_bytes
+from swad.data.cached_loader import STEPS_AHEAD, CachedTrainLoader
 from swad.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
-from swad.data.loaders import TrainLoader
-from swad.data.splits import hold_out
+from swad.data.loaders import EvalLoader, TrainLoader
+from swad.data.splits import DomainSplit, hold_out
 from swad.data.transforms import Normalize, eval_transform
 
-PIXELS = ImageSpec(size=16)
+SPEC = ImageSpec(size=16)
 SOURCES = hold_out(
     Dataset(
         "noise",
@@ -28,7 +28,7 @@ SOURCES = hold_out(
             for i, (name, n) in enumerate((("a", 30), ("held", 9), ("b", 41), ("c", 25)))
         ),
         ("w", "x", "y", "z"),
-        PIXELS,
+        SPEC,
     ),
     "held",
 )
@@ -36,31 +36,31 @@ WHOLE = Dataset("noise", tuple(part.domain for part in (*SOURCES.target.full, *S
 
 
 def cached(**options) -> CachedTrainLoader:
-    return CachedTrainLoader(open_cache(WHOLE), SOURCES.sources.train, PIXELS, 6, 3, **options)
+    return CachedTrainLoader(open_cache(WHOLE), SOURCES.sources.train, SPEC, 6, 3, **options)
 
 
-def test_every_image_is_its_own_augmented_by_its_own_row():
-    batches, plain = cached(), TrainLoader(SOURCES.sources.train, PIXELS, 6, 3, workers=0)
-    for step in (1, 2, AHEAD + 1):
+def test_every_image_is_augmented_by_its_own_parameters():
+    batches, plain = cached(), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0)
+    for step in (1, 2, STEPS_AHEAD + 1):
         batch, keys = batches.at(step), plain.keys(step)
         assert batch.labels.equal(plain.at(step).labels)
         rows = gpu_augment.draw_steps(3, [step], np.full((1, 18, 2), 20))[0, 0]
-        place = 0
-        for part, mine in zip(SOURCES.sources.train, keys, strict=True):
-            for key in mine:
-                assert batch.labels[place] == part.domain.labels[key]
+        i = 0
+        for split, split_keys in zip(SOURCES.sources.train, keys, strict=True):
+            for key in split_keys:
+                assert batch.labels[i] == split.domain.labels[key]
                 alone = gpu_augment.augment(
-                    torch.from_numpy(part.domain.images[key])[None],
-                    torch.from_numpy(rows[place : place + 1]),
-                    PIXELS.size,
-                    torch.tensor(PIXELS.mean),
-                    torch.tensor(PIXELS.std),
+                    torch.from_numpy(split.domain.images[key])[None],
+                    torch.from_numpy(rows[i : i + 1]),
+                    SPEC.size,
+                    torch.tensor(SPEC.mean),
+                    torch.tensor(SPEC.std),
                 )[0]
-                torch.testing.assert_close(batch.images[place], alone)
-                place += 1
+                torch.testing.assert_close(batch.images[i], alone)
+                i += 1
 
 
-def test_without_augmentation_they_are_the_evaluation_transform(monkeypatch):
+def test_identity_parameters_give_the_evaluation_transform(monkeypatch):
     monkeypatch.setattr(
         gpu_augment, "draw_steps", lambda seed, steps, sizes, views=1: gpu_augment.identity(sizes)[:, None]
     )
@@ -70,14 +70,14 @@ def test_without_augmentation_they_are_the_evaluation_transform(monkeypatch):
     resized = torch.nn.functional.interpolate(
         torch.from_numpy(images).permute(0, 3, 1, 2).float(), (16, 16), mode="bilinear", antialias=True
     )
-    torch.testing.assert_close(batch.images, Normalize(PIXELS)(resized), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(batch.images, Normalize(SPEC)(resized), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("height", "width", "mean", "most"), [(227, 227, 0.2, 1), (375, 500, 1.0, 8), (1500, 2000, 5.9, 34)]
 )
-def test_evaluation_is_as_far_from_pillows_resize_as_the_documentation_says(height, width, mean, most, tmp_path):
-    """Large images are resized to 256 first: twice in all. Random textures of 12-pixel detail."""
+def test_evaluation_differs_from_pillows_resize_as_documented(height, width, mean, most, tmp_path):
+    """Large images are resized twice: to 256 in the cache, then to 224. Random textures of 12-pixel detail."""
     draw, folder = np.random.default_rng(1), tmp_path / "a" / "x"
     folder.mkdir(parents=True)
     for i in range(2):
@@ -85,7 +85,7 @@ def test_evaluation_is_as_far_from_pillows_resize_as_the_documentation_says(heig
         Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).save(folder / f"{i}.bmp")
     domain = FileDomain("a", np.zeros(2, np.int64), tmp_path, ("a/x/0.bmp", "a/x/1.bmp"))
     cache = open_cache(Dataset("textures", (domain,), ("x",)), tmp_path / "cache", workers=0)
-    got = evaluation_bytes(cache, "a", np.arange(2), 224, torch.device("cpu")).int()
+    got = EvalLoader(DomainSplit(domain, "full", np.arange(2)), ImageSpec(), cache=cache).bytes().int()
     wanted = torch.stack([eval_transform(ImageSpec())(domain.image(i)) for i in range(2)]).int()
     error = (got - wanted).abs()
     assert error.double().mean() == pytest.approx(mean, rel=0.4)
@@ -93,12 +93,12 @@ def test_evaluation_is_as_far_from_pillows_resize_as_the_documentation_says(heig
 
 
 @pytest.mark.parametrize("views", [1, 2])
-def test_resumed_shared_and_streamed_they_are_the_same(views):
-    whole = {batch.step: batch for batch in cached(views=views).iterate(1, AHEAD + 3)}
-    ranks = [cached(views=views, rank=rank, world=2) for rank in range(2)]
-    streamed = cached(views=views, device_bytes=0)
-    for start in (1, 7, AHEAD, AHEAD + 2):
-        for batch in streamed.iterate(start, start + 1):
+def test_batches_do_not_depend_on_resuming_processes_or_streaming(views):
+    whole = {batch.step: batch for batch in cached(views=views).iterate(1, STEPS_AHEAD + 3)}
+    ranks = [cached(views=views, rank=rank, world_size=2) for rank in range(2)]
+    streaming = cached(views=views, device_bytes=0)
+    for start in (1, 7, STEPS_AHEAD, STEPS_AHEAD + 2):
+        for batch in streaming.iterate(start, start + 1):
             assert batch.images.equal(whole[batch.step].images)
             assert batch.labels.equal(whole[batch.step].labels)
         shares = [one.at(start) for one in ranks]
@@ -108,9 +108,9 @@ def test_resumed_shared_and_streamed_they_are_the_same(views):
     assert not whole[1].images.equal(whole[2].images)
 
 
-def test_a_stream_left_in_the_middle_can_be_used_again():
-    streamed, resident = cached(device_bytes=0), cached()
-    for batch in streamed.iterate(1, 20):
+def test_a_stream_can_be_used_again_after_a_break():
+    streaming, on_device = cached(device_bytes=0), cached()
+    for batch in streaming.iterate(1, 20):
         if batch.step == 3:
             break
-    assert streamed.at(9).images.equal(resident.at(9).images)
+    assert streaming.at(9).images.equal(on_device.at(9).images)

@@ -1,18 +1,17 @@
-"""Batches as pure functions of seed and step."""
+"""Batches are pure functions of the seed and the step."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision import transforms as v1
 
 from swad.data.domains import ArrayDomain, DataError, Dataset, FileDomain, ImageSpec
 from swad.data.loaders import EvalLoader, TrainLoader, draw_indices
 from swad.data.splits import hold_out
-from swad.data.transforms import Normalize, eval_transform, train_transform
 
 SMALL = ImageSpec(size=6, low_res=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 LARGE = ImageSpec(size=16)
+GOLDEN_DRAW = [141, 2, 266, 144, 379]
 
 
 def arrays(image_spec: ImageSpec) -> Dataset:
@@ -52,7 +51,7 @@ def same(left, right) -> bool:
     return left.step == right.step and torch.equal(left.images, right.images) and torch.equal(left.labels, right.labels)
 
 
-def test_a_batch_is_domain_major_and_typed():
+def test_a_batch_is_domain_major():
     dataset = arrays(SMALL)
     batches = train(dataset)
     batch = batches.at(1)
@@ -74,7 +73,7 @@ def test_only_training_images_of_the_sources_are_drawn():
     for step in range(1, 60):
         for i, keys in enumerate(batches.keys(step)):
             seen[i] |= set(keys.tolist())
-    assert seen == [set(part.keys.tolist()) for part in sources.train]
+    assert seen == [set(split.keys.tolist()) for split in sources.train]
 
 
 @pytest.mark.parametrize("kind", ["arrays", "files"])
@@ -95,24 +94,24 @@ def test_any_number_of_workers_gives_the_same_bits(files):
     assert all(map(same, alone, many))
 
 
-def test_endless_batches_with_workers_can_be_left(files):
+def test_an_endless_iterator_with_workers_can_be_closed(files):
     stream = iter(train(files, workers=1))
     assert [next(stream).step for _ in range(3)] == [1, 2, 3]
     stream.close()
 
 
 @pytest.mark.parametrize("kind", ["arrays", "files"])
-def test_ranks_together_are_the_batch_of_one_process(kind, files):
+def test_the_shares_of_all_ranks_make_the_batch_of_one_process(kind, files):
     dataset = files if kind == "files" else arrays(SMALL)
     whole = train(dataset, batch_size=4).at(2)
-    shares = [train(dataset, batch_size=4, rank=rank, world=2).at(2) for rank in range(2)]
+    shares = [train(dataset, batch_size=4, rank=rank, world_size=2).at(2) for rank in range(2)]
     for which in ("images", "labels"):
         halves = [getattr(share, which).unflatten(0, (2, 2)) for share in shares]
         together = torch.cat(halves, dim=1).flatten(0, 1)
         assert torch.equal(together, getattr(whole, which))
 
 
-def test_the_random_state_of_the_process_is_left_alone(files):
+def test_the_global_random_state_is_unchanged(files):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     numpy_before = np.random.get_state()[1].copy()
@@ -123,14 +122,14 @@ def test_the_random_state_of_the_process_is_left_alone(files):
     assert same(train(files).at(1), first)
 
 
-def test_the_same_image_is_augmented_differently_at_each_place(files):
-    part = hold_out(files, "c").sources.train[0]
-    one = type(part)(part.domain, "train", part.keys[:1])
+def test_one_image_is_augmented_differently_at_each_position(files):
+    split = hold_out(files, "c").sources.train[0]
+    one = type(split)(split.domain, "train", split.keys[:1])
     images = TrainLoader([one], LARGE, 6, 0, workers=0).at(1).images
     assert len({tuple(image.flatten().tolist()) for image in images}) == 6
 
 
-def test_views(files):
+def test_the_first_of_several_views_is_that_of_a_single_one(files):
     single, double = train(files).at(1), train(files, views=2).at(1)
     assert double.images.shape == (2, *single.images.shape)
     assert torch.equal(double.images[0], single.images)
@@ -139,56 +138,28 @@ def test_views(files):
     assert torch.equal(small.images[0], small.images[1])
 
 
-def test_transforms_are_the_protocols(files):
-    # The obvious twin: the older torchvision transforms, drawn from the same stream.
-    image = files.domains[0].image(0)
-    normalize = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    twin = v1.Compose(
-        [
-            v1.RandomResizedCrop(224, scale=(0.7, 1.0)),
-            v1.RandomHorizontalFlip(),
-            v1.ColorJitter(0.3, 0.3, 0.3, 0.3),
-            v1.RandomGrayscale(0.1),
-            v1.ToTensor(),
-            normalize,
-        ]
-    )
-    image_spec = ImageSpec()
-    for seed in range(12):
-        torch.manual_seed(seed)
-        ours = Normalize(image_spec)(train_transform(image_spec)(image)[None])[0]
-        torch.manual_seed(seed)
-        torch.testing.assert_close(ours, twin(image))
-    ours = Normalize(image_spec)(eval_transform(image_spec)(image)[None])[0]
-    twin = v1.Compose([v1.Resize((224, 224)), v1.ToTensor(), normalize])
-    torch.testing.assert_close(ours, twin(image))
-
-
-def test_draws_are_golden():
+def test_drawn_indices_never_change():
     assert draw_indices(0, 1, 0, 1000, 5).tolist() == GOLDEN_DRAW
     assert draw_indices(0, 2, 0, 1000, 5).tolist() != GOLDEN_DRAW
 
 
-GOLDEN_DRAW = [141, 2, 266, 144, 379]
-
-
 @pytest.mark.parametrize("kind", ["arrays", "files"])
-def test_evaluation_passes_once_over_the_part_in_order(kind, files):
+def test_evaluation_passes_once_over_the_split_in_order(kind, files):
     dataset = files if kind == "files" else arrays(SMALL)
-    part = hold_out(dataset, "c").target.full[0]
-    batches = EvalLoader(part, dataset.image_spec, batch_size=5, workers=0)
+    split = hold_out(dataset, "c").target.full[0]
+    batches = EvalLoader(split, dataset.image_spec, batch_size=5, workers=0)
     labels = torch.cat([labels for _, labels in batches])
-    assert labels.tolist() == part.labels.tolist()
-    assert len(batches) == len(part)
+    assert labels.tolist() == split.labels.tolist()
+    assert len(batches) == len(split)
     again = list(batches)
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(batches, again, strict=True))
 
 
 def test_evaluation_with_workers_and_kept_bytes(files):
     whole = np.concatenate([np.arange(12)] * 4)
-    part = type(hold_out(files, "c").target.full[0])(files.domains[0], "full", whole)
-    plain = list(EvalLoader(part, LARGE, 10, workers=0))
-    kept = EvalLoader(part, LARGE, 10, workers=2, keep=True)
+    split = type(hold_out(files, "c").target.full[0])(files.domains[0], "full", whole)
+    plain = list(EvalLoader(split, LARGE, 10, workers=0))
+    kept = EvalLoader(split, LARGE, 10, workers=2, keep=True)
     for _ in range(2):
         got = list(kept)
         assert len(got) == len(plain) == 5
@@ -196,37 +167,36 @@ def test_evaluation_with_workers_and_kept_bytes(files):
 
 
 def test_evaluation_ranks_cover_everything_once(files):
-    part = hold_out(files, "c").target.full[0]
+    split = hold_out(files, "c").target.full[0]
     for augment in (None, 3):
-        whole = torch.cat([x for x, _ in EvalLoader(part, LARGE, 5, workers=0, augment=augment)])
-        shares = [EvalLoader(part, LARGE, 5, workers=0, augment=augment, rank=r, world=2) for r in range(2)]
-        assert sum(map(len, shares)) == len(part)
+        whole = torch.cat([x for x, _ in EvalLoader(split, LARGE, 5, workers=0, augment_seed=augment)])
+        shares = [EvalLoader(split, LARGE, 5, workers=0, augment_seed=augment, rank=r, world_size=2) for r in range(2)]
+        assert sum(map(len, shares)) == len(split)
         for rank, share in enumerate(shares):
             assert torch.equal(torch.cat([x for x, _ in share]), whole[rank::2])
 
 
-def test_evaluation_of_a_subsample_is_stated_and_nested():
+def test_a_smaller_subsample_is_part_of_a_larger_one():
     dataset = arrays(SMALL)
-    part = hold_out(dataset, "c").target.full[0]
-    keys = [EvalLoader(part, SMALL, n=n, seed=1).keys.tolist() for n in (5, 10, 1000)]
+    split = hold_out(dataset, "c").target.full[0]
+    keys = [EvalLoader(split, SMALL, n=n, seed=1).keys.tolist() for n in (5, 10, 1000)]
     assert keys[0] == keys[1][:5]
-    assert keys[2] == part.keys.tolist()
+    assert keys[2] == split.keys.tolist()
 
 
-def test_rules_are_stated_in_one_line(files):
-    part = hold_out(files, "c").sources.train[0]
-    empty = type(part)(part.domain, "train", part.keys[:0])
+def test_errors_are_one_line(files):
+    split = hold_out(files, "c").sources.train[0]
+    empty = type(split)(split.domain, "train", split.keys[:0])
     cases = [
-        (lambda: train(files, batch_size=5, world=2), "multiple of 2; got 5"),
-        (lambda: train(files, rank=2, world=2), "rank must be between 0 and 1"),
-        (lambda: train(files, seed=-1), "seed must be 0 or more"),
+        (lambda: train(files, batch_size=5, world_size=2), "multiple of the 2 processes, got 5"),
+        (lambda: train(files, rank=2, world_size=2), "rank must be between 0 and 1"),
+        (lambda: train(files, seed=-1), "seed must be at least 0"),
         (lambda: train(files).at(0), "count updates from 1, got 0"),
         (lambda: list(train(files).iterate(0, 3)), "count updates from 1, got 0"),
         (lambda: TrainLoader([], LARGE, 4, 0), "at least 1 source domain"),
         (lambda: TrainLoader([empty], LARGE, 4, 0), "domain a has no training images"),
-        (lambda: EvalLoader(part, LARGE, 0), "batch size must be at least 1"),
-        (lambda: EvalLoader(part, LARGE, n=0), "at least 1 image"),
-        (lambda: Normalize(ImageSpec(channels=1)), "1 channels need as many means"),
+        (lambda: EvalLoader(split, LARGE, 0), "batch size must be at least 1"),
+        (lambda: EvalLoader(split, LARGE, n=0), "at least 1 image"),
     ]
     for make, words in cases:
         with pytest.raises(DataError, match=words) as caught:
@@ -234,7 +204,7 @@ def test_rules_are_stated_in_one_line(files):
         assert "\n" not in str(caught.value)
 
 
-def test_a_bad_image_is_named_in_one_line_by_workers_too(tmp_path):
+def test_workers_name_a_bad_image_in_one_line(tmp_path):
     files = tuple(f"{i}.png" for i in range(12))
     for file in files:
         (tmp_path / file).write_bytes(b"not an image")

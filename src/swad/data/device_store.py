@@ -1,7 +1,7 @@
-"""Where the pixels live while training: on the device if they fit, else streamed to it from the image cache.
+"""Where the pixels are during training: in device memory if they fit, else streamed from the image cache.
 
-Both kinds give the same bytes for the same rows of the cache. What comes next can be announced, so that streaming reads
-it while the device is at work; where all pixels are on the device already, that does nothing.
+Both kinds of store return the same bytes for the same rows of the cache. Rows can be prefetched, so that a streaming
+store reads them while the device computes; a store on the device ignores that.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 from swad.data.cache import ImageCache
 from swad.data.domains import ByteArray, DataError, IntArray
 
-# Beside pixels a device needs room for weights, activations and captured graphs: this much, or half of what is free.
-ROOM = 12 * 2**30
-# Host memory for what is on its way to the device.
+# Device memory reserved for weights, activations and captured graphs: this much, or half of what is free.
+RESERVED_BYTES = 12 * 2**30
+# Pinned host memory for images on their way to the device.
 HOST_BYTES = 128 * 2**20
 
 
-def place(
+def build_store(
     cache: ImageCache,
     rows: IntArray,
     device: torch.device | str,
@@ -33,43 +33,46 @@ def place(
     device_bytes: int | None = None,
     host_bytes: int = HOST_BYTES,
     log: Callable[[str], None] | None = None,
-) -> Images:
-    """Put the rows that a run needs (sorted, each once) on a device; stream them where they do not fit.
+) -> ImageStore:
+    """Load the images that a run needs onto a device, or stream them if they do not fit.
 
-    ``device_bytes`` is the most that pixels may take there (default: what is free, less room for training),
-    ``host_bytes`` the most host memory that is pinned for copies. ``say`` is told in one line where they are and why.
+    Args:
+        cache: Image cache of the dataset.
+        rows: Rows of the cache that will be used, sorted and unique.
+        device: Device to load them onto.
+        device_bytes: Most device memory that images may take. Default: what is free, less room for training.
+        host_bytes: Most host memory to pin for copies.
+        log: Called with one line that says where the images are stored and why.
     """
     device = torch.device(device)
     if len(rows) == 0 or (np.diff(rows) <= 0).any() or rows[0] < 0 or rows[-1] >= len(cache.images):
         raise DataError(
-            f"the rows to place must be one or more, sorted, each once, from 0 to {len(cache.images) - 1}; "
-            "np.unique makes them so"
+            f"rows must be non-empty, sorted, unique and between 0 and {len(cache.images) - 1}; use np.unique"
         )
     log = log or (lambda line: None)
-    need = len(rows) * _row_bytes(cache)
-    what = f"{len(rows):,} images ({_megabytes(need)})"
-    allowed = _free(device) if device_bytes is None else device_bytes
-    reason = f"{_megabytes(allowed)} are left beside training"
-    if need <= allowed:
+    need = len(rows) * _bytes_per_image(cache)
+    images = f"{len(rows):,} images ({_megabytes(need)})"
+    limit = _available_bytes(device) if device_bytes is None else device_bytes
+    reason = f"limit {_megabytes(limit)}"
+    if need <= limit:
         try:
-            resident = Resident(cache, rows, device, host_bytes)
+            store = OnDevice(cache, rows, device, host_bytes)
         except torch.OutOfMemoryError:
-            reason = "its memory is full"
+            reason = "out of memory"
         else:
-            how = "read from the image cache as needed, nothing is copied" if resident.mapped else "all there"
-            log(f"{what} on {device}: {how}")
-            return resident
-    streamed = Streamed(cache, rows, device, host_bytes)
-    pinned = f"streamed through {_megabytes(streamed.host_bytes)} of host memory"
-    log(f"{what} do not fit on {device} ({reason}): {pinned}")
-    return streamed
+            log(f"{images} {'memory-mapped from the image cache' if store.mapped else f'loaded onto {device}'}")
+            return store
+    streaming = Streaming(cache, rows, device, host_bytes)
+    buffers = f"streaming them through {_megabytes(streaming.host_bytes)} of host memory"
+    log(f"{images} do not fit on {device} ({reason}): {buffers}")
+    return streaming
 
 
-class Resident:
-    """All rows on the device, in one tensor; on the CPU the image cache itself, whose pages are read when used.
+class OnDevice:
+    """All rows on the device in one tensor; on the CPU the memory-mapped cache itself.
 
-    ``tensor[index_of(rows)]`` is ``take(rows)``, so that a captured graph can do the selection. The tensor is to be
-    read only: on the CPU it is the file.
+    ``tensor[index_of(rows)]`` equals ``fetch(rows)``, so a captured CUDA graph can do the selection. Do not write to
+    the tensor: on the CPU it is the file.
     """
 
     def __init__(self, cache: ImageCache, rows: IntArray, device: torch.device, host_bytes: int = HOST_BYTES) -> None:
@@ -79,86 +82,88 @@ class Resident:
             self.tensor = _as_tensor(cache.images)
             return
         self.tensor = torch.empty((len(rows), *cache.images.shape[1:]), dtype=torch.uint8, device=device)
-        loader = Streamed(cache, rows, device, host_bytes)
-        loader.take(rows, out=self.tensor)
-        loader.close()
+        source = Streaming(cache, rows, device, host_bytes)
+        source.fetch(rows, out=self.tensor)
+        source.close()
 
     def index_of(self, rows: IntArray | Tensor) -> IntArray:
-        """Where rows of the cache are in ``tensor``."""
-        wanted = _on_host(rows)
-        index = _positions(self._rows, wanted)
-        return wanted if self.mapped else index
+        """Return the indices into ``tensor`` of rows of the cache."""
+        rows = _on_host(rows)
+        index = _positions(self._rows, rows)
+        return rows if self.mapped else index
 
-    def announce(self, rows: IntArray | Tensor) -> None:
-        """Do nothing: they are here."""
+    def prefetch(self, rows: IntArray | Tensor) -> None:
+        """Do nothing: the images are already on the device."""
 
-    def take(self, rows: IntArray | Tensor) -> Tensor:
-        """The images of these rows on the device, ``[b, height, width, channels]``."""
+    def fetch(self, rows: IntArray | Tensor) -> Tensor:
+        """Return the images of these rows on the device, ``[b, height, width, channels]``."""
         return self.tensor.index_select(0, torch.from_numpy(self.index_of(rows)).to(self.device))
 
 
-class Streamed:
-    """Rows read from the image cache when they are taken, or before, if they were announced.
+class Streaming:
+    """Rows that are read from the image cache when they are fetched, or earlier if they were prefetched.
 
-    A thread fills one of two pinned buffers while the other is on its way to the device. They are all the host memory
-    this takes: pages of the mapped file belong to the system, which drops them when memory is short.
+    A thread fills one of two pinned buffers while the other is being copied to the device. The buffers are all the host
+    memory this takes: pages of the mapped file belong to the operating system, which drops them when memory is short.
     """
 
     def __init__(self, cache: ImageCache, rows: IntArray, device: torch.device, host_bytes: int = HOST_BYTES) -> None:
         self.device, self._images, self._rows = device, cache.images, rows
-        self._capacity = min(len(rows), host_bytes // 2 // _row_bytes(cache))
+        self._capacity = min(len(rows), host_bytes // 2 // _bytes_per_image(cache))
         if self._capacity < 1:
-            least = 2 * _row_bytes(cache)
-            raise DataError(f"streaming keeps 2 images in host memory, {least:,} bytes; it was allowed {host_bytes:,}")
+            least = 2 * _bytes_per_image(cache)
+            raise DataError(f"streaming needs host_bytes of at least {least:,} (2 images), got {host_bytes:,}")
         shape = (self._capacity, *cache.images.shape[1:])
         buffers = [torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda") for _ in range(2)]
         self.host_bytes = sum(buffer.nbytes for buffer in buffers)
-        # A buffer may be filled again once the last copy from it is done.
+        # A buffer may be refilled once the event of its last copy has completed.
         self._idle: deque[tuple[Tensor, torch.cuda.Event | None]] = deque((buffer, None) for buffer in buffers)
-        self._announced: deque[IntArray] = deque()
+        self._prefetched: deque[IntArray] = deque()
         self._waiting: deque[IntArray] = deque()
         self._filling: deque[Future[Tensor]] = deque()
         self._reader = ThreadPoolExecutor(1, "read images")
 
-    def announce(self, rows: IntArray | Tensor) -> None:
-        """Begin to read rows that will be taken after those announced before."""
-        wanted = _on_host(rows)
-        _positions(self._rows, wanted)
-        self._announced.append(wanted)
-        self._waiting.extend(self._pieces(wanted))
+    def prefetch(self, rows: IntArray | Tensor) -> None:
+        """Start reading rows that will be fetched after those prefetched before."""
+        rows = _on_host(rows)
+        _positions(self._rows, rows)
+        self._prefetched.append(rows)
+        self._waiting.extend(self._chunks(rows))
         self._fill()
 
-    def take(self, rows: IntArray | Tensor, out: Tensor | None = None) -> Tensor:
-        """The images of these rows on the device, ``[b, height, width, channels]``; in ``out`` where it is given."""
-        wanted = _on_host(rows)
-        if not self._announced:
-            self.announce(wanted)
-        if not np.array_equal(self._announced[0], wanted):
-            raise DataError("images were announced in another order than they are taken in; announce what comes next")
-        self._announced.popleft()
+    def fetch(self, rows: IntArray | Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the images of these rows on the device, ``[b, height, width, channels]``; in ``out`` if given."""
+        rows = _on_host(rows)
+        if not self._prefetched:
+            self.prefetch(rows)
+        if not np.array_equal(self._prefetched[0], rows):
+            raise DataError(
+                "images must be fetched in the order in which they were prefetched; call cancel() to change it"
+            )
+        self._prefetched.popleft()
         if out is None:
-            out = torch.empty((len(wanted), *self._images.shape[1:]), dtype=torch.uint8, device=self.device)
+            out = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, device=self.device)
         start, on_gpu = 0, self.device.type == "cuda"
-        for piece in self._pieces(wanted):
+        for chunk in self._chunks(rows):
             buffer = self._filling.popleft().result()
-            out[start : start + len(piece)].copy_(buffer[: len(piece)], non_blocking=True)
+            out[start : start + len(chunk)].copy_(buffer[: len(chunk)], non_blocking=True)
             self._idle.append((buffer, torch.cuda.current_stream(self.device).record_event() if on_gpu else None))
             self._fill()
-            start += len(piece)
+            start += len(chunk)
         return out
 
-    def forget(self) -> None:
-        """Take back what was announced: whoever was going to take it has left."""
-        self._announced.clear()
+    def cancel(self) -> None:
+        """Drop everything that was prefetched and not fetched."""
+        self._prefetched.clear()
         self._waiting.clear()
         while self._filling:
             self._idle.append((self._filling.popleft().result(), None))
 
     def close(self) -> None:
-        """End the thread that reads."""
+        """Stop the reading thread."""
         self._reader.shutdown(cancel_futures=True)
 
-    def _pieces(self, rows: IntArray) -> list[IntArray]:
+    def _chunks(self, rows: IntArray) -> list[IntArray]:
         return [rows[i : i + self._capacity] for i in range(0, len(rows), self._capacity)]
 
     def _fill(self) -> None:
@@ -168,24 +173,26 @@ class Streamed:
             )
 
 
-Images = Resident | Streamed
+ImageStore = OnDevice | Streaming
 
 
 def _read(images: ByteArray, rows: IntArray, buffer: Tensor, copied: torch.cuda.Event | None) -> Tensor:
     if copied is not None:
         copied.synchronize()
-    # Without "clip" NumPy would read into memory of its own first; the rows were checked before.
+    # Without mode="clip" NumPy would allocate a temporary copy; the rows were checked before.
     np.take(images, rows, axis=0, out=buffer[: len(rows)].numpy(), mode="clip")
     return buffer
 
 
-def _positions(known: IntArray, wanted: IntArray) -> IntArray:
-    """Where each wanted row is among the sorted known ones."""
-    found: IntArray = np.searchsorted(known, wanted)
-    missing = wanted[known[np.minimum(found, len(known) - 1)] != wanted]
+def _positions(stored: IntArray, rows: IntArray) -> IntArray:
+    """Return the position of each row among the sorted stored rows."""
+    positions: IntArray = np.searchsorted(stored, rows)
+    missing = rows[stored[np.minimum(positions, len(stored) - 1)] != rows]
     if len(missing):
-        raise DataError(f"row {missing[0]} of the image cache was not placed; place every row that will be taken")
-    return found
+        raise DataError(
+            f"row {missing[0]} of the image cache is not in the store; pass every needed row to build_store"
+        )
+    return positions
 
 
 def _on_host(rows: IntArray | Tensor) -> IntArray:
@@ -194,21 +201,21 @@ def _on_host(rows: IntArray | Tensor) -> IntArray:
 
 def _as_tensor(images: ByteArray) -> Tensor:
     with warnings.catch_warnings():
-        # torch warns that the file cannot be written; nobody is to.
+        # Silence the non-writable warning: the mapping is read-only by design.
         warnings.filterwarnings("ignore", message=".*not writable")
         return torch.from_numpy(images)
 
 
-def _row_bytes(cache: ImageCache) -> int:
+def _bytes_per_image(cache: ImageCache) -> int:
     return int(np.prod(cache.images.shape[1:]))
 
 
-def _free(device: torch.device) -> int:
-    """How many bytes pixels may take on a device."""
+def _available_bytes(device: torch.device) -> int:
+    """Return how much memory images may take on a device."""
     if device.type != "cuda":
         return sys.maxsize
     free, _ = torch.cuda.mem_get_info(device)
-    return free - min(ROOM, free // 2)
+    return free - min(RESERVED_BYTES, free // 2)
 
 
 def _megabytes(n: int) -> str:

@@ -201,6 +201,16 @@ def resample(images: Tensor, parameters: Tensor, size: int, operands: torch.dtyp
     return _products(images, parameters, size, operands, weights).transpose(1, 2).to(torch.float32)
 
 
+def resize_bytes(images: Tensor, sizes: IntArray, size: int) -> Tensor:
+    """Resize bytes for evaluation and round them to bytes again: ``[b, channels, size, size]``.
+
+    ``sizes`` are the original heights and widths of the images, ``[b, 2]``.
+    """
+    parameters = torch.from_numpy(identity(sizes)).to(images.device)
+    levels = resample(images, parameters, size).mul_(255).round_().clamp_(0, 255)
+    return levels.to(torch.uint8).contiguous()
+
+
 def _products(images: Tensor, parameters: Tensor, size: int, operands: torch.dtype | None, weights: Weights) -> Tensor:
     """Weights × image × weights, in the type of the operands: ``[b, size, channels, size]``."""
     on_gpu = images.device.type == "cuda"

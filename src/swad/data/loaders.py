@@ -1,51 +1,45 @@
-"""Batches that depend on the seed and the step alone, so that a run goes on anywhere as if it had never stopped.
+"""Batches that depend only on the seed and the step, so that a resumed run sees what an uninterrupted one would.
 
-Which images a step sees, and how each is augmented, is drawn from ``(seed, step, domain, position)``. Nothing is
-drawn in sequence: the number of workers, the number of processes and earlier steps cannot matter.
+The images of a step and the augmentation of each are drawn from ``(seed, step, domain, position)``. No random stream
+continues from one step to the next, so neither the number of workers and processes nor earlier steps matter.
 
-Transforms belong to splits, never to domains. Images stay bytes until they reach the device, where a whole batch is
-scaled and normalized at once: a quarter of the traffic, and the same numbers.
+Transforms belong to splits, never to domains. Images stay bytes until they are on the device, where a whole batch is
+scaled and normalized at once: a quarter of the traffic for the same numbers.
 
-A batch is made in two halves. Its *inputs* are tensors of fixed shapes from anywhere: decoded bytes, or only the
-numbers of images that lie on the device already. `finish` makes images and labels of them on the device, without a look
-at the host, so that a CUDA graph can hold it.
+A batch is made in two stages. Its *inputs* are tensors of fixed shapes: decoded bytes, or only the indices of images
+that are already on the device. `TrainLoader.finish` turns inputs on the device into images and labels without
+synchronizing with the host, so that it can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from swad.data import gpu_augment
+from swad.data.cache import ImageCache
 from swad.data.domains import ArrayDomain, ByteArray, DataError, Domain, ImageSpec, IntArray
 from swad.data.splits import DomainSplit, subsample
-from swad.data.transforms import Normalize, Transform, _pil, eval_transform, train_transform
-from swad.util.cores import cores
+from swad.data.transforms import Normalize, Transform, eval_transform, to_pil, train_transform
+from swad.util.cpu import available_cores
 
-if TYPE_CHECKING:
-    from swad.data.cache import ImageCache
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 Inputs = Mapping[str, Tensor]
-"""What a batch is made of: tensors of the same shapes at every step."""
+"""Tensors from which a batch is made; their shapes are the same at every step."""
 
-# Leading numbers keep the streams apart: SeedSequence takes (a, b) and (a, b, 0) for the same.
+# The first number of each seed keeps the streams apart: SeedSequence treats (a, b) and (a, b, 0) as equal.
 _INDICES, _AUGMENTATION = 1, 2
 
 
 class Batch(NamedTuple):
-    """One step's images, domain after domain: ``[domains × per domain, channels, height, width]``.
+    """The images of one step, one domain after another: ``[domains × per domain, channels, height, width]``.
 
-    With several views there is one more dimension in front, the first view being what one view alone would be.
+    With several views, images have one more leading dimension; the first view equals that of a single-view batch.
     """
 
     step: int
@@ -54,112 +48,124 @@ class Batch(NamedTuple):
 
 
 def draw_indices(seed: int, step: int, domain: int, n: int, size: int) -> IntArray:
-    """The images a step takes from a domain of ``n``: ``size`` of them, with replacement."""
-    # RandomState is the generator whose stream NumPy has promised to keep.
+    """Draw the images of a step from a domain of ``n`` images: ``size`` indices, with replacement."""
+    # RandomState, because NumPy guarantees that its stream never changes.
     stream = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((_INDICES, seed, step, domain))))
     return stream.randint(0, n, size=size, dtype=np.int64)
 
 
 class TrainLoader:
-    """The batches of a run: ``batch_size`` images of every source domain at every step, with replacement.
+    """Training batches: at every step ``batch_size`` images from each source domain, sampled with replacement.
 
-    ``at(step)`` is a pure function; ``iterate(start, stop)`` gives the same batches in order, and ``inputs`` what they
-    are made of, read ahead by ``workers`` processes where images come from files. Steps count updates from 1. Of
-    ``world`` processes each gets its share of every domain's images, augmented as they would be in one process.
+    ``at(step)`` is a pure function. ``iterate(start, stop)`` yields the same batches in order and reads ahead with
+    worker processes. Steps count updates from 1.
+
+    Args:
+        splits: Training split of each source domain.
+        image_spec: Size, channels and normalization of the images.
+        batch_size: Images per domain and step, summed over all processes.
+        seed: Seed of the batches and of the augmentation.
+        rank: Rank of this process.
+        world_size: Number of processes. Each gets an equal share of every domain's images, augmented as in one process.
+        views: Number of independently augmented views of each image.
+        workers: Number of processes that read image files. Default: one per core, at most 8.
+        device: Device on which batches are finished. Default: the CPU.
     """
 
     def __init__(
         self,
-        parts: Sequence[DomainSplit],
+        splits: Sequence[DomainSplit],
         image_spec: ImageSpec,
         batch_size: int,
         seed: int,
         *,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         views: int = 1,
         workers: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if not parts:
+        if not splits:
             raise DataError("training needs at least 1 source domain, got none")
-        _check_ranks(rank, world)
-        if batch_size < 1 or batch_size % world:
+        _check_rank(rank, world_size)
+        if batch_size < 1 or batch_size % world_size:
             raise DataError(
-                f"{world} processes share the images of every domain evenly, so the batch size must be a positive "
-                f"multiple of {world}; got {batch_size}"
+                f"the batch size per domain must be a positive multiple of the {world_size} processes, got {batch_size}"
             )
         if seed < 0 or views < 1:
-            raise DataError(f"the seed must be 0 or more and the views 1 or more, got {seed} and {views}")
-        for part in parts:
-            if not len(part):
-                raise DataError(f"domain {part.name} has no training images; add some or leave it away")
-        self.parts, self.image_spec, self.batch_size, self.seed = tuple(parts), image_spec, batch_size, seed
+            raise DataError(f"the seed must be at least 0 and views at least 1, got {seed} and {views}")
+        for split in splits:
+            if not len(split):
+                raise DataError(f"domain {split.name} has no training images; add some or remove the domain")
+        self.splits, self.image_spec, self.batch_size, self.seed = tuple(splits), image_spec, batch_size, seed
         self.views, self.device = views, torch.device(device or "cpu")
-        share = batch_size // world
+        share = batch_size // world_size
         self.positions = range(rank * share, (rank + 1) * share)
-        self.in_memory = image_spec.low_res and all(isinstance(part.domain, ArrayDomain) for part in parts)
+        self.in_memory = image_spec.low_res and all(isinstance(split.domain, ArrayDomain) for split in splits)
         self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
         self._normalize = Normalize(image_spec, device)
-        self._held = torch.cat([_held(part.domain, device) for part in parts]) if self.in_memory else None
-        # Where each domain begins among all images, and the label of each.
-        self._begins = np.cumsum([0, *(len(part.domain) for part in parts)])[:-1]
-        self._labels = torch.from_numpy(np.concatenate([part.domain.labels for part in parts])).to(self.device)
+        self._all_images = (
+            torch.cat([_images_on_device(split.domain, device) for split in splits]) if self.in_memory else None
+        )
+        # Images are numbered through all domains: each domain's offset, and the label of every image.
+        self._offsets = np.cumsum([0, *(len(split.domain) for split in splits)])[:-1]
+        self._labels = torch.from_numpy(np.concatenate([split.domain.labels for split in splits])).to(self.device)
         self._transform = train_transform(image_spec)
 
     def keys(self, step: int) -> list[IntArray]:
-        """This process's images of every domain at a step, as keys of the domains."""
-        chosen = slice(self.positions.start, self.positions.stop)
-        return [keys[chosen] for keys in self.whole_keys(step)]
+        """Return this process's images of every domain at a step, as indices into the domains."""
+        local = slice(self.positions.start, self.positions.stop)
+        return [keys[local] for keys in self.global_keys(step)]
 
-    def whole_keys(self, step: int) -> list[IntArray]:
-        """All processes' images of every domain at a step."""
+    def global_keys(self, step: int) -> list[IntArray]:
+        """Return the images of every domain at a step, of all processes together."""
         if step < 1:
             raise DataError(f"steps count updates from 1, got {step}")
         return [
-            part.keys[draw_indices(self.seed, step, i, len(part), self.batch_size)] for i, part in enumerate(self.parts)
+            split.keys[draw_indices(self.seed, step, i, len(split), self.batch_size)]
+            for i, split in enumerate(self.splits)
         ]
 
     def rows(self, step: int) -> IntArray:
-        """This process's images at a step, counted through all domains."""
-        return np.concatenate([begin + keys for begin, keys in zip(self._begins, self.keys(step), strict=True)])
+        """Return this process's images at a step, numbered through all domains."""
+        return np.concatenate([offset + keys for offset, keys in zip(self._offsets, self.keys(step), strict=True)])
 
     def at(self, step: int) -> Batch:
-        """The batch of a step, made here and now."""
+        """Return the batch of a step."""
         return self._batch(step, self._inputs(step))
 
     def iterate(self, start: int = 1, stop: int | None = None) -> Iterator[Batch]:
-        """The batches of steps ``start`` to ``stop``, both included; without end where ``stop`` is None."""
+        """Iterate over the batches of steps ``start`` to ``stop``, inclusive; forever if ``stop`` is None."""
         for step, inputs in self.inputs(start, stop):
             yield self._batch(step, inputs)
 
     def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
-        """What the batches of these steps are made of, on the host or on the device, with their steps."""
+        """Iterate over ``(step, inputs)``, on the host or on the device; `finish` makes the batches."""
         if self.workers == 0:
             for step in _Steps(start, stop):
                 yield step, self._inputs(step)
             return
         loader: DataLoader[Inputs] = DataLoader(
-            _ByKey(self._inputs),  # type: ignore[arg-type]
+            _FunctionDataset(self._inputs),  # type: ignore[arg-type]
             batch_size=None,
             sampler=_Steps(start, stop),
             num_workers=self.workers,
             prefetch_factor=2,
             pin_memory=_on_gpu(self.device),
         )
-        with _in_one_line():
+        with _without_worker_traceback():
             yield from zip(_Steps(start, stop), loader, strict=True)
 
     def finish(self, step: int, inputs: Inputs) -> Batch:
-        """Images and labels of inputs that are on the device."""
+        """Make the batch from inputs that are on the device."""
         labels = self._labels.index_select(0, inputs["rows"])
-        if self._held is not None:
-            images = self._held.index_select(0, inputs["rows"])
-            # Small images are not augmented, so all views are one.
+        if self._all_images is not None:
+            images = self._all_images.index_select(0, inputs["rows"])
+            # Low-resolution images are not augmented, so all views are equal.
             images = images if self.views == 1 else images.repeat(self.views, 1, 1, 1)
         else:
             images = inputs["images"]
-        return Batch(step, self._viewed(self._normalize(images)), labels)
+        return Batch(step, self._split_views(self._normalize(images)), labels)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
@@ -172,90 +178,96 @@ class TrainLoader:
         return rows if self.in_memory else {**rows, "images": self._bytes(step)}
 
     def _bytes(self, step: int) -> Tensor:
-        """The step's images as bytes, all views after one another."""
+        """Decode and augment the step's images; the views follow one another."""
         keys = self.keys(step)
-        rows = []
+        images = []
         for view in range(self.views):
-            for i, (part, mine) in enumerate(zip(self.parts, keys, strict=True)):
-                for position, key in zip(self.positions, mine.tolist(), strict=True):
-                    where = (self.seed, step, i, position, view)
-                    rows.append(_augmented(part.domain, key, self._transform, where))
-        return torch.stack(rows)
+            for i, (split, local_keys) in enumerate(zip(self.splits, keys, strict=True)):
+                for position, key in zip(self.positions, local_keys.tolist(), strict=True):
+                    seed = (self.seed, step, i, position, view)
+                    images.append(_augmented(split.domain, key, self._transform, seed))
+        return torch.stack(images)
 
-    def _viewed(self, images: Tensor) -> Tensor:
+    def _split_views(self, images: Tensor) -> Tensor:
         return images if self.views == 1 else images.view(self.views, -1, *images.shape[1:])
 
 
 class EvalLoader:
-    """One pass over a part, in order, in large batches of ``(images, labels)``.
+    """One pass over a split, in order, in batches of ``(images, labels)``.
 
-    ``n`` evaluates a stated subsample: the first ``n`` images of a shuffle by ``seed``. Of ``world`` processes each
-    passes over every ``world``-th image, or with ``whole`` every ``world``-th batch, for models whose predictions
-    depend on what stands in a batch together. ``augment`` gives a seed to augment with (DomainBed augments its source
-    validation). ``cache`` takes the pixels from there instead of from the files. ``keep`` holds the bytes on the
-    device, so that later passes cost no decoding.
+    Args:
+        split: Images to evaluate.
+        image_spec: Size, channels and normalization of the images.
+        batch_size: Images per batch.
+        n: Evaluate a subsample: the first ``n`` images of a shuffle by ``seed``. Default: all images.
+        seed: Seed of that shuffle.
+        rank: Rank of this process.
+        world_size: Number of processes; each evaluates every ``world_size``-th image.
+        whole_batches: Give each process every ``world_size``-th batch instead, for models whose predictions depend on
+            the other images of a batch.
+        augment_seed: Augment the images with this seed, as DomainBed does with source validation. Default: do not.
+        cache: Read the pixels from this cache instead of from files (unless they are augmented).
+        keep: Keep the bytes on the device, so that later passes need no decoding.
+        workers: Number of processes that read image files. Default: one per core, at most 8.
+        device: Device of the batches. Default: the CPU.
     """
 
     def __init__(
         self,
-        part: DomainSplit,
+        split: DomainSplit,
         image_spec: ImageSpec,
         batch_size: int = 256,
         *,
         n: int | None = None,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
-        whole: bool = False,
-        augment: int | None = None,
+        world_size: int = 1,
+        whole_batches: bool = False,
+        augment_seed: int | None = None,
         cache: ImageCache | None = None,
         keep: bool = False,
         workers: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        _check_ranks(rank, world)
+        _check_rank(rank, world_size)
         if batch_size < 1:
             raise DataError(f"the batch size must be at least 1, got {batch_size}")
-        chosen = subsample(part.keys, n, seed)
-        # Positions go along with the keys, so that augmentation does not depend on the number of processes.
-        positions = np.arange(len(chosen))
-        self.positions = positions[(positions // (batch_size if whole else 1)) % world == rank]
-        self.keys: IntArray = chosen[self.positions]
-        self.part, self.image_spec, self.batch_size, self.device = (
-            part,
-            image_spec,
-            batch_size,
-            torch.device(device or "cpu"),
-        )
-        self.in_memory = image_spec.low_res and isinstance(part.domain, ArrayDomain)
-        self._cache = cache if augment is None else None
-        here = self.in_memory or self._cache is not None
-        self.workers = 0 if here else default_workers() if workers is None else workers
-        self._augment = augment
-        self._transform = eval_transform(image_spec) if augment is None else train_transform(image_spec)
+        keys = subsample(split.keys, n, seed)
+        # The augmentation is seeded by global positions, so that it does not depend on the number of processes.
+        positions = np.arange(len(keys))
+        self.positions = positions[(positions // (batch_size if whole_batches else 1)) % world_size == rank]
+        self.keys: IntArray = keys[self.positions]
+        self.split, self.image_spec, self.batch_size = split, image_spec, batch_size
+        self.device = torch.device(device or "cpu")
+        self.in_memory = image_spec.low_res and isinstance(split.domain, ArrayDomain)
+        self._cache = cache if augment_seed is None else None
+        needs_no_files = self.in_memory or self._cache is not None
+        self.workers = 0 if needs_no_files else default_workers() if workers is None else workers
+        self._augment_seed = augment_seed
+        self._transform = eval_transform(image_spec) if augment_seed is None else train_transform(image_spec)
         self._normalize = Normalize(image_spec, device)
-        self._held = _held(part.domain, device) if self.in_memory else None
+        self._all_images = _images_on_device(split.domain, device) if self.in_memory else None
         self._kept: list[Tensor] | None = None
         self._keep = keep and not self.in_memory
 
     def __len__(self) -> int:
-        """The number of images this process passes over."""
+        """Return the number of images that this process evaluates."""
         return len(self.keys)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         labels = self.labels()
-        for start, images in zip(self._starts(), self._on_device(), strict=True):
+        for start, images in zip(self._starts(), self._bytes_on_device(), strict=True):
             yield self._normalize(images), labels[start : start + self.batch_size]
 
     def bytes(self) -> Tensor:
-        """All images on the device, not normalized."""
-        return torch.cat(list(self._on_device()))
+        """Return all images on the device as bytes, not normalized."""
+        return torch.cat(list(self._bytes_on_device()))
 
     def labels(self) -> Tensor:
-        """The labels of all images, on the device."""
-        return torch.from_numpy(self.part.domain.labels[self.keys]).to(self.device)
+        """Return the labels of all images on the device."""
+        return torch.from_numpy(self.split.domain.labels[self.keys]).to(self.device)
 
-    def _on_device(self) -> Iterator[Tensor]:
+    def _bytes_on_device(self) -> Iterator[Tensor]:
         if self._kept is not None:
             yield from self._kept
             return
@@ -276,42 +288,43 @@ class EvalLoader:
             yield from map(self._bytes, self._starts())
             return
         loader: DataLoader[Tensor] = DataLoader(
-            _ByKey(self._bytes),  # type: ignore[arg-type]
+            _FunctionDataset(self._bytes),  # type: ignore[arg-type]
             batch_size=None,
             sampler=self._starts(),
             num_workers=min(self.workers, len(self._starts())),
             prefetch_factor=2,
             pin_memory=_on_gpu(self.device),
         )
-        with _in_one_line():
+        with _without_worker_traceback():
             yield from loader
 
     def _bytes(self, start: int) -> Tensor:
+        """Return the images of the batch that starts at ``start``."""
         keys = self.keys[start : start + self.batch_size]
-        if self._held is not None:
-            return self._held[torch.from_numpy(keys).to(self._held.device)]
+        if self._all_images is not None:
+            return self._all_images[torch.from_numpy(keys).to(self._all_images.device)]
         if self._cache is not None:
-            from swad.data.cached_loader import evaluation_bytes
-
-            return evaluation_bytes(self._cache, self.part.name, keys, self.image_spec.size, self.device)
-        if self._augment is None:
-            return torch.stack([self._transform(_pil(self.part.domain, key)) for key in keys.tolist()])
+            rows = self._cache.first_row(self.split.name) + keys
+            pixels = torch.from_numpy(np.ascontiguousarray(self._cache.images[rows])).to(self.device)
+            return gpu_augment.resize_bytes(pixels, self._cache.sizes[rows], self.image_spec.size)
+        if self._augment_seed is None:
+            return torch.stack([self._transform(to_pil(self.split.domain.image(key))) for key in keys.tolist()])
         positions = self.positions[start : start + self.batch_size].tolist()
         return torch.stack(
             [
-                _augmented(self.part.domain, key, self._transform, (self._augment, position))
+                _augmented(self.split.domain, key, self._transform, (self._augment_seed, position))
                 for position, key in zip(positions, keys.tolist(), strict=True)
             ]
         )
 
 
 def default_workers() -> int:
-    """As many reading processes as there are cores to this one, but not more than 8."""
-    return min(8, cores())
+    """Return the default number of processes that read images: one per core, at most 8."""
+    return min(8, available_cores())
 
 
-class _ByKey:
-    """What DataLoader asks of a dataset, over a function."""
+class _FunctionDataset:
+    """A function as a map-style dataset for `DataLoader`."""
 
     def __init__(self, function: Callable[[int], Any]) -> None:
         self.function = function
@@ -321,7 +334,7 @@ class _ByKey:
 
 
 class _Steps:
-    """Steps from ``start`` to ``stop`` included, or without end."""
+    """A sampler of steps from ``start`` to ``stop``, inclusive; endless if ``stop`` is None."""
 
     def __init__(self, start: int, stop: int | None) -> None:
         if start < 1:
@@ -335,8 +348,8 @@ class _Steps:
             step += 1
 
 
-def _held(domain: Domain, device: torch.device | str | None) -> Tensor:
-    """All images of an in-memory domain on the device, channels first, still bytes."""
+def _images_on_device(domain: Domain, device: torch.device | str | None) -> Tensor:
+    """Return all images of an in-memory domain on the device as bytes, channels first."""
     assert isinstance(domain, ArrayDomain)
     images: ByteArray = np.ascontiguousarray(domain.images.transpose(0, 3, 1, 2))
     return torch.from_numpy(images).to(device or "cpu")
@@ -346,14 +359,14 @@ def _on_gpu(device: torch.device | str | None) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
-def _check_ranks(rank: int, world: int) -> None:
-    if not 0 <= rank < world:
-        raise DataError(f"the rank must be between 0 and {world - 1} for {world} processes, got {rank}")
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise DataError(f"the rank must be between 0 and {world_size - 1} for {world_size} processes, got {rank}")
 
 
 @contextmanager
-def _in_one_line() -> Iterator[None]:
-    """What a worker says of a bad image, without the worker's traceback that torch puts around it."""
+def _without_worker_traceback() -> Iterator[None]:
+    """Reduce a worker's `DataError`, which torch wraps in the worker's traceback, to its message."""
     try:
         yield
     except DataError as error:
@@ -361,14 +374,14 @@ def _in_one_line() -> Iterator[None]:
         raise DataError(str(error).strip().splitlines()[-1].removeprefix(name)) from None
 
 
-def _augmented(domain: Domain, key: int, transform: Transform, where: tuple[int, ...]) -> Tensor:
-    """One image, augmented by its own stream; the process's own random state is left as it was."""
-    word = int(np.random.SeedSequence((_AUGMENTATION, *where)).generate_state(1, np.uint64)[0])
+def _augmented(domain: Domain, key: int, transform: Transform, seed: tuple[int, ...]) -> Tensor:
+    """Augment one image with a random stream of its own; torch's global random state is restored."""
+    word = int(np.random.SeedSequence((_AUGMENTATION, *seed)).generate_state(1, np.uint64)[0])
     # torchvision draws from the CPU's default generator. torch.manual_seed would reseed every GPU as well.
     generator = torch.default_generator
     before = generator.get_state()
     try:
         generator.manual_seed(word >> 1)
-        return transform(_pil(domain, key))
+        return transform(to_pil(domain.image(key)))
     finally:
         generator.set_state(before)

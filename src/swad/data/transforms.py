@@ -1,4 +1,4 @@
-"""TODO."""
+"""DomainBed's image transforms: PIL images to byte tensors on the CPU, then normalization on the device."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swad.data.domains import DataError, Domain, ImageSpec
+from swad.data.domains import ByteArray, DataError, ImageSpec
 
 if TYPE_CHECKING:
-    pass
+    from PIL import Image
 
 Transform = Callable[[Any], Tensor]
+"""From a PIL image to a byte tensor, ``[channels, height, width]``."""
 
 
 def train_transform(image_spec: ImageSpec) -> Transform:
-    """The protocol's augmentation, from a PIL image to a byte tensor; small images are only made tensors."""
+    """Return the training augmentation; low-resolution images are not augmented."""
     from torchvision.transforms import v2
 
     if image_spec.low_res:
@@ -35,7 +36,7 @@ def train_transform(image_spec: ImageSpec) -> Transform:
 
 
 def eval_transform(image_spec: ImageSpec) -> Transform:
-    """The protocol's evaluation transform, from a PIL image to a byte tensor: resized to a square, nothing cut off."""
+    """Return the evaluation transform: resize the whole image to a square; low-resolution images keep their size."""
     from torchvision.transforms import v2
 
     if image_spec.low_res:
@@ -44,12 +45,12 @@ def eval_transform(image_spec: ImageSpec) -> Transform:
 
 
 class Normalize:
-    """Bytes to floats: divided by 255, minus the mean, over the standard deviation, per channel."""
+    """Bytes to floats: divide by 255, subtract the mean and divide by the standard deviation of each channel."""
 
     def __init__(self, image_spec: ImageSpec, device: torch.device | str | None = None) -> None:
         if len(image_spec.mean) != image_spec.channels or len(image_spec.std) != image_spec.channels:
             got = f"{len(image_spec.mean)} and {len(image_spec.std)}"
-            raise DataError(f"{image_spec.channels} channels need as many means and deviations, got {got}")
+            raise DataError(f"mean and std must have {image_spec.channels} values, one per channel, got {got}")
         self.mean = torch.tensor(image_spec.mean, device=device).view(-1, 1, 1)
         self.std = torch.tensor(image_spec.std, device=device).view(-1, 1, 1)
 
@@ -58,11 +59,10 @@ class Normalize:
         return images.to(torch.float32).div_(255).sub_(self.mean).div_(self.std)
 
 
-def _pil(domain: Domain, key: int) -> Any:
-    image = domain.image(key)
+def to_pil(image: Image.Image | ByteArray) -> Image.Image:
+    """Convert an image of a domain to PIL; images from files already are."""
     if not isinstance(image, np.ndarray):
         return image
     from PIL import Image
 
-    gray = image.shape[-1] == 1
-    return Image.fromarray(image[..., 0] if gray else image)
+    return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)

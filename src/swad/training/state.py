@@ -109,7 +109,7 @@ class Training:
         self.predictor = self.algorithm.predictor
         options: dict[str, Any] = {
             "rank": dist.rank,
-            "world": dist.world_size,
+            "world_size": dist.world_size,
             "views": kind.views,
             "device": dist.device,
         }
