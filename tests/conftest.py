@@ -16,7 +16,6 @@ hypothesis.settings.register_profile("swad", deadline=None)
 hypothesis.settings.load_profile("swad")
 
 TESTS = Path(__file__).parent
-sys.path.insert(0, str(TESTS))
 # Processes that tests start find the helpers and the same source.
 paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

@@ -133,7 +133,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
         (["surface", "BARE"], "saved no snapshots, and a plane needs three weights: train with --snapshots 20,28,36"),
         (["reproduce", "figure9"], "there is no recipe for 'figure9'; there are figure3, figure4, figure5"),
         (["reproduce", "figure3", "--methods", "erm,adam"], "the methods of Figure 3 are erm, sam"),
-        (["reproduce", "figure3", "--erm", "first"], "--erm is best or last"),
+        (["reproduce", "figure3", "--live-weights", "first"], "--live-weights must be best or last"),
         (["reproduce", "figure3", "--dataset", "pacs"], "needs the folder it lies in"),
         (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
     ],

@@ -1,4 +1,7 @@
-"""The command line. Every handler imports what it needs when it runs, so that `swad --help` answers at once."""
+"""The command line: one file per command, which parses, calls and prints.
+
+Commands import what they need when they run, so that `swad --help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,36 @@ from typing import TYPE_CHECKING, Annotated
 
 try:
     import typer
-except ImportError:  # the library is used without the commands
-    sys.exit('the swad command needs its extra packages: pip install "swad[vision,report]"')
+except ImportError:  # the library works without the commands
+    sys.exit('the swad command needs extra packages: pip install "swad[vision,report]"')
 
-from swad.cli import catalogue, lab, runs
+from swad.cli import algorithms, datasets, demo, doctor, lab, report, reproduce, runs
 
 if TYPE_CHECKING:
     from types import FrameType
 
 app = typer.Typer(
-    help="Domain generalization by seeking flat minima: train with a domain held out, average, report.",
+    help="Domain generalization by seeking flat minima: train with a domain held out, average the weights, report.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (runs.demo, runs.train, runs.report, lab.flatness, lab.surface, lab.reproduce, catalogue.doctor):
+for _command in (
+    demo.demo,
+    runs.train,
+    report.report,
+    lab.flatness,
+    lab.surface,
+    reproduce.reproduce,
+    doctor.doctor,
+):
     app.command()(_command)
+app.add_typer(datasets.app, name="datasets")
+app.add_typer(algorithms.app, name="algorithms")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from swad import __version__
 
         print(__version__)
@@ -37,54 +50,49 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-app.add_typer(catalogue.datasets_app, name="datasets")
-app.add_typer(catalogue.algorithms_app, name="algorithms")
-
-
 def main() -> None:
-    """Run a command. What is the user's to mend ends in one line and the code 1; Ctrl-C in 130."""
-    stop = _listen()
+    """Run a command. Errors that the user can fix end in one line and exit code 1, an interrupt in code 130."""
+    interrupted = _record_sigint()
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
-        _say("stopped")
+        _print_error("Interrupted.")
         sys.exit(130)
     except Exception as error:
-        if type(error).__name__ == "Interrupted" or stop.is_set():
-            _say(str(error) if type(error).__name__ == "Interrupted" else "stopped")
+        if type(error).__name__ == "Interrupted" or interrupted.is_set():
+            _print_error(str(error) if type(error).__name__ == "Interrupted" else "Interrupted.")
             sys.exit(130)
-        if not isinstance(error, ValueError | OSError) and type(error).__name__ not in _EXPECTED:
+        expected = isinstance(error, ValueError | OSError) or type(error).__name__ in _USER_ERRORS
+        if not expected or os.environ.get("SWAD_TRACEBACK"):
             raise
-        if os.environ.get("SWAD_TRACEBACK"):
-            raise
-        _say(f"error: {error}")
+        _print_error(f"error: {error}")
         sys.exit(1)
 
 
-_EXPECTED = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError"}
-"""Errors that speak to the user, by name: importing them all would make `swad --help` slow."""
+_USER_ERRORS = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError"}
+"""Errors written for users, by name: importing their classes would make `swad --help` slow."""
 
 
-def _listen() -> threading.Event:
-    """Note Ctrl-C as well as raise it: packages that are interrupted while they load raise something else."""
-    stop = threading.Event()
+def _record_sigint() -> threading.Event:
+    """Record Ctrl-C besides raising it: packages that are interrupted during import raise other exceptions."""
+    interrupted = threading.Event()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        stop.set()
+    def handle(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, note)
-    return stop
+        signal.signal(signal.SIGINT, handle)
+    return interrupted
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr)

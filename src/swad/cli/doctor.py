@@ -1,4 +1,4 @@
-"""What this machine has and can do."""
+"""`swad doctor`: what this machine has and can do."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ import platform
 import shutil
 import time
 
-from rich.console import Console
-from rich.table import Table
-
-from swad import __version__
-from swad.util.cpu import available_cores
-
-NEEDS = {
+EXTRAS = {
     "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer"),
     "report": ("matplotlib", "jinja2"),
     "lightning": ("lightning",),
     "transformers": ("transformers", "accelerate"),
     "ray": ("ray",),
 }
-"""Packages by the extra that brings them."""
+"""The packages of each extra."""
 
 
-def examine(console: Console | None = None) -> None:
-    """Print versions, devices, room, what is missing and how to get it, and what an update of an average costs."""
-    console = console or Console()
+def doctor() -> None:
+    """Show versions, devices and disk space, which packages are missing, and what an average costs per update."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
     for name, value in (*_system(), *_torch()):
         table.add_row(name, value)
-    for extra, packages in NEEDS.items():
-        found = {package: _version(package) for package in packages}
-        have = ", ".join(f"{package} {version}" for package, version in found.items() if version)
-        lacking = ", ".join(package for package, version in found.items() if not version)
-        note = f'[yellow]without {lacking}[/]: pip install "swad\\[{extra}]"' if lacking else ""
-        table.add_row(extra, "; ".join(filter(None, (have, note))))
-    console.print(table)
+    for extra, packages in EXTRAS.items():
+        versions = {package: _version(package) for package in packages}
+        installed = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+        missing = ", ".join(package for package, version in versions.items() if not version)
+        note = f'[yellow]{missing} missing[/]: pip install "swad\\[{extra}]"' if missing else ""
+        table.add_row(extra, "; ".join(filter(None, (installed, note))))
+    Console().print(table)
 
 
 def _system() -> list[tuple[str, str]]:
+    from swad import __version__
+    from swad.util.cpu import available_cores
+
     free = shutil.disk_usage(".").free
     return [
         ("swad", f"{__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -67,13 +66,13 @@ def _torch() -> list[tuple[str, str]]:
             bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
             rows.append((f"cuda:{index}", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"))
     else:
-        rows.append(("gpu", "none that torch sees: training runs on the CPU"))
+        rows.append(("gpu", "torch sees none: training runs on the CPU"))
     rows.append(("averaging", _update_cost()))
     return rows
 
 
 def _update_cost() -> str:
-    """One update of an average of 25 million parameters, measured here and now."""
+    """Measure one update of an average of 25 million parameters."""
     import torch
 
     from swad.averaging.swad import SWAD
@@ -83,12 +82,12 @@ def _update_cost() -> str:
     averager = SWAD(model)
     times = []
     for _ in range(8):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         averager.update_parameters(model)
         if device == "cuda":
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - begun)
-    return f"{sorted(times)[len(times) // 2] * 1e3:.2f} ms an update for 25 M parameters on {device}"
+        times.append(time.perf_counter() - started)
+    return f"{sorted(times)[len(times) // 2] * 1e3:.2f} ms per update for 25 M parameters on {device}"
 
 
 def _version(package: str) -> str | None:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from swad.cli import options as read
-from swad.cli.options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
+from swad.cli import _options as read
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
 
 
 def flatness(
@@ -59,8 +59,8 @@ def flatness(
         weights=read.words(weights),
         measuring=FlatnessConfig(
             tuple(read.radii(radii)) or None,
-            read.pairs(directions),
-            read.count("images", images, 0) or None,
+            read.even_directions(directions),
+            read.at_least("images", images, 0) or None,
             normalize,  # type: ignore[arg-type]
             seed,
             tuple(read.words(include)),
@@ -69,7 +69,7 @@ def flatness(
         worst_radii=read.radii(worst_case),
         curvature=curvature,
         output=output,
-        formats=read.formats(figure_formats),
+        formats=read.figure_formats(figure_formats),
         device=read.device(device),
         workers=workers,
         data=data,
@@ -113,68 +113,12 @@ def surface(
         runs,
         corners=chosen,
         points=None if points is None else read.words(points),
-        steps=read.count("steps", steps, 2),
+        steps=read.at_least("steps", steps, 2),
         margin=margin,
-        images=read.count("images", images, 0) or None,
+        images=read.at_least("images", images, 0) or None,
         output=output,
-        formats=read.formats(figure_formats),
+        formats=read.figure_formats(figure_formats),
         device=read.device(device),
         workers=workers,
         data=data,
-    )
-
-
-def reproduce(
-    what: Annotated[str, typer.Argument(help="figure3, figure4 or figure5.")],
-    dataset: Annotated[str, typer.Option(help="digits (embedded), PACS, or another dataset.")] = "digits",
-    data: Annotated[Path | None, typer.Option("--data", "-d", help="Folder the dataset lies in.")] = None,
-    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Default: every domain in turn.")] = None,
-    methods: Annotated[str, typer.Option(help="Of figure3: some of erm,sam,swa-cyclic,swa,swad.")] = "",
-    erm: Annotated[str, typer.Option(help="Live weights that stand for ERM and SAM: best or last.")] = "best",
-    trials: Annotated[int, typer.Option(help="Train-validation splits.")] = 1,
-    network: Annotated[str | None, typer.Option(help="A timm name, or small. Default: by the dataset.")] = None,
-    weights: Annotated[str | None, typer.Option(help="pretrained, random, or a safetensors file.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of each run. Default: by the dataset.")] = None,
-    radii: Annotated[str, typer.Option(help="Of figure3, as for `swad flatness`.")] = "",
-    directions: Annotated[int, typer.Option(help="Of figure3: random directions.")] = 100,
-    images: Images = 200,
-    grid: Annotated[int, typer.Option(help="Of figure4: points along each side.")] = 21,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs and figures.")] = Path("paper"),
-    figure_formats: FigureFormats = "svg,pdf,png",
-    device: Device = "auto",
-    jobs: Annotated[int, typer.Option(help="Runs side by side.")] = 1,
-    workers: Workers = None,
-    allow_count_mismatch: Annotated[
-        bool, typer.Option("--allow-count-mismatch", help="Allow image counts that differ from the published dataset.")
-    ] = False,
-) -> None:
-    """A figure of the paper from the start: trains what is missing, measures, draws.
-
-    Runs are shared between figures, finished ones are kept, and stopped work goes on.
-    """
-    from swad.experiments import paper
-
-    paper.reproduce(
-        what,
-        paper.Setting(
-            dataset=dataset,
-            output=output,
-            data=data,
-            targets=tuple(target or ()),
-            trials=read.count("trials", trials, 1),
-            network=network,
-            weights=weights,
-            steps=steps,
-            device=read.device(device),
-            workers=workers,
-            check_counts=not allow_count_mismatch,
-            methods=tuple(read.words(methods)),
-            erm=erm,
-            radii=tuple(read.radii(radii)) or None,
-            directions=read.pairs(directions),
-            images=read.count("images", images, 0) or None,
-            grid=read.count("grid", grid, 2),
-            formats=read.formats(figure_formats),
-        ),
-        jobs,
     )

@@ -1,4 +1,4 @@
-"""`swad demo`, `train` and `report`."""
+"""`swad train`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swad.cli import options as read
-from swad.cli.options import Device, Output, Select
+from swad.cli import _options as read
+from swad.cli._options import Device, Output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,24 +18,6 @@ if TYPE_CHECKING:
 
 # Headings of `swad train --help`.
 DATA, TRAINING, MEASURING, FILES, MACHINE = "Data", "Training", "Averages and evaluation", "Files", "Machine"
-
-
-def demo(
-    output: Output = Path("demo"),
-    trials: Annotated[int, typer.Option(help="Train-validation splits, for the standard error.")] = 2,
-    steps: Annotated[int | None, typer.Option(help="Updates of each run.")] = None,
-    device: Device = "cpu",
-) -> None:
-    """Handwritten digits in four styles, each held out once: ERM, EMA, SWA and SWAD from one training each."""
-    from swad.cli._console import show_report
-    from swad.experiments.demo import configs, look
-    from swad.experiments.launch import train_all
-    from swad.util.cpu import available_cores
-
-    planned = configs(output, trials, steps, read.device(device))
-    train_all(planned, jobs=available_cores())
-    look(planned[0])
-    show_report(output, output / "report.html")
 
 
 def train(
@@ -128,12 +110,7 @@ def train(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of a run; the last bits depend on it.", rich_help_panel=MACHINE)
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Runs side by side. Default: on a GPU as many as are found to pay, else 1.", rich_help_panel=MACHINE
-        ),
-    ] = None,
+    jobs: Annotated[int, typer.Option(help="Number of runs that train at a time.", rich_help_panel=MACHINE)] = 1,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=TRAINING)] = None,
     no_erm: Annotated[
         bool,
@@ -203,14 +180,14 @@ def train(
     """
     from swad.algorithms.registry import canonical_name
     from swad.averaging import registry
-    from swad.cli._console import show_report
+    from swad.cli.report import print_report
     from swad.data import benchmarks
     from swad.experiments.launch import train_all
     from swad.training.config import RunConfig
 
     benchmark = benchmarks.get(dataset)
     method = canonical_name(algorithm)
-    jobs = None if jobs is None else read.count("jobs", jobs, 1)
+    jobs = read.at_least("jobs", jobs, 1)
     targets = dict.fromkeys(target or _domains(benchmark.name, data))  # each once
     name = benchmark.name if benchmark.domains or data is None else data.resolve().name
     chosen = tuple(one for text in average or ["swad"] for one in registry.split(text))
@@ -268,25 +245,7 @@ def train(
             raise ValueError(f"--no-resume wants new folders, and {held[0]} holds a run: choose another --output")
     train_all(configs, jobs)
     if _is_first_process():
-        show_report(output, output / "report.html")
-
-
-def report(
-    folder: Annotated[Path, typer.Argument(help="Folder with runs, searched to the bottom.")] = Path("runs"),
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: FOLDER/report.html.")] = None,
-    select: Select = "iid",
-    form: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
-    split: Annotated[str, typer.Option(help="Part of the target that is reported: in, out, full or test.")] = "in",
-    figures: Annotated[Path | None, typer.Option(help="Also draw the validation curves into this folder.")] = None,
-    figure_formats: Annotated[str, typer.Option(help="svg, pdf, png: one or several.")] = "svg,pdf",
-    paper: Annotated[
-        str, typer.Option(help="The paper's rows below ours: few (ERM, SWAD, methods of the same name), all or none.")
-    ] = "few",
-) -> None:
-    """The table of all runs in a folder, beside the paper's, and a page that opens without a network."""
-    from swad.cli._console import show_report
-
-    show_report(folder, output or folder / "report.html", select, form, split, figures, figure_formats, paper)
+        print_report(output, output / "report.html")
 
 
 def _domains(dataset: str, data: Path | None) -> Sequence[str]:

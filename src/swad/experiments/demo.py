@@ -1,4 +1,4 @@
-"""The demo: handwritten digits in several styles, each style held out once."""
+"""The demo: handwritten digits in four styles, each style held out once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from swad.data import benchmarks
 from swad.training.config import RunConfig
 
 
-def configs(output: Path, trials: int = 2, steps: int | None = None, device: str = "cpu") -> list[RunConfig]:
-    """Leave-one-style-out over all styles; ERM, EMA, SWA and SWAD come from one training each."""
+def make_configs(output: Path, trials: int = 2, steps: int | None = None, device: str = "cpu") -> list[RunConfig]:
+    """Return one run per held-out style and trial; ERM, EMA, SWA and SWAD come from the same training."""
     if trials < 1:
-        raise ValueError(f"a demo needs at least one trial, got {trials}")
+        raise ValueError(f"the demo needs at least one trial, got {trials}: set --trials to 1 or more")
     return [
         RunConfig(
             "digits",
@@ -20,7 +20,7 @@ def configs(output: Path, trials: int = 2, steps: int | None = None, device: str
             trial=trial,
             steps=steps,
             averages=("swad", "swa", "ema"),
-            snapshots=_marks(steps or benchmarks.get("digits").defaults.steps),
+            snapshots=_snapshot_steps(steps or benchmarks.get("digits").defaults.steps),
             device=device,
         )
         for trial in range(trials)
@@ -28,8 +28,8 @@ def configs(output: Path, trials: int = 2, steps: int | None = None, device: str
     ]
 
 
-def look(config: RunConfig) -> None:
-    """Measure the flatness of ERM and SWAD, and the plane through three weights, of one run: coarsely, in seconds."""
+def measure_flatness(config: RunConfig) -> None:
+    """Measure the flatness of one run's ERM, SWA and SWAD and the plane through three of its weights, in seconds."""
     from swad.experiments import run_flatness
     from swad.experiments.flatness_commands import following
     from swad.experiments.saved_run import open_run
@@ -43,6 +43,6 @@ def look(config: RunConfig) -> None:
             run_flatness.surface(run, steps=11, images=80, device=config.device, progress=progress)
 
 
-def _marks(steps: int) -> tuple[int, ...]:
-    """Three updates of the stretch that SWAD averages here, well before the weights of the end have settled."""
-    return tuple(sorted({max(1, steps * share // 100) for share in (20, 30, 40)}))
+def _snapshot_steps(steps: int) -> tuple[int, ...]:
+    """Return three updates of the range that SWAD averages here, well before the end of training."""
+    return tuple(sorted({max(1, steps * percent // 100) for percent in (20, 30, 40)}))

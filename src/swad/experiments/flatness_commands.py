@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from swad.cli._console import _console
+from swad.cli._console import make_console
 from swad.experiments import run_flatness
 from swad.experiments.run_flatness import BOTH, FlatnessConfig
 from swad.experiments.saved_run import SavedRun, open_runs
@@ -53,7 +53,7 @@ def show_flatness(
     subjects, left_out = open_runs(folders, data)
     chosen = {subject.folder: _chosen(subject, weights, subjects) for subject in subjects}
     for text in left_out:
-        _console().print(f"[yellow]note[/]: {text}", highlight=False)
+        make_console().print(f"[yellow]note[/]: {text}", highlight=False)
     return flatness_of_runs(
         chosen,
         measuring or FlatnessConfig(),
@@ -110,7 +110,7 @@ def flatness_of_runs(
         replace(one, worst=one.worst if worst_radii else (), curvature=one.curvature if curvature else ())
         for one in read
     ]
-    console = _console()
+    console = make_console()
     written = draw_flatness(read, place, stem, formats)
     written += print_flatness(console, read, merged(runs, found), place, stem, formats)
     if worst_radii:
@@ -142,7 +142,7 @@ def show_surface(
     for subject in subjects:  # all faults of all runs before the first measurement of any
         for name in corners or run_flatness.default_corners(subject):
             subject.file(name)
-    console = _console()
+    console = make_console()
     for text in left_out:
         console.print(f"[yellow]note[/]: {text}", highlight=False)
     shape = "line" if len(corners) == 2 else "plane"

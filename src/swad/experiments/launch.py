@@ -1,4 +1,4 @@
-"""Several runs: one after the other, or side by side in processes of their own."""
+"""Train several runs: one after another in this process, or several at a time in processes of their own."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import queue
 import signal
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from swad.experiments.pace import Pace
-from swad.experiments.progress import Bars, Show, Watcher
+from swad.experiments.progress import DisplayCallback, LogDisplay, make_display
 from swad.util.cpu import available_cores
 
 if TYPE_CHECKING:
@@ -27,152 +23,137 @@ if TYPE_CHECKING:
     from swad.training.result import RunResult
 
 
-def train_all(configs: Sequence[RunConfig], jobs: int | None = 1) -> list[RunResult]:
-    """Train one run after the other, or `jobs` side by side in processes of their own, and show how it goes.
+def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
+    """Train every run and display the progress; finished runs are returned at once, interrupted ones resume.
 
-    None: as many as are found to pay on a GPU, one on the CPU.
+    Args:
+        configs: The runs. All settings are checked before the first step of any run.
+        jobs: How many runs train at a time, each in a process of its own with its share of the cores. Small networks
+            do not fill a machine: several runs at a time finish sooner than one after another.
     """
     from swad.training.loop import train
     from swad.training.run_dir import read_result
 
-    given, configs = configs, [config.resolved() for config in configs]  # all faults before the first step of any
-    remarks = [line for config, complete in zip(given, configs, strict=True) for line in config.remarks(complete)]
-    console = Console(stderr=True)
-    show = Bars(len(configs), console) if console.is_terminal else Show(len(configs))
-    with show:
+    requested, configs = configs, [config.resolved() for config in configs]
+    remarks = [line for config, resolved in zip(requested, configs, strict=True) for line in config.remarks(resolved)]
+    with make_display(len(configs)) as display:
         for line in remarks if os.environ.get("RANK", "0") == "0" else []:
-            show.note(line)
-        rest = [config for config in configs if read_result(config) is None]
-        finds_out = jobs is None and all(config.device.startswith("cuda") for config in rest)
-        most = len(rest) if finds_out else min(jobs or 1, len(rest))
-        if most > 1:
+            display.log(line)
+        unfinished = [config for config in configs if read_result(config) is None]
+        if min(jobs, len(unfinished)) > 1:
             for config in configs:
-                if config not in rest:
-                    train(config, callback=Watcher(config.name, show))  # finished before: answers at once
-            _side_by_side(rest, most, show, Pace(most) if finds_out else None)
+                if config not in unfinished:
+                    train(config, callback=DisplayCallback(config.name, display))
+            _ParallelRuns(unfinished, min(jobs, len(unfinished)), display).train()
             return [train(config) for config in configs]
-        return [train(config, callback=Watcher(config.name, show)) for config in configs]
+        return [train(config, callback=DisplayCallback(config.name, display)) for config in configs]
 
 
-def _side_by_side(configs: Sequence[RunConfig], jobs: int, show: Show, pace: Pace | None = None) -> None:
-    """Small networks do not fill the machine: several runs with a share of it each are faster than one with all.
+class _ParallelRuns:
+    """Worker processes that take runs from a queue, and the queue of their events.
 
-    With a `pace` one run begins alone, and others join it as long as that pays.
+    After an error or an interrupt no further run starts, and runs in progress come to a clean end.
     """
-    from swad.training.loop import Interrupted
 
-    context = multiprocessing.get_context("spawn")
-    tasks, events = context.Queue(), context.Queue()  # a simple queue would be full, and wait, after some eighty runs
-    for task in (*configs, *[None] * jobs):
-        tasks.put(task)
-    workers: list[Any] = []
+    def __init__(self, configs: Sequence[RunConfig], n_workers: int, display: LogDisplay) -> None:
+        self._configs, self._n_workers, self._display = configs, n_workers, display
+        context = multiprocessing.get_context("spawn")
+        # Not SimpleQueue: its pipe holds about eighty configs, and putting one more would block.
+        self._tasks, self._events = context.Queue(), context.Queue()
+        threads = threads_per_run(n_workers)
+        self._workers = [
+            context.Process(target=_work, args=(self._tasks, self._events, threads)) for _ in range(n_workers)
+        ]
+        self._interrupts: list[tuple[int, str]] = []  # step and run directory
+        self._error: BaseException | None = None
 
-    def add_worker() -> None:
-        workers.append(context.Process(target=_work, args=(tasks, events, _threads(jobs))))
-        with _deaf():
-            workers[-1].start()
-
-    trouble: BaseException | None = None
-    stops: list[tuple[int, str]] = []
-
-    def begin_nothing_new() -> None:
-        with suppress(queue.Empty):  # a worker may be faster
-            while True:
-                tasks.get(timeout=0.1)
-        for _ in range(jobs):
-            tasks.put(None)
-
-    with _passing_on(workers) as told:
-        for _ in range(jobs if pace is None else 1):
-            add_worker()
-        while any(worker.is_alive() for worker in workers) or not events.empty():
-            try:
-                if told.is_set():
-                    told.clear()
-                    raise KeyboardInterrupt
-                kind, arguments = events.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            except KeyboardInterrupt:
-                # Every process has it, from the terminal or from here: those that train leave a checkpoint and say so.
-                stops.append((0, str(configs[0].output)))
-                begin_nothing_new()
-                continue
-            if kind == "trouble":
-                what, text, more = arguments
-                if what == "stop":
-                    stops.append((more, text))
+    def train(self) -> None:
+        """Train all runs; raises the first error, or `Interrupted`."""
+        for task in (*self._configs, *[None] * self._n_workers):
+            self._tasks.put(task)
+        with _forward_sigterm(self._workers) as terminated:
+            with _ignore_sigint():
+                for worker in self._workers:
+                    worker.start()
+            while any(worker.is_alive() for worker in self._workers) or not self._events.empty():
+                try:
+                    if terminated.is_set():
+                        terminated.clear()
+                        raise KeyboardInterrupt
+                    event, arguments = self._events.get(timeout=0.2)
+                except queue.Empty:
+                    continue
+                except KeyboardInterrupt:
+                    # The workers received the signal too: from the terminal, or forwarded from here. They write a
+                    # checkpoint and report the step.
+                    self._interrupted(0, str(self._configs[0].output))
                 else:
-                    trouble = trouble or _trouble(text, more)
-                begin_nothing_new()  # what is under way comes to its end
-            else:
-                getattr(show, kind)(*arguments)
-                if pace is not None and not stops:
-                    _follow(pace, kind, arguments, add_worker, show, configs[0].device)
-        if told.is_set():  # and all were gone before it was looked at
-            stops.append((0, str(configs[0].output)))
-    if stops and trouble is None:
-        step, folder = max(stops)  # of those that were under way, the one that got furthest
-        trouble = Interrupted(Path(folder), step)
-    if trouble is None and any(worker.exitcode for worker in workers):
-        trouble = _trouble("a training process was killed: run the same command again, with fewer --jobs", "")
-    if trouble is not None:
-        raise trouble
+                    self._handle(event, arguments)
+            if terminated.is_set():  # the workers ended before the signal was noticed above
+                self._interrupted(0, str(self._configs[0].output))
+        self._raise_problem()
+
+    def _handle(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "interrupted":
+            self._interrupted(*arguments)
+        elif event == "failed":
+            self._error = self._error or _run_error(*arguments)
+            self._start_no_more_runs()
+        else:
+            getattr(self._display, event)(*arguments)
+
+    def _interrupted(self, step: int, run_directory: str) -> None:
+        self._interrupts.append((step, run_directory))
+        self._start_no_more_runs()
+
+    def _start_no_more_runs(self) -> None:
+        with suppress(queue.Empty):  # a worker may take a task first
+            while True:
+                self._tasks.get(timeout=0.1)
+        for _ in self._workers:
+            self._tasks.put(None)
+
+    def _raise_problem(self) -> None:
+        from swad.training.loop import Interrupted
+
+        if self._error is not None:
+            raise self._error
+        if self._interrupts:
+            step, run_directory = max(self._interrupts)  # the run that got furthest
+            raise Interrupted(Path(run_directory), step)
+        if any(worker.exitcode for worker in self._workers):
+            raise _run_error("a training process was killed: run the same command again, with fewer --jobs", "")
 
 
-def _threads(jobs: int) -> int:
-    """One run's share of the cores."""
+def threads_per_run(jobs: int) -> int:
+    """Return one run's share of the cores."""
     return max(1, available_cores() // jobs)
 
 
-def _follow(
-    pace: Pace, kind: str, arguments: tuple[Any, ...], add_worker: Callable[[], None], show: Show, device: str
-) -> None:
-    now, known = time.monotonic(), len(pace.rates)
-    if kind in ("move", "evaluated"):
-        pace.moved(arguments[0], arguments[1], now)
-    elif kind == "end":
-        pace.ended(arguments[0])
-    if pace.runs < pace.limit and not _another_fits(pace.runs, device):
-        pace.limit = pace.runs
-    if pace.wants_more(now):
-        add_worker()
-    if len(pace.rates) > known:
-        show.note(pace.describe())
-
-
-def _another_fits(runs: int, device: str) -> bool:
-    """Whether a GPU has room for one more of what it holds."""
-    import torch
-
-    free, total = torch.cuda.mem_get_info(device)
-    return free > 1.2 * (total - free) / runs
-
-
 @contextmanager
-def _passing_on(workers: Sequence[Any]) -> Iterator[threading.Event]:
-    """Pass SIGTERM on to the processes started here, who would never hear of it; the event says that it came."""
-    told = threading.Event()
+def _forward_sigterm(workers: Sequence[Any]) -> Iterator[threading.Event]:
+    """Forward SIGTERM to the workers, which a scheduler may not know of; the event tells that it arrived."""
+    terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield told
+        yield terminated
         return
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        told.set()
+    def forward(number: int, frame: FrameType | None) -> None:
+        terminated.set()
         for worker in workers:
             if worker.pid is not None and worker.exitcode is None:
                 worker.terminate()
 
-    before = signal.signal(signal.SIGTERM, pass_on)
+    before = signal.signal(signal.SIGTERM, forward)
     try:
-        yield told
+        yield terminated
     finally:
         signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started here do not hear Ctrl-C until they train: packages do not survive it while they load."""
+def _ignore_sigint() -> Iterator[None]:
+    """Start workers with SIGINT ignored: an interrupt during imports would crash them. Training enables it again."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -184,53 +165,53 @@ def _deaf() -> Iterator[None]:
 
 
 def _work(tasks: Any, events: Any, threads: int) -> None:
-    """Train what the queue holds, one after the other. Errors travel as text: not every exception can be pickled."""
+    """Train the runs of the queue, one after another. Errors travel as text: not every exception can be pickled."""
     import torch
 
     from swad.training.loop import Interrupted, train
 
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGTERM, _stop_once)  # until here, while packages load, it ends the process
-    _follow_parent(events)
+    signal.signal(signal.SIGTERM, _interrupt_once)  # during the imports above SIGTERM simply ends the process
+    _exit_with_parent(events)
 
-    class Sender:
-        def __getattr__(self, kind: str) -> Any:
-            return lambda *arguments: events.put((kind, arguments))
+    class RemoteDisplay:
+        def __getattr__(self, event: str) -> Any:
+            return lambda *arguments: events.put((event, arguments))
 
-    sender: Any = Sender()
+    display: Any = RemoteDisplay()
     try:
         while (config := tasks.get()) is not None:
             try:
-                train(config, callback=Watcher(config.name, sender))
-            except Interrupted as stop:
-                events.put(("trouble", ("stop", str(stop.run_dir), stop.step)))
+                train(config, callback=DisplayCallback(config.name, display))
+            except Interrupted as interrupt:
+                events.put(("interrupted", (interrupt.step, str(interrupt.run_dir))))
                 return
             except (ValueError, OSError, RuntimeError) as error:
-                events.put(("trouble", ("error", f"{config.name}: {error}", traceback.format_exc())))
-    except KeyboardInterrupt:  # between two runs, or while one begins
+                events.put(("failed", (f"{config.name}: {error}", traceback.format_exc())))
+    except KeyboardInterrupt:  # between two runs, or while one starts
         sys.exit(128 + signal.SIGTERM)
 
 
-def _stop_once(number: int, frame: FrameType | None) -> None:
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def _follow_parent(events: Any) -> None:
-    """Stop when the parent is gone: killed, it cannot say so. Nobody reads the events then, so they are not kept."""
+def _exit_with_parent(events: Any) -> None:
+    """Stop when the parent dies: a killed parent cannot tell its workers. Nobody reads the events then: drop them."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def follow() -> None:
+    def wait_for_parent() -> None:
         parent.join()
         events.cancel_join_thread()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=wait_for_parent, daemon=True).start()
 
 
-def _trouble(text: str, trace: str) -> BaseException:
-    from swad.training.loop import RunError
+def _run_error(text: str, trace: str) -> BaseException:
+    from swad.training.run_dir import RunError
 
     if os.environ.get("SWAD_TRACEBACK"):
         print(trace, file=sys.stderr)

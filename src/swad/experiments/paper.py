@@ -24,9 +24,12 @@ from swad.training.config import RunConfig
 SNAPSHOTS = (50, 70, 90)
 """Percent of training at which the weights of Figure 4 are taken: updates 2500, 3500, 4500 of 5000."""
 
+LIVE = "live"
+"""Stands for the live weights that the user chose: best or last."""
+
 METHODS = {
-    "erm": ("erm", "erm_{erm}"),
-    "sam": ("sam", "erm_{erm}"),
+    "erm": ("erm", LIVE),
+    "sam": ("sam", LIVE),
     "swa-cyclic": ("erm-cyclic", "swa"),
     "swa": ("erm", "swa"),
     "swad": ("erm", "swad"),
@@ -52,8 +55,8 @@ class Setting:
     check_counts: bool = True
     methods: tuple[str, ...] = ()
     """Of Figure 3; empty: all five."""
-    erm: str = "best"
-    """Which live weights stand for ERM and SAM: "best" on source validation, or "last"."""
+    live_weights: str = "best"
+    """Live weights of ERM and SAM: those with the best source validation accuracy (best), or the last ones (last)."""
     radii: tuple[float, ...] | None = None
     directions: int = 100
     images: int | None = 200
@@ -80,13 +83,13 @@ def figure3(setting: Setting) -> Recipe:
     unknown = [name for name in chosen if name not in METHODS]
     if unknown:
         raise ValueError(f"the methods of Figure 3 are {', '.join(METHODS)}; got {', '.join(unknown)}")
-    if setting.erm not in ("best", "last"):
-        raise ValueError(f"--erm is best or last, got {setting.erm!r}")
+    if setting.live_weights not in ("best", "last"):
+        raise ValueError(f"--live-weights must be best or last, got {setting.live_weights!r}")
     wanted: dict[str, list[str]] = {}
     for name in METHODS:
         if name in chosen:
             kind, weights = METHODS[name]
-            wanted.setdefault(kind, []).append(weights.format(erm=setting.erm))
+            wanted.setdefault(kind, []).append(setting.live_weights if weights == LIVE else weights)
     by_kind = {kind: _configs(setting, kind) for kind in wanted}
     weights_of = {config.output: wanted[kind] for kind, configs in by_kind.items() for config in configs}
 

@@ -1,10 +1,10 @@
-"""TODO."""
+"""How runs in progress are displayed: bars in a terminal, plain lines in logs and pipes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -24,113 +24,118 @@ if TYPE_CHECKING:
     from swad.training.config import RunConfig
     from swad.training.result import RunResult
 
-REFRESH = 0.2
-"""Seconds between two looks at the loss: reading it waits for the device."""
+REFRESH_SECONDS = 0.2
+"""Least time between two reads of the training loss: reading it waits for the device."""
 
 
-class Watcher:
-    """Follows one run and tells `show` what to draw: a bar's place, the loss, the valley's phase."""
+def make_display(n_runs: int) -> LogDisplay:
+    """Return bars where standard error is a terminal, plain lines elsewhere."""
+    console = Console(stderr=True)
+    return BarDisplay(n_runs, console) if console.is_terminal else LogDisplay(n_runs)
 
-    def __init__(self, name: str, show: Show) -> None:
-        self.name, self._show = name, show
-        self._text = ""
-        self._loss = ""
-        self._looked = 0.0
+
+class DisplayCallback:
+    """Translates the events of one run into calls of a display, which may live in another process."""
+
+    def __init__(self, run_name: str, display: LogDisplay) -> None:
+        self._run_name, self._display = run_name, display
+        self._validation_text = ""
+        self._last_refresh = 0.0
 
     def on_start(self, config: RunConfig, total: int, step: int) -> None:
-        """Training begins, or goes on."""
-        self._show.start(self.name, total, step)
+        """Training starts or resumes after `step` updates."""
+        self._display.start(self._run_name, total, step)
 
-    def on_log(self, text: str) -> None:
-        """Say how the run is computed."""
-        self._show.note(text)
+    def on_log(self, message: str) -> None:
+        """Show a message about how the run is computed."""
+        self._display.log(message)
 
-    def on_progress(self, what: str, done: int, total: int | None) -> None:
-        """Work before the first step."""
-        self._show.prepare(what, done, total)
+    def on_progress(self, description: str, done: int, total: int | None) -> None:
+        """Show work that precedes the first step, such as decoding images."""
+        self._display.prepare(description, done, total)
 
     def on_step(self, step: int, loss: Tensor) -> None:
-        """Now and then, read the loss and move the bar."""
+        """Read the loss and advance the bar, a few times per second."""
         now = time.monotonic()
-        if now - self._looked >= REFRESH:
-            self._looked = now
-            self._loss = f"loss {float(loss):.3f}"
-            self._show.move(self.name, step, f"{self._loss}  {self._text}")
+        if now - self._last_refresh >= REFRESH_SECONDS:
+            self._last_refresh = now
+            self._display.advance(self._run_name, step, f"loss {float(loss):.3f}  {self._validation_text}")
 
     def on_evaluation(
         self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
     ) -> None:
-        """Say what the validation loss is and where the valley stands."""
-        mean = sum(losses.values()) / len(losses)
-        own = [status for name, status in statuses.items() if "@" not in name]
-        # The one that says most: a valley, found or at least looked for.
-        valley = max(own, key=lambda status: (status.threshold is not None, status.phase == "searching"), default=None)
-        self._text = f"val {mean:.3f}" + (f"  {valley.phase}" if valley else "")
-        self._show.evaluated(self.name, step, f"loss {train_loss:.3f}  {self._text}", valley.reason if valley else "")
+        """Show the mean validation loss and the phase of the loss valley."""
+        mean_loss = sum(losses.values()) / len(losses)
+        # Of several averages show the most informative one: one with a threshold, else one that still searches.
+        status = max(
+            statuses.values(), key=lambda one: (one.threshold is not None, one.phase == "searching"), default=None
+        )
+        self._validation_text = f"val {mean_loss:.3f}" + (f"  {status.phase}" if status else "")
+        text = f"loss {train_loss:.3f}  {self._validation_text}"
+        self._display.evaluated(self._run_name, step, text, status.reason if status else "")
 
     def on_end(self, result: RunResult) -> None:
-        """Say what came out."""
-        scores = "  ".join(f"{label} {100 * result.target_accuracy(label):.1f}" for label in result.scores)
-        self._show.end(self.name, result.steps, scores)
+        """Show the target accuracy of every average."""
+        accuracies = "  ".join(f"{name} {100 * result.target_accuracy(name):.1f}" for name in result.scores)
+        self._display.end(self._run_name, result.steps, accuracies)
 
 
-class Show:
-    """One line per event, for logs and pipes."""
+class LogDisplay:
+    """Prints one line per event."""
 
     def __init__(self, n_runs: int) -> None:
-        self._n_runs, self._done = n_runs, 0
-        self._total: dict[str, int] = {}
-        self._notes: set[str] = set()
-        self._told: dict[str, int] = {}
+        self._n_runs, self._n_finished = n_runs, 0
+        self._total_steps: dict[str, int] = {}
+        self._messages: set[str] = set()
+        self._tenths: dict[str, int] = {}
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def start(self, name: str, total: int, step: int) -> None:
-        """A run begins, or goes on."""
-        self._total[name] = total
-        self._told[name] = step * 10 // total
-        print(
-            f"{name}: {f'goes on after step {step} of' if step else ''} {total} steps".replace(":  ", ": "), flush=True
-        )
+    def start(self, run_name: str, total: int, step: int) -> None:
+        """A run starts or resumes."""
+        self._total_steps[run_name] = total
+        self._tenths[run_name] = step * 10 // total
+        self._print(f"{run_name}: resumes after step {step} of {total}" if step else f"{run_name}: {total} steps")
 
-    def note(self, text: str) -> None:
-        """Something about how runs are computed; what holds for several is said once."""
-        if text not in self._notes:
-            self._notes.add(text)
-            self._say(text)
+    def log(self, message: str) -> None:
+        """Show a message; what several runs report is shown once."""
+        if message not in self._messages:
+            self._messages.add(message)
+            self._print(message)
 
-    def _say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def prepare(self, what: str, done: int, total: int | None) -> None:
-        """Work that runs have in common, before their first step; one line for every tenth."""
+    def prepare(self, description: str, done: int, total: int | None) -> None:
+        """Show work that runs share before their first step: one line per tenth."""
         tenth = done * 10 // total if total else 0
-        if tenth > self._told.get(what, 0):
-            self._told[what] = tenth
-            print(f"{what}: {done:,} of {total:,}", flush=True)
+        if tenth > self._tenths.get(description, 0):
+            self._tenths[description] = tenth
+            self._print(f"{description}: {done:,} of {total:,}")
 
-    def move(self, name: str, step: int, text: str) -> None:
+    def advance(self, run_name: str, step: int, text: str) -> None:
         """A step was made."""
 
-    def evaluated(self, name: str, step: int, text: str, reason: str) -> None:
-        """An evaluation was made; one line for every tenth of the run."""
-        tenth = step * 10 // self._total[name]
-        if tenth > self._told[name]:
-            self._told[name] = tenth
-            print(f"{name}: step {step}/{self._total[name]}  {text.strip()}: {reason}", flush=True)
+    def evaluated(self, run_name: str, step: int, text: str, reason: str) -> None:
+        """An evaluation was made: one line per tenth of the run."""
+        total = self._total_steps[run_name]
+        tenth = step * 10 // total
+        if tenth > self._tenths[run_name]:
+            self._tenths[run_name] = tenth
+            self._print(f"{run_name}: step {step}/{total}  {text.strip()}: {reason}")
 
-    def end(self, name: str, steps: int, text: str) -> None:
-        """A run is done."""
-        self._done += 1
-        print(f"{name}: done ({self._done} of {self._n_runs}), target accuracy: {text}", flush=True)
+    def end(self, run_name: str, steps: int, text: str) -> None:
+        """A run is finished."""
+        self._n_finished += 1
+        self._print(f"{run_name}: finished ({self._n_finished} of {self._n_runs}), target accuracy: {text}")
+
+    def _print(self, text: str) -> None:
+        print(text, flush=True)
 
 
-class Bars(Show):
-    """A bar for every run under way, and one for all of them."""
+class BarDisplay(LogDisplay):
+    """Draws a bar for each run in progress and one for all runs."""
 
     def __init__(self, n_runs: int, console: Console) -> None:
         super().__init__(n_runs)
@@ -145,42 +150,42 @@ class Bars(Show):
             expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._all = self._progress.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
+        self._all_runs = self._progress.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def start(self, name: str, total: int, step: int) -> None:
-        """A run begins, or goes on."""
-        self._tasks[name] = self._progress.add_task(name, total=total, completed=step, text="")
+    def start(self, run_name: str, total: int, step: int) -> None:
+        """A run starts or resumes."""
+        self._tasks[run_name] = self._progress.add_task(run_name, total=total, completed=step, text="")
 
-    def _say(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
-
-    def prepare(self, what: str, done: int, total: int | None) -> None:
-        """Work that runs have in common."""
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total, text="")
-        self._progress.update(self._tasks[what], completed=done, total=total)
+    def prepare(self, description: str, done: int, total: int | None) -> None:
+        """Show work that runs share before their first step."""
+        if description not in self._tasks:
+            self._tasks[description] = self._progress.add_task(description, total=total, text="")
+        self._progress.update(self._tasks[description], completed=done, total=total)
         if done == total:
-            self._progress.remove_task(self._tasks.pop(what))
+            self._progress.remove_task(self._tasks.pop(description))
 
-    def move(self, name: str, step: int, text: str) -> None:
+    def advance(self, run_name: str, step: int, text: str) -> None:
         """A step was made."""
-        self._progress.update(self._tasks[name], completed=step, text=text)
+        self._progress.update(self._tasks[run_name], completed=step, text=text)
 
-    def evaluated(self, name: str, step: int, text: str, reason: str) -> None:
+    def evaluated(self, run_name: str, step: int, text: str, reason: str) -> None:
         """An evaluation was made."""
-        self.move(name, step, text)
+        self.advance(run_name, step, text)
 
-    def end(self, name: str, steps: int, text: str) -> None:
-        """A run is done: its bar makes room for a line."""
-        if name in self._tasks:
-            self._progress.remove_task(self._tasks.pop(name))
-        self._progress.console.print(f"[bold]{name}[/] target accuracy  {text}")
-        if self._all is not None:
-            self._progress.advance(self._all)
+    def end(self, run_name: str, steps: int, text: str) -> None:
+        """A run is finished: one line replaces its bar."""
+        if run_name in self._tasks:
+            self._progress.remove_task(self._tasks.pop(run_name))
+        self._progress.console.print(f"[bold]{run_name}[/] target accuracy  {text}")
+        if self._all_runs is not None:
+            self._progress.advance(self._all_runs)
+
+    def _print(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)

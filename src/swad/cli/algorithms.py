@@ -1,0 +1,73 @@
+"""`swad algorithms`: list the training algorithms, or show one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="List the training algorithms, or show one in detail.", no_args_is_help=False)
+
+
+@app.callback(invoke_without_command=True)
+def list_algorithms(context: typer.Context) -> None:
+    """List the algorithms."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from swad.algorithms import registry
+    from swad.cli._console import make_console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "year", "paper", "needs", "CUDA graph"):
+        table.add_column(column, no_wrap=column == "name")
+    for name in registry.list_algorithms():
+        algorithm = registry.get_algorithm(name)
+        credit, _, year = algorithm.paper.rstrip(".").rpartition(", ")
+        table.add_row(name, year, credit, ", ".join(algorithm.needs), algorithm.uncapturable or "yes")
+    console = make_console()
+    console.print(table)
+    console.print(
+        "\nDetails: swad algorithms show NAME. Append +sam to combine an algorithm with SAM: coral+sam.",
+        highlight=False,
+    )
+
+
+@app.command("show")
+def show_algorithm(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME+sam.")]) -> None:
+    """Show what an algorithm computes, whom to credit, and its hyperparameters with defaults and search ranges."""
+    from dataclasses import fields
+    from inspect import cleandoc, getmodule
+
+    from rich.table import Table
+
+    from swad.algorithms import registry
+    from swad.cli._console import make_console
+
+    algorithm = registry.get_algorithm(name)
+    base, plus, _ = registry.canonical_name(name).partition("+")
+    console = make_console()
+    for part in (base, "sam") if plus else (base,):
+        # The docstring holds formulas: print it verbatim, without markup or rewrapping.
+        console.print(cleandoc(getmodule(registry.get_algorithm(part)).__doc__ or ""), markup=False, highlight=False)
+        console.print()
+    console.print(f"Credit: {algorithm.paper}", markup=False, highlight=False)
+    console.print(f"Needs: {', '.join(algorithm.needs) or 'nothing beyond images and labels'}", highlight=False)
+    console.print(
+        f"At least: batch_size {algorithm.min_per_domain}, source domains {algorithm.min_domains}\n", highlight=False
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("--set", "default", "search range", "on low-resolution images", "meaning"):
+        table.add_column(column, no_wrap=column != "meaning")
+    for field in fields(algorithm.Hyperparameters):
+        search_range, low_res_range = field.metadata["range"], field.metadata["small"]
+        exceptions = "".join(f"; {dataset}: {own_range}" for dataset, own_range in field.metadata["only"].items())
+        table.add_row(
+            field.name,
+            f"{field.default:g}",
+            f"{search_range}{exceptions}",
+            "" if low_res_range == search_range else str(low_res_range),
+            field.metadata["about"],
+        )
+    console.print(table)

@@ -1,0 +1,101 @@
+"""`swad datasets`: list the datasets, show one, check a copy, download one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli._options import Output
+
+app = typer.Typer(help="List the datasets, show one, check a copy, or download one.", no_args_is_help=False)
+
+
+@app.callback(invoke_without_command=True)
+def list_datasets(context: typer.Context) -> None:
+    """List the datasets."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from swad.data import benchmarks
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "images", "classes", "steps", "evaluate every", "domains"):
+        table.add_column(column, justify="left" if column in ("name", "domains") else "right", no_wrap=column == "name")
+    for name in benchmarks.names():
+        benchmark = benchmarks.get(name)
+        table.add_row(
+            benchmark.name,
+            f"{benchmark.total:,}" if benchmark.total else "",
+            str(benchmark.n_classes or ""),
+            f"{benchmark.defaults.steps:,}",
+            str(benchmark.defaults.evaluate_every),
+            ", ".join(benchmark.domains) or "your directories",
+        )
+    console = Console()
+    console.print(table)
+    console.print("\nMore: swad datasets show NAME | check PATH | fetch NAME", highlight=False)
+
+
+@app.command("show")
+def show_dataset(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
+    """Show the counts, license, citation and source of a dataset."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from swad.data import benchmarks
+
+    benchmark = benchmarks.get(name)
+    counts, defaults = benchmark.counts, benchmark.defaults
+    rows = {
+        "name": benchmark.name,
+        "directory": f"ROOT/{benchmark.folder}/<domain>/<class>/<image>" if benchmark.folder else "",
+        "domains": ", ".join(
+            f"{domain} {counts[domain]:,}" if domain in counts else domain for domain in benchmark.domains
+        ),
+        "classes": str(benchmark.n_classes or ""),
+        "training": f"{defaults.steps:,} steps, evaluation every {defaults.evaluate_every}, "
+        f"r = {1 + defaults.tolerance_ratio:g}",
+        "license": benchmark.license,
+        "citation": benchmark.citation,
+        "homepage": benchmark.homepage,
+    }
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for label, value in rows.items():
+        if value:
+            table.add_row(label, value)
+    Console().print(table)
+
+
+@app.command("check")
+def check_dataset(
+    path: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
+    name: Annotated[str | None, typer.Option(help="Name of the dataset, if the directory does not tell.")] = None,
+    decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
+) -> None:
+    """Count the images of a copy, decode every one, and list the problems."""
+    from swad.data import benchmarks
+
+    with benchmarks.progress_bar() as progress:
+        result = benchmarks.check(path, name, decode=decode, progress=progress)
+    benchmarks.show_check(result)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+@app.command("fetch")
+def fetch_dataset(
+    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    output: Output = Path("data"),
+) -> None:
+    """Download a dataset, verify its checksum and unpack it. An interrupted download resumes."""
+    from swad.data import benchmarks
+
+    with benchmarks.progress_bar() as progress:
+        result = benchmarks.fetch(name, output, progress=progress)
+    benchmarks.show_fetched(result)

@@ -1,0 +1,29 @@
+"""`swad demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli import _options as parse
+from swad.cli._options import Device, Output
+
+
+def demo(
+    output: Output = Path("demo"),
+    trials: Annotated[int, typer.Option(help="Number of train-validation splits, for the standard error.")] = 2,
+    steps: Annotated[int | None, typer.Option(help="Number of updates of each run.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Train on handwritten digits in four styles, holding each out once: ERM, EMA, SWA and SWAD from one training."""
+    from swad.cli.report import print_report
+    from swad.experiments.demo import make_configs, measure_flatness
+    from swad.experiments.launch import train_all
+    from swad.util.cpu import available_cores
+
+    configs = make_configs(output, trials, steps, parse.device(device))
+    train_all(configs, jobs=available_cores())
+    measure_flatness(configs[0])
+    print_report(output, output / "report.html")

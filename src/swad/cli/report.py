@@ -1,0 +1,83 @@
+"""`swad report`: the tables of a directory of runs, and their page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli._options import Select
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File of the page. Default: FOLDER/report.html.")
+    ] = None,
+    select: Select = "iid",
+    table_format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
+    split: Annotated[str, typer.Option(help="Split of the target that is reported: in, out, full or test.")] = "in",
+    figures: Annotated[Path | None, typer.Option(help="Also draw the validation curves into this directory.")] = None,
+    figure_formats: Annotated[str, typer.Option(help="One or several of svg, pdf, png.")] = "svg,pdf",
+    paper: Annotated[
+        str, typer.Option(help="Rows of the paper below ours: few (ERM, SWAD and the same methods), all or none.")
+    ] = "few",
+) -> None:
+    """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
+    print_report(folder, output or folder / "report.html", select, table_format, split, figures, figure_formats, paper)
+
+
+def print_report(
+    folder: Path,
+    page_path: Path,
+    select: str = "iid",
+    table_format: str = "text",
+    split: str = "in",
+    figure_folder: Path | None = None,
+    figure_formats: str = "svg,pdf",
+    paper: str = "few",
+) -> None:
+    """Print the tables of a directory's runs, write the page, and print its path."""
+    from rich.markup import escape
+
+    from swad.cli._console import make_console
+    from swad.results import summary, tables
+    from swad.results.figures import training
+    from swad.results.page import build
+    from swad.results.runs import find_runs
+
+    _require_choice("format", table_format, ("text", "markdown", "latex", "csv"))
+    _require_choice("split", split, ("in", "out", "full", "test"))
+    _require_choice("paper", paper, ("few", "all", "none"))
+    _require_choice("select", select, tuple(tables.SELECTIONS))
+    for figure_format in figure_formats.split(","):
+        _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
+    runs = list(find_runs(folder))
+    console = make_console()
+    for number, table in enumerate(tables.results(runs, select, split=split, paper=paper)):  # type: ignore[arg-type]
+        if table_format == "csv":
+            print(table.csv(header=number == 0), end="")
+        elif table_format == "text":
+            console.print(table.rich())
+            for note in table.notes:
+                console.print(note, style="dim", highlight=False, markup=False)
+            console.print()
+        else:
+            print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")
+    if table_format == "text":
+        console.print(tables.ranges(runs).rich())
+        for warning in summary.warnings(runs):
+            console.print(f"[yellow]note[/]: {escape(warning)}", highlight=False)
+    written = [build.write(folder, page_path, method=select, split=split)]
+    if figure_folder is not None:
+        written += training.save_all(runs, figure_folder, formats=tuple(figure_formats.split(",")))
+    figures = f" and {len(written) - 1} figures in {figure_folder}" if written[1:] else ""
+    # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
+    print(f"wrote {written[0]}{figures}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
+
+
+def _require_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"--{option} must be one of {', '.join(choices)}; got {value!r}")
