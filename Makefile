@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test lint types unit demo bench clean
+.PHONY: setup test quick lint types unit demo bench clean
 
 setup: .venv/ready
 
@@ -17,6 +17,7 @@ test: setup lint types unit
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: setup
 	$(BIN)/mypy
@@ -24,6 +25,10 @@ types: setup
 # Two processes: the tests are many small ones, and CI has two cores.
 unit: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
+
+# The inner loop: no slow tests, no further processes, no browser.
+quick: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not browser"
 
 demo: setup
 	$(BIN)/swad demo
