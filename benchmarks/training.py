@@ -45,6 +45,7 @@ from swad.data.splits import DomainSplit, hold_out
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.evaluator import Evaluator
+from swad.training.resolve import resolve
 from swad.training.state import Training
 from swad.training.step import EAGER
 
@@ -92,11 +93,13 @@ def measure(
     parts: bool = True,
 ) -> dict[str, float]:
     """The figures of one row."""
-    config = RunConfig(
-        "PACS", "photo", Path("unused"), data=Path("unused"), network=network, weights="random", device=device,
-        input_pipeline=row.input_pipeline, precision=row.precision, engine=row.engine, averages=averages,
-        hyperparameters={"batch_size": batch_size},
-    ).resolved()  # fmt: skip
+    config = resolve(
+        RunConfig.from_options(
+            dataset="PACS", target="photo", output="unused", data_dir="unused", network=network, weights="random",
+            device=device, input_pipeline=row.input_pipeline, precision=row.precision, engine=row.engine,
+            averages=averages, hyperparameters={"batch_size": batch_size},
+        )
+    )  # fmt: skip
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -272,9 +275,9 @@ def demo_loops() -> dict[str, Callable[[], object]]:
 
     from swad.experiments.demo import configs
 
-    config = configs(Path("unused"), 1, None, "cpu")[0].resolved()
-    torch.set_num_threads(config.threads or torch.get_num_threads())
-    sources = hold_out(benchmarks.load("digits", None), config.targets).sources
+    config = resolve(configs(Path("unused"), 1, None, "cpu")[0])
+    torch.set_num_threads(config.machine.threads or torch.get_num_threads())
+    sources = hold_out(benchmarks.load("digits", None), config.data.targets).sources
     training = Training(config, sources, Dist(torch.device("cpu")), Path("unused"), None, lambda text: None)
     stream = training.batches.inputs(1, 10**9)
     model = copy.deepcopy(training.predictor)

@@ -15,6 +15,7 @@ from swad.data.loaders import Batch
 from swad.models import networks
 from swad.models.networks import NetworkError
 from swad.training.config import RunConfig
+from swad.training.resolve import resolve
 
 
 def by_hand(predictor, images, group):
@@ -111,8 +112,8 @@ def test_networks_without_one_convolution_for_the_images_are_refused(network):
 
 def test_defaults_are_domainbeds():
     assert get_algorithm("arm").Hyperparameters().batch_size == 8
-    config = RunConfig("digits", "paper", "unused", algorithm="arm").resolved()
-    assert config.hyperparameters["batch_size"] == 32  # that of the dataset, where images are small
+    config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="unused", algorithm="arm"))
+    assert config.training.hyperparameters["batch_size"] == 32  # that of the dataset, where images are small
     shapes = [tuple(one.weight.shape) for one in make("arm").predictor.context if isinstance(one, nn.Conv2d)]
     assert shapes == [(64, 3, 5, 5), (64, 64, 5, 5), (1, 64, 5, 5)]
 

@@ -27,6 +27,7 @@ from swad.data import benchmarks
 from swad.models import networks
 from swad.training.evaluation import eval_mode
 from swad.training.loop import RunError, train
+from swad.training.resolve import find_problems
 
 NAMES = (*list_algorithms(), "coral+sam", "group_dro+sam", "vat+sam")
 every = pytest.mark.parametrize("name", NAMES)
@@ -213,13 +214,13 @@ def test_less_is_refused(name, tmp_path, monkeypatch):
     kind = get_algorithm(name)
     least = kind.min_per_domain
     few = short(tmp_path / "few", algorithm=name, hyperparameters={"batch_size": least - 1})
-    assert [one for one in few.problems() if "batch_size" in one], "a smaller batch must be refused"
+    assert [one for one in find_problems(few) if "batch_size" in one], "a smaller batch must be refused"
     if least > 1:
-        assert f"{name} needs a batch_size of {least} or more, got {least - 1}" in few.problems()
+        assert f"{name} needs a batch_size of {least} or more, got {least - 1}" in find_problems(few)
     if kind.min_domains > 1:
         alone = short(tmp_path / "run", algorithm=name, target=("paper", "board", "clutter"))
-        assert alone.problems() == [f"{name} needs 2 source domains, got outline: hold out fewer"]
-        monkeypatch.setattr(type(alone), "_domains_needed", lambda config: 1)  # as where only the data tell
+        assert find_problems(alone) == [f"{name} needs 2 source domains, got outline: hold out fewer"]
+        monkeypatch.setattr("swad.training.resolve._domains_needed", lambda algorithm: 1)  # as where only the data tell
         with pytest.raises(RunError, match=rf"^{re.escape(name)} needs 2 source domains, got outline$"):
             train(alone)
 

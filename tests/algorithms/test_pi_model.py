@@ -11,6 +11,7 @@ from swad.algorithms.pi_model import ramp
 from swad.algorithms.registry import get_algorithm, list_algorithms
 from swad.data import benchmarks
 from swad.training.config import RunConfig
+from swad.training.resolve import find_problems
 
 
 def probabilities(scores):
@@ -68,7 +69,11 @@ def test_equal_views_leave_the_cross_entropy():
 def test_equal_views_of_small_images_are_refused(name, dataset, tmp_path):
     def problems(**own):
         target = benchmarks.get(dataset).domains[0]
-        return RunConfig(dataset, target, tmp_path, tmp_path, algorithm=name, hyperparameters=own).problems()
+        return find_problems(
+            RunConfig.from_options(
+                dataset=dataset, target=target, output=tmp_path, data_dir=tmp_path, algorithm=name, hyperparameters=own
+            )
+        )
 
     rule = (
         "the two views of small images, which are not augmented, are equal with dropout 0 and input_noise 0: "
@@ -82,7 +87,9 @@ def test_of_all_methods_only_this_one_looks_at_two_views(tmp_path):
     """The others are not refused for it, and one to come that does has to say what makes its views differ."""
     assert [name for name in list_algorithms() if get_algorithm(name).views > 1] == ["pi_model"]
     for name in list_algorithms():
-        problems = RunConfig("digits", "paper", tmp_path, algorithm=name).problems()
+        problems = find_problems(
+            RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm=name)
+        )
         assert bool(problems) is (name == "pi_model"), problems
 
 

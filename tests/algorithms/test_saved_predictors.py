@@ -18,6 +18,7 @@ from swad.training.distributed import Dist
 from swad.training.evaluation import evaluate
 from swad.training.export import load_predictor, read_card
 from swad.training.loop import Interrupted, train
+from swad.training.resolve import resolve
 
 
 class StopAt:
@@ -74,15 +75,20 @@ def test_wrapped_timm_networks_are_not_said_to_load_in_timm(tmp_path):
 
 
 def test_settings_of_a_composition(tmp_path):
-    config = RunConfig("digits", "paper", tmp_path, algorithm="SAM+Coral").resolved()
-    assert config.algorithm == "coral+sam"
-    assert config.hyperparameters["rho"] == 0.05
-    assert config.hyperparameters["gamma"] == 1.0
-    assert config.seed == RunConfig("digits", "paper", tmp_path, algorithm="coral+sam").resolved().seed
-    assert config.seed != RunConfig("digits", "paper", tmp_path, algorithm="coral").resolved().seed
+    config = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="SAM+Coral"))
+    assert config.training.algorithm == "coral+sam"
+    assert config.training.hyperparameters["rho"] == 0.05
+    assert config.training.hyperparameters["gamma"] == 1.0
+    assert config.training.seed == resolve(config.replace(algorithm="coral+sam", seed=None)).training.seed
+    other = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="coral")
+    assert config.training.seed != resolve(other).training.seed
     again = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
-    assert again.resolved() == config
+    assert resolve(again) == config
     with pytest.raises(ConfigError, match=r"no hyperparameter beta; there are lr, .*gamma, rho"):
-        RunConfig("digits", "paper", tmp_path, algorithm="coral+sam", hyperparameters={"beta": 1}).resolved()
+        resolve(
+            RunConfig.from_options(
+                dataset="digits", target="paper", output=tmp_path, algorithm="coral+sam", hyperparameters={"beta": 1}
+            )
+        )
     with pytest.raises(ConfigError, match="SAM climbs the one loss"):
-        RunConfig("digits", "paper", tmp_path, algorithm="dann+sam").resolved()
+        resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="dann+sam"))

@@ -20,6 +20,7 @@ import typer
 from helpers import ROOT, SOURCE
 from helpers.imports import HEAVY, modules_after
 from swad import cli
+from swad.results.runs import load_run
 
 SWAD = [sys.executable, "-m", "swad"]
 QUICK = ["--steps", "40", "--evaluate-every", "10"]
@@ -120,7 +121,7 @@ def test_train_one_target_with_settings_and_averages(tmp_path):
         "--average", "swad:semantics=text,tolerance_ratio=0.2,ema", "--snapshots", "20", "--keep-segments",
     )  # fmt: skip
     folder = tmp_path / "digits" / "erm" / "paper-0"
-    config = json.loads((folder / "config.json").read_text())
+    config = load_run(folder).config
     assert config["hyperparameters"]["lr"] == 1e-3
     assert config["hyperparameters"]["batch_size"] == 8
     assert config["averages"] == ["swad:semantics=text,tolerance_ratio=0.2", "ema"]
@@ -387,7 +388,7 @@ def test_algorithms_are_listed_and_shown(here):
 def test_a_composition_trains_under_its_own_name(here, tmp_path):
     options = ["-t", "paper", "--steps", "4", "--evaluate-every", "2", "-o", tmp_path, "--set", "batch_size=2"]
     text = here("train", "digits", *options, "--algorithm", "SAM+CORAL", "--set", "rho=0.1").stdout
-    config = json.loads((tmp_path / "digits" / "coral+sam" / "paper-0" / "config.json").read_text())
+    config = load_run(tmp_path / "digits" / "coral+sam" / "paper-0").config
     assert config["algorithm"] == "coral+sam"
     assert config["hyperparameters"]["rho"] == 0.1
     assert "CORAL + SAM + SWAD" in text

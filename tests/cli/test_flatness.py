@@ -186,7 +186,7 @@ def test_recipes_share_runs_and_take_the_papers_weights():
     assert len(four) == 2 * 4
     assert four[0].snapshots == (2500, 3500, 4500)
     assert len(three) == 3 * len(four)
-    kinds = [(config.algorithm, config.lr_schedule, config.averages) for config in three]
+    kinds = [(config.training.algorithm, config.training.lr_schedule, config.evaluation.averages) for config in three]
     assert set(kinds) == {("erm", "constant", ("swad", "swa")), ("sam", "constant", ()), ("erm", "cyclic", ("swa",))}
     assert len({config.output for config in three}) == len(three)
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.configs import stored
 from swad.experiments.cost import cost, measured_cost, overhead
 from swad.results.records import Record, RecordWriter
 
@@ -12,7 +13,7 @@ def write_run(folder: Path, seconds: dict[str, float], *, finished: bool = True,
     with RecordWriter(folder, "photo-0") as writer:
         writer.append(*(Record("photo-0", step, None, None, "valley_loss", 1.0) for step in range(50, 1501, 50)))
         writer.append(*(Record("photo-0", 1500, None, None, f"seconds_{k}", v) for k, v in seconds.items()))
-    (folder / "config.json").write_text(json.dumps({"target": "photo", "trial": 0, **config}))
+    (folder / "config.json").write_text(json.dumps(stored({"target": "photo", "trial": 0, **config})))
     if finished:
         (folder / "done.json").write_text("{}")
 

@@ -221,7 +221,8 @@ def test_trials_share_the_targets_images_and_not_the_training_images(tiny_run, t
     again = tmp_path / "second"
     shutil.copytree(folder, again)
     config = json.loads((again / "config.json").read_text())
-    (again / "config.json").write_text(json.dumps({**config, "trial": 1}))
+    config["config"]["data"]["trial"] = 1
+    (again / "config.json").write_text(json.dumps(config))
     one, two = (flatness_of(load_run(path)) for path in (folder, again))
     for side, shared in (("seen", 1), ("unseen", 2)):
         first, second = one.curves[side][0], two.curves[side][0]

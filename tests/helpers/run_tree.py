@@ -5,6 +5,7 @@ import math
 import random
 from pathlib import Path
 
+from helpers.configs import stored
 from swad.results.records import Record, RecordWriter
 
 PACS = ("art_painting", "cartoon", "photo", "sketch")
@@ -45,7 +46,7 @@ def write_run(
         "backbone": "resnet50.tv_in1k",
         "batch_size": 32,
     }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(stored(config)))
     sources = [domain for domain in domains if domain != target]
     last = STEPS if finished else STEPS // 3
     with RecordWriter(folder, name) as writer:

@@ -25,7 +25,7 @@ def short(output: Path, **changes: Any) -> RunConfig:
         "hyperparameters": {"batch_size": 8, "lr": 0.08},
         "averages": AVERAGES,
     }
-    return RunConfig(output=output, **{**settings, **changes})
+    return RunConfig.from_options(output=output, **{**settings, **changes})
 
 
 def values(folder: Path) -> list[tuple[Any, ...]]:

@@ -32,7 +32,7 @@ def tiny(output: Path, **changes: Any) -> RunConfig:
         "averages": ("swad:n_converge=2", "swa"),
         "snapshots": (10, 20, 30),
     }
-    return RunConfig(output=output, **{**settings, **changes})
+    return RunConfig.from_options(output=output, **{**settings, **changes})
 
 
 def finished(root: Path, **changes: Any) -> Path:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.configs import stored
 from swad.results.records import RecordError, RecordWriter, read_records
 from swad.results.runs import find_runs, load_run
 
@@ -11,7 +12,7 @@ def test_runs_are_found_wherever_they_lie(tmp_path: Path) -> None:
     for name in ("b", "a/deep"):
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps({"target": "photo", "trial": 2, "dataset": "PACS"}))
+        (folder / "config.json").write_text(json.dumps(stored({"target": "photo", "trial": 2, "dataset": "PACS"})))
         with RecordWriter(folder, name) as writer:
             writer.add(1, "loss", 1.0)
     (tmp_path / "b" / "done.json").write_text("{}")
@@ -33,7 +34,8 @@ def _empty(tmp_path: Path) -> Path:
 def test_a_broken_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot read"):
         load_run(tmp_path)
-    for text, said in (("{", "is not JSON"), ("[]", "must hold a JSON object, got list")):
+    broken = {"{": "is not JSON", "[]": "must hold a JSON object, got list", "{}": "not written by this version"}
+    for text, said in broken.items():
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(RecordError, match=said):
             load_run(tmp_path)

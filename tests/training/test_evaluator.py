@@ -34,7 +34,7 @@ def test_images_are_kept_for_later_passes_only_where_they_fit_together(room, kee
     training = SimpleNamespace(
         predictor=predictor, algorithm=algorithm, autocast=torch.no_grad, engine=SimpleNamespace(kind=EAGER)
     )
-    config = RunConfig("digits", "paper", "nowhere", seed=0, workers=0)
+    config = RunConfig.from_options(dataset="digits", target="paper", output="nowhere", seed=0, workers=0)
     runner = evaluator.Evaluator(config, sources, Dist(torch.device("cpu")), training, open_cache(dataset))
     scores = [runner.final_scores(predictor, target) for _ in range(2)]
     assert scores[0] == scores[1]

@@ -35,7 +35,7 @@ def tree(tmp_path_factory) -> Path:
 
 def config(tree: Path, output: Path, **changes: Any) -> RunConfig:
     settings: dict[str, Any] = {
-        "data": tree,
+        "data_dir": tree,
         "network": "test_resnet",
         "weights": "random",
         "input_pipeline": "gpu",
@@ -47,7 +47,7 @@ def config(tree: Path, output: Path, **changes: Any) -> RunConfig:
         "averages": ("swad", "ema"),
         "workers": 1,
     }
-    return RunConfig("folder", "a", output, **{**settings, **changes})
+    return RunConfig.from_options(dataset="folder", target="a", output=output, **{**settings, **changes})
 
 
 class Watch:

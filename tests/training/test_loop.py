@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import math
@@ -29,11 +28,11 @@ from swad.results import runs
 from swad.results import summary as report_runs
 from swad.results.records import RecordWriter, read_records
 from swad.results.runs import load_run
-from swad.training import config as config_module
 from swad.training import evaluator
-from swad.training.config import ConfigError, RunConfig
+from swad.training.config import RunConfig
 from swad.training.export import load_predictor, read_card
 from swad.training.loop import Interrupted, RunError, train
+from swad.training.resolve import resolve
 
 
 class Watch:
@@ -83,7 +82,7 @@ def test_same_seed_same_records_and_weights(tmp_path, whole):
     require_same(whole, tmp_path / "run")
     other = train(short(tmp_path / "other", seed=1))
     assert values(tmp_path / "other") != values(whole)
-    assert other.config.seed == 1
+    assert other.config.training.seed == 1
 
 
 def test_the_files_of_a_finished_run(whole):
@@ -99,7 +98,7 @@ def test_the_files_of_a_finished_run(whole):
     assert run.targets == ("paper",)
     assert run.config["hyperparameters"] == {"lr": 0.08, "batch_size": 8, "weight_decay": 0.0, "dropout": 0.0}
     assert "output" not in run.config
-    assert RunConfig.from_json(run.config, whole) == short(whole).resolved()
+    assert RunConfig.from_json(json.loads((whole / "config.json").read_text()), whole) == resolve(short(whole))
 
 
 def test_records_are_what_selection_and_report_read(whole):
@@ -339,10 +338,12 @@ def test_a_run_that_failed_before_it_measured_anything_is_no_column_of_the_table
 
 def test_ones_own_folder_is_the_same_by_any_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    one = RunConfig("folder", "a", "run", data=Path("images")).resolved()
-    other = RunConfig("folder", "a", "run", data=tmp_path / "x" / ".." / "images").resolved()
+    one = resolve(RunConfig.from_options(dataset="folder", target="a", output="run", data_dir=Path("images")))
+    other = resolve(one.replace(data_dir=tmp_path / "x" / ".." / "images"))
     assert not other.differences(one.to_json())
-    assert not other.differences(one.to_json() | {"data": "images"})
+    stored = one.to_json()
+    stored["config"]["data"]["data_dir"] = "images"
+    assert not other.differences(stored)
 
 
 def test_a_finished_run_answers_at_once(whole):
@@ -360,21 +361,21 @@ def test_a_run_that_failed_before_it_measured_anything_does_not_keep_its_folder(
     settings = {"dataset": "folder", "network": "test_resnet", "weights": "random", "averages": (), "steps": 1}
     settings |= {"hyperparameters": {"batch_size": 2}, "evaluate_every": 1, "target": "snow", "workers": 0}
     with pytest.raises(DataError, match="is not one"):
-        train(short(tmp_path / "run", **settings, data=tmp_path / "nowhere"))
-    assert train(short(tmp_path / "run", **settings, data=tree)).steps == 1
+        train(short(tmp_path / "run", **settings, data_dir=tmp_path / "nowhere"))
+    assert train(short(tmp_path / "run", **settings, data_dir=tree)).steps == 1
     with pytest.raises(RunError, match="contains a run with other settings"):
-        train(short(tmp_path / "run", **settings, data=tmp_path / "nowhere"))
+        train(short(tmp_path / "run", **settings, data_dir=tmp_path / "nowhere"))
 
 
 def test_other_settings_are_refused_and_named(tmp_path, whole):
-    with pytest.raises(RunError, match=r"trial 0 there, 1 here\): use the same settings"):
+    with pytest.raises(RunError, match=r"trial was 0, now 1\): use the same settings"):
         train(short(whole, trial=1))
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):
         train(short(folder), callback=Watch({6: lambda: os.kill(os.getpid(), signal.SIGINT)}))
     with pytest.raises(RunError) as caught:
         train(short(folder, hyperparameters={"batch_size": 8, "lr": 0.1}))
-    assert "(lr 0.08 there, 0.1 here)" in str(caught.value)
+    assert "(lr was 0.08, now 0.1)" in str(caught.value)
     assert "\n" not in str(caught.value)
     train(short(folder, workers=1, checkpoint_every=8))  # how it is computed may change
     require_same(whole, folder)
@@ -508,7 +509,7 @@ def test_the_target_is_not_looked_at_before_the_end(tmp_path, monkeypatch):
 
 
 def test_the_published_schedule(tmp_path):
-    train(short(tmp_path / "run", schedule="published", averages=("swad", "swa")))
+    train(short(tmp_path / "run", schedule="reference", averages=("swad", "swa")))
     run = load_run(tmp_path / "run")
     steps = report_runs.source_curves(run, "loss")["board"][0]
     assert steps == [1, 5, 9, 13, 17, 21, 25]
@@ -544,14 +545,14 @@ def test_segments_are_kept(tmp_path, whole):
 def test_early_stop_waits_for_what_was_asked(tmp_path):
     swad = ("swad:n_converge=2,n_tolerance=1,tolerance_ratio=0",)
     slow = {"hyperparameters": {"batch_size": 2, "lr": 0.08}, "averages": swad}
-    alone = train(short(tmp_path / "alone", erm=False, **slow))
+    alone = train(short(tmp_path / "alone", report_live=False, **slow))
     assert alone.steps < 24
     assert set(alone.scores) == {"swad"}
     for name, more in {
         "erm": {},
-        "asked": {"erm": False, "early_stop": False},
-        "ema": {"erm": False, "averages": (*swad, "ema")},
-        "snapshot": {"erm": False, "snapshots": (24,)},
+        "asked": {"report_live": False, "early_stop": False},
+        "ema": {"report_live": False, "averages": (*swad, "ema")},
+        "snapshot": {"report_live": False, "snapshots": (24,)},
     }.items():
         other = train(short(tmp_path / name, **{**slow, **more}))
         assert other.steps == 24, name
@@ -559,7 +560,8 @@ def test_early_stop_waits_for_what_was_asked(tmp_path):
 
 
 def test_the_demos_loss_turns_and_swad_finds_both_ends(tmp_path):
-    result = train(RunConfig("digits", "paper", tmp_path / "run", averages=("swad",), erm=False))
+    options = {"dataset": "digits", "target": "paper", "averages": ("swad",), "report_live": False}
+    result = train(RunConfig.from_options(output=tmp_path / "run", **options))
     found = result.ranges["swad"]
     assert found["phase"] == "stopped"
     assert 60 <= found["start_step"] < found["end_step"] < result.steps < 600
@@ -634,7 +636,7 @@ def test_a_folder_of_ones_own_with_a_timm_network(tmp_path, tree):
     timm = pytest.importorskip("timm")
     options = {
         "dataset": "folder",
-        "data": tree,
+        "data_dir": tree,
         "target": "snow",
         "network": "test_resnet",
         "weights": "random",
@@ -664,120 +666,3 @@ def test_a_folder_of_ones_own_with_a_timm_network(tmp_path, tree):
     assert 'timm.create_model("test_resnet", num_classes=2)' in (tmp_path / "read/weights/swad.md").read_text()
     with pytest.raises(DataError, match="has no domain 'rain'"):
         train(short(tmp_path / "rain", **{**options, "target": "rain"}))
-
-
-# --- settings --------------------------------------------------------------------------------------------------
-
-
-def test_all_faults_of_a_config_are_reported_together(tmp_path):
-    config = short(
-        tmp_path,
-        target="papyrus",
-        steps=0,
-        precision="fp8",
-        algorithm="arm_wrestling",
-        averages=("swad:tolerance_ratio=x", "swat"),
-        weights="nowhere.safetensors",
-        device="toaster",
-        hyperparameters={},
-    )
-    with pytest.raises(ConfigError) as caught:
-        config.resolved()
-    text = str(caught.value)
-    assert len(caught.value.problems) == 8
-    for word in ("papyrus", "steps", "fp8", "erm", "tolerance_ratio", "without_dense", "nowhere", "toaster"):
-        assert word in text, word
-
-
-@pytest.mark.parametrize(
-    ("dataset", "target", "device", "input_pipeline", "precision"),
-    [
-        ("PACS", "photo", "cpu", "torchvision", "fp32"),
-        ("PACS", "photo", "cuda", "gpu", "bf16"),
-        ("DomainNet", "clipart", "cuda", "torchvision", "bf16"),  # 115 GB of decoded images are not made unasked
-        ("digits", "paper", "cuda", "torchvision", "fp32"),
-    ],
-)
-def test_the_default_input_pipeline_and_precision_depend_on_the_device(
-    dataset, target, device, input_pipeline, precision, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    config = RunConfig(dataset, target, tmp_path, data=tmp_path, device=device)
-    assert (config.resolved().input_pipeline, config.resolved().precision) == (input_pipeline, precision)
-    exact = dataclasses.replace(config, input_pipeline="torchvision", precision="fp32").resolved()
-    assert (exact.input_pipeline, exact.precision) == ("torchvision", "fp32")
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
-    assert config.resolved().precision == "fp32"
-
-
-def test_a_run_goes_on_as_it_began_where_the_defaults_are_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    begun = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cuda").resolved()
-    (tmp_path / "config.json").write_text(json.dumps(begun.to_json()))
-    failed = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu").resolved()
-    assert (failed.input_pipeline, failed.precision) == ("torchvision", "fp32"), (
-        "a run that measured nothing hands nothing on"
-    )
-    (tmp_path / "records.jsonl").write_text("{}\n")
-    here = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu").resolved()
-    assert (here.input_pipeline, here.precision) == ("gpu", "bf16")
-    assert not here.differences(begun.to_json())
-    asked = RunConfig("PACS", "photo", tmp_path, data=tmp_path, device="cpu", input_pipeline="torchvision").resolved()
-    assert asked.differences(begun.to_json()) == ["input_pipeline 'gpu' there, 'torchvision' here"]
-    before = {name: value for name, value in begun.to_json().items() if name != "cache_size"}
-    assert not here.differences(before), "a setting that came later had its default"
-
-
-def test_ones_own_folder_is_counted_before_it_is_decoded_unasked(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    for i in range(3):
-        (tmp_path / f"{i}.jpg").touch()
-    config = RunConfig("folder", "photo", tmp_path / "run", data=tmp_path, device="cuda")
-    assert config.resolved().input_pipeline == "gpu"
-    monkeypatch.setattr(config_module, "LARGEST_USUAL_CACHE", 2 * 256 * 256 * 3)
-    assert config.resolved().input_pipeline == "torchvision"
-
-
-def remarks(config):
-    return config.remarks(config.resolved())
-
-
-def test_what_settings_come_to_unasked_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    net = RunConfig("DomainNet", "clipart", tmp_path, data=tmp_path, device="cuda")
-    assert remarks(net) == [
-        "using the torchvision input pipeline: the cache of decoded images would take 115 GB, more than the default "
-        "limit of 32 GB; pass --input-pipeline gpu to build it"
-    ]
-    assert not remarks(dataclasses.replace(net, input_pipeline="torchvision"))
-    assert not remarks(dataclasses.replace(net, input_pipeline="gpu", cache_size=64))
-    pacs = RunConfig("PACS", "photo", tmp_path, data=tmp_path)
-    assert not remarks(pacs)
-    unused = remarks(dataclasses.replace(pacs, cache_size=64))
-    kept = "ignored, because the torchvision input pipeline uses no image cache; pass --input-pipeline gpu to use one"
-    assert unused == [f"--cache-size: {kept}"]
-
-
-def test_one_domain_must_be_left_to_train_on(tmp_path):
-    targets = ("paper", "board", "clutter", "outline")
-    with pytest.raises(ConfigError, match=r"at least one domain must be left to train on, got 'paper\+board"):
-        RunConfig("digits", targets, tmp_path).resolved()
-
-
-def test_defaults_come_from_the_data_set(tmp_path):
-    vlcs = RunConfig("vlcs", "SUN09", tmp_path, data=tmp_path).resolved()
-    assert (vlcs.dataset, vlcs.steps, vlcs.evaluate_every, vlcs.plan.tolerance_ratio) == ("VLCS", 5000, 50, 0.2)
-    assert (vlcs.network, vlcs.weights, vlcs.hyperparameters["lr"]) == ("resnet50.tv_in1k", "pretrained", 5e-5)
-    trials = {RunConfig("vlcs", "SUN09", tmp_path, data=tmp_path, trial=trial).resolved().seed for trial in range(3)}
-    assert len(trials) == 3
-
-
-def test_json_round_trip(tmp_path):
-    config = short(tmp_path, target=("paper", "board"), snapshots=(4, 2)).resolved()
-    back = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
-    assert back == config
-    assert back.resolved() == config

@@ -75,8 +75,8 @@ def train(
         int | None, typer.Option(help="Updates between evaluations.", rich_help_panel=MEASURING)
     ] = None,
     schedule: Annotated[
-        str, typer.Option(help="ours, or published: one update late, as the published code.", rich_help_panel=MEASURING)
-    ] = "ours",
+        str, typer.Option(help="default, or reference: one step late, as published.", rich_help_panel=MEASURING)
+    ] = "default",
     lr_schedule: Annotated[
         str, typer.Option(help="constant, or cyclic for SWA.", rich_help_panel=TRAINING)
     ] = "constant",
@@ -112,9 +112,9 @@ def train(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Number of runs that train at a time.", rich_help_panel=MACHINE)] = 1,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=TRAINING)] = None,
-    no_erm: Annotated[
+    no_report_live: Annotated[
         bool,
-        typer.Option("--no-erm", help="Do not report the live weights, best and last.", rich_help_panel=MEASURING),
+        typer.Option("--no-report-live", help="Do not report the live weights.", rich_help_panel=MEASURING),
     ] = False,
     no_early_stop: Annotated[
         bool,
@@ -132,14 +132,6 @@ def train(
         int | None,
         typer.Option(help="Validate on so many images of each domain while training.", rich_help_panel=MEASURING),
     ] = None,
-    no_subsample_check: Annotated[
-        bool,
-        typer.Option(
-            "--no-subsample-check",
-            help="With a subsample, do not also follow the valley by all images.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = False,
     augment_validation: Annotated[
         bool,
         typer.Option(
@@ -193,15 +185,15 @@ def train(
     chosen = tuple(one for text in average or ["swad"] for one in registry.split(text))
     where = read.device(device)
     configs = [
-        RunConfig(
+        RunConfig.from_options(
             dataset=dataset,
             target=_targets(one, benchmark.name, data),
             output=output / name / method / f"{one}-{number}",
-            data=data,
+            data_dir=data,
             check_counts=not allow_count_mismatch,
             trial=number,
             seed=seed,
-            split=split,  # type: ignore[arg-type]
+            split=split,
             algorithm=algorithm,
             hyperparameters=_settings(settings or []),
             clip=clip,
@@ -210,22 +202,21 @@ def train(
             freeze_bn=not no_freeze_bn,
             steps=steps,
             evaluate_every=evaluate_every,
-            schedule=schedule,  # type: ignore[arg-type]
-            lr_schedule=lr_schedule,  # type: ignore[arg-type]
+            schedule=schedule,
+            lr_schedule=lr_schedule,
             averages=chosen,
-            erm=not no_erm,
+            report_live=not no_report_live,
             early_stop=not no_early_stop,
-            input_pipeline=input_pipeline,  # type: ignore[arg-type]
+            input_pipeline=input_pipeline,
             cache=cache,
             cache_size=cache_size,
-            precision=precision,  # type: ignore[arg-type]
-            engine=engine,  # type: ignore[arg-type]
+            precision=precision,
+            engine=engine,
             device=where,
             deterministic=deterministic,
             workers=workers,
             threads=threads,
             validation_subsample=validation_subsample,
-            subsample_check=not no_subsample_check,
             augment_validation=augment_validation,
             target_every_evaluation=target_every_evaluation,
             snapshots=tuple(read.whole_numbers(snapshots)),
@@ -265,13 +256,14 @@ def _check_targets(configs: Sequence[RunConfig]) -> None:
     from swad.data import benchmarks
     from swad.data.splits import hold_out
     from swad.training.config import ConfigError
+    from swad.training.resolve import find_problems
 
     for config in configs:  # settings first: they need no data to be judged
-        if problems := config.problems():
+        if problems := find_problems(config):
             raise ConfigError(problems)
-    dataset = benchmarks.load(configs[0].dataset, configs[0].data)
+    dataset = benchmarks.load(configs[0].data.dataset, configs[0].data.data_dir)
     for config in configs:
-        hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
+        hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
 
 
 def _settings(texts: Sequence[str]) -> dict[str, float]:

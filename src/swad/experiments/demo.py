@@ -13,10 +13,10 @@ def make_configs(output: Path, trials: int = 2, steps: int | None = None, device
     if trials < 1:
         raise ValueError(f"the demo needs at least one trial, got {trials}: set --trials to 1 or more")
     return [
-        RunConfig(
-            "digits",
-            target,
-            output / f"{target}-{trial}",
+        RunConfig.from_options(
+            dataset="digits",
+            target=target,
+            output=output / f"{target}-{trial}",
             trial=trial,
             steps=steps,
             averages=("swad", "swa", "ema"),
@@ -37,10 +37,10 @@ def measure_flatness(config: RunConfig) -> None:
     run = open_run(config.output)
     coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), directions=16, images=80)
     with following(f"{run.name}: flatness") as progress:
-        run_flatness.flatness(run, ["best", "swa", "swad"], coarse, device=config.device, progress=progress)
+        run_flatness.flatness(run, ["best", "swa", "swad"], coarse, device=config.machine.device, progress=progress)
     if len(run.snapshots) >= 3:
         with following(f"{run.name}: loss surface") as progress:
-            run_flatness.surface(run, steps=11, images=80, device=config.device, progress=progress)
+            run_flatness.surface(run, steps=11, images=80, device=config.machine.device, progress=progress)
 
 
 def _snapshot_steps(steps: int) -> tuple[int, ...]:

@@ -32,12 +32,15 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
             do not fill a machine: several runs at a time finish sooner than one after another.
     """
     from swad.training.loop import train
+    from swad.training.resolve import resolution_notes, resolve
     from swad.training.run_dir import read_result
 
-    requested, configs = configs, [config.resolved() for config in configs]
-    remarks = [line for config, resolved in zip(requested, configs, strict=True) for line in config.remarks(resolved)]
+    requested, configs = configs, [resolve(config) for config in configs]
+    notes = [
+        note for config, resolved in zip(requested, configs, strict=True) for note in resolution_notes(config, resolved)
+    ]
     with make_display(len(configs)) as display:
-        for line in remarks if os.environ.get("RANK", "0") == "0" else []:
+        for line in notes if os.environ.get("RANK", "0") == "0" else []:
             display.log(line)
         unfinished = [config for config in configs if read_result(config) is None]
         if min(jobs, len(unfinished)) > 1:

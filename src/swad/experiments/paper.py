@@ -144,7 +144,7 @@ def figure5(setting: Setting) -> Recipe:
 
         written = []
         for trial in range(setting.trials):
-            runs = [load_run(config.output) for config in configs if config.trial == trial]
+            runs = [load_run(config.output) for config in configs if config.data.trial == trial]
             drawn = training.valleys_figure(runs, "swad", ("accuracy", "loss"))
             stem = "figure5" if setting.trials == 1 else f"figure5-trial{trial}"
             written += [training.save(drawn, _figures(setting) / f"{stem}.{kind}") for kind in setting.formats]
@@ -191,11 +191,11 @@ def _configs(setting: Setting, kind: str) -> tuple[RunConfig, ...]:
     steps = setting.steps or benchmark.defaults.steps
     marks = tuple(sorted({max(1, steps * share // 100) for share in SNAPSHOTS}))
     return tuple(
-        RunConfig(
-            setting.dataset,
-            target,
-            setting.folder / kind / f"{target}-{trial}",
-            data=setting.data,
+        RunConfig.from_options(
+            dataset=setting.dataset,
+            target=target,
+            output=setting.folder / kind / f"{target}-{trial}",
+            data_dir=setting.data,
             check_counts=setting.check_counts,
             trial=trial,
             algorithm="sam" if kind == "sam" else "erm",

@@ -58,7 +58,7 @@ class FlatnessConfig:
 
     def of(self, subject: SavedRun, device: torch.device) -> dict[str, Any]:
         """As it is written down. The number of directions may grow, and a GPU draws others than a CPU."""
-        usual = SMALL_RADII if subject.config.network == "small" else PUBLISHED_RADII
+        usual = SMALL_RADII if subject.config.model.network == "small" else PUBLISHED_RADII
         radii = usual if self.normalize == "sphere" else SHARES
         return {
             "radii": list(checked_radii(radii if self.radii is None else self.radii)),
@@ -95,7 +95,7 @@ def flatness(
         raw = [row for row in file.rows_of(key) if row["kind"] in (HEAD, PART) and row["model"] in names]
         stops = {name: max((r["stop"] for r in raw if r["model"] == name and "stop" in r), default=0) for name in names}
         n = max(measuring.directions, *stops.values())
-        groups = {"seen": _sources(subject), "unseen": list(subject.config.targets)}
+        groups = {"seen": _sources(subject), "unseen": list(subject.config.data.targets)}
         if all(stop == n for stop in stops.values()):
             order = [row for name in names for row in raw if row["model"] == name]
             found = Comparison.from_rows(order, groups=groups)
@@ -258,7 +258,7 @@ def surface(
         "images": images,
         "device": where.type,
         "seen": _sources(subject),
-        "unseen": list(subject.config.targets),
+        "unseen": list(subject.config.data.targets),
     }
     with RowFile(subject.folder, SURFACE) as file:
         key = file.add_settings(content)
@@ -345,7 +345,7 @@ def default_corners(subject: SavedRun) -> tuple[str, str, str]:
     """Three of the run's snapshots: the first, the last, and the one in the middle."""
     found = subject.snapshots
     if len(found) < 3:
-        steps = subject.config.steps or 5000
+        steps = subject.config.training.steps or 5000
         wanted = ",".join(str(steps * share // 100) for share in (50, 70, 90))
         raise RunError(
             f"{subject.folder} saved {len(found) or 'no'} snapshots, and a plane needs three weights: train with "
@@ -449,7 +449,7 @@ def _mean(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 def _statistics(subject: SavedRun, model: nn.Module, images: Images) -> Callable[[nn.Module], object] | None:
     """Where batch-norm statistics were trained, a point between weights has none: they are taken from seen images."""
-    if subject.config.freeze_bn or not batch_norms(model):
+    if subject.config.model.freeze_bn or not batch_norms(model):
         return None
     pictures = torch.cat([one for one, _ in images.side("seen").values()])
     batches = [pictures[start : start + 64] for start in range(0, len(pictures), 64)]

@@ -108,9 +108,11 @@ class SavedRun:
     def held_out(self) -> HeldOut:
         """The run's data, split as it was."""
         config = self.config
-        root = self.data if self.data is not None else config.data
-        dataset = benchmarks.load(config.dataset, root, check_counts=config.check_counts, **config.dataset_options)
-        return hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
+        root = self.data if self.data is not None else config.data.data_dir
+        dataset = benchmarks.load(
+            config.data.dataset, root, check_counts=config.data.check_counts, **config.data.dataset_options
+        )
+        return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
 
     def images(self, n: int | None, device: torch.device | str = "cpu", workers: int | None = None) -> Images:
         """Read at most `n` images of every domain (None: all) and keep them on the device."""
@@ -131,8 +133,8 @@ class SavedRun:
     @property
     def group(self) -> int | None:
         """Images that must stand in a batch together, for methods whose predictions depend on it (ARM, MTL)."""
-        kind = get_algorithm(self.config.algorithm)
-        return kind.eval_group_size(fill(kind.Hyperparameters, self.config.hyperparameters))
+        kind = get_algorithm(self.config.training.algorithm)
+        return kind.eval_group_size(fill(kind.Hyperparameters, self.config.training.hyperparameters))
 
     def batch_size(self, device: torch.device) -> int:
         """Of a forward pass; on a CPU large activations cost more in page faults than small batches in calls."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, ite
 
 @dataclass(frozen=True)
 class RunData:
-    """A run folder as it lies on disk: its config, its records, and whether it finished."""
+    """A run directory: its settings by field name with the role of each, its records, and whether it finished."""
 
     path: Path
     config: dict[str, Any]
     records: tuple[Record, ...] = field(repr=False)
     finished: bool
+    roles: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -32,7 +34,7 @@ class RunData:
     def dataset(self) -> str:
         """The dataset's name, as the config spells it; of a folder of one's own, that of the folder."""
         name = str(self.config.get("dataset", "unknown"))
-        data = self.config.get("data")
+        data = self.config.get("data_dir")
         return Path(str(data)).name or name if name == "folder" and data else name
 
     @property
@@ -45,23 +47,38 @@ class RunData:
         """The trial, which names the train-validation split."""
         return int(self.config.get("trial", 0))
 
+    def settings(self, *roles: str) -> dict[str, Any]:
+        """The settings with one of these roles: identity, hyperparameter, protocol, machine or output."""
+        return {name: value for name, value in self.config.items() if self.roles.get(name, "hyperparameter") in roles}
+
 
 def load_run(folder: str | os.PathLike[str]) -> RunData:
     """Read one run folder, finished or not."""
     folder = Path(folder)
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise RecordError(f"cannot read {path}: {reason}; give a folder that a run wrote") from None
     except ValueError as error:
         raise RecordError(f"{path} is not JSON ({error}): restore it or leave the run out") from None
-    if not isinstance(config, dict):
-        raise RecordError(f"{path} must hold a JSON object, got {type(config).__name__}: leave the run out")
+    if not isinstance(content, dict):
+        raise RecordError(f"{path} must hold a JSON object, got {type(content).__name__}: leave the run out")
+    config, roles = _settings(path, content)
     # A run that has just begun has a config and no records yet.
     records = tuple(iterate_records(folder)) if (folder / RECORDS).exists() else ()
-    return RunData(folder, config, records, (folder / DONE).exists())
+    return RunData(folder, config, records, (folder / DONE).exists(), roles)
+
+
+def _settings(path: Path, content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings and their roles, by field name; the file groups the settings by section."""
+    try:
+        settings = {name: value for section in content["config"].values() for name, value in section.items()}
+        roles = dict(content["roles"])
+    except (KeyError, AttributeError, TypeError, ValueError):
+        raise RecordError(f"{path} was not written by this version of swad: train the run again") from None
+    return settings, roles
 
 
 def find_runs(root: str | os.PathLike[str]) -> list[RunData]:

@@ -56,7 +56,7 @@ class Evaluator:
         self._sources, self._live = sources, training.predictor
         self._group = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
         self._free_bytes = _max_kept_bytes(dist.device)
-        subsample, augment = config.validation_subsample, config.augment_validation
+        subsample, augment = config.evaluation.validation_subsample, config.evaluation.augment_validation
         keep = self._reserve_memory(sources.val, subsample)
         self.validation = self._loaders(sources.val, keep, subsample, augment)
         self.full_validation = self.validation
@@ -118,7 +118,7 @@ class Evaluator:
         self, parts: Sequence[DomainSplit], keep: bool, subsample: int | None = None, augment: bool = False
     ) -> dict[str, EvalLoader]:
         config, dist = self._config, self._dist
-        assert config.seed is not None
+        assert config.training.seed is not None
         # Use small batches on a CPU: large activations cost more in page faults than small batches cost in calls.
         batch_size = 16 if dist.device.type == "cpu" and not self._sources.image_spec.low_res else 256
         if self._group is not None:
@@ -129,14 +129,14 @@ class Evaluator:
                 self._sources.image_spec,
                 batch_size,
                 n=subsample,
-                seed=config.seed,
+                seed=config.training.seed,
                 rank=dist.rank,
                 world_size=dist.world_size,
                 whole_batches=self._group is not None,
-                augment_seed=config.seed if augment else None,
+                augment_seed=config.training.seed if augment else None,
                 cache=self._cache,
                 keep=keep,
-                workers=config.workers,
+                workers=config.machine.workers,
                 device=dist.device,
             )
             for part in parts

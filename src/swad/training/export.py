@@ -120,7 +120,7 @@ def markdown(file_name: str, card: Mapping[str, Any]) -> str:
 
 def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameters]:
     algorithm = get_algorithm(card["algorithm"])
-    return algorithm, fill(algorithm.Hyperparameters, card["config"]["hyperparameters"])
+    return algorithm, fill(algorithm.Hyperparameters, card["config"]["training"]["hyperparameters"])
 
 
 def _wraps_network(card: Mapping[str, Any]) -> bool:

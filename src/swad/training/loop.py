@@ -1,6 +1,7 @@
 """THE loop: settings in; records, models and an outcome out.
 
-    result = train(RunConfig("digits", target="paper", output="runs/paper-0", averages=("swad", "swa", "ema")))
+    config = RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0", averages=("swad", "swa"))
+    result = train(config)
     result.target_accuracy("swad")
 
 Called again on the same folder, a finished run answers at once and an unfinished one goes on from its checkpoint as
@@ -39,6 +40,7 @@ from swad.training.distributed import Dist, process_group
 from swad.training.evaluation import Score
 from swad.training.evaluator import Evaluator, score_records
 from swad.training.interrupts import StopRequest, catch_interrupts
+from swad.training.resolve import resolve
 from swad.training.result import RunResult, averaged_range
 from swad.training.run_dir import (
     SEGMENTS,
@@ -96,13 +98,13 @@ def train(config: RunConfig, *, callback: RunCallback | None = None) -> RunResul
     Raises `ConfigError` for settings that cannot be run, `RunError` for a folder that cannot be used or a run that
     cannot go on, `Interrupted` after Ctrl-C or SIGTERM, and what data and networks raise for themselves.
     """
-    config = config.resolved()
+    config = resolve(config)
     done = read_result(config)
     if done is not None:
         result = RunResult.from_json(done, config)
     else:
         with ExitStack() as stack:
-            dist = stack.enter_context(process_group(config.device))
+            dist = stack.enter_context(process_group(config.machine.device))
             stack.enter_context(_numerics(config, dist.device))
             stop = stack.enter_context(catch_interrupts())
             folder = _open_folder(config, dist, stack)
@@ -146,7 +148,7 @@ class _Run:
             self.evaluator = Evaluator(self.config, sources, self.dist, self.training, cache, self._log)
             self._resume()
         if self.callback is not None:
-            self.callback.on_start(self.config, self.config.total, self.training.step)
+            self.callback.on_start(self.config, self.config.total_steps, self.training.step)
         self._loop(sources, target)
         written = None if self.folder is None else self.folder.records_offset()
         with self.stop.immediate():
@@ -161,13 +163,13 @@ class _Run:
     def _loop(self, sources: Sources, target: Target) -> None:
         config, training = self.config, self.training
         mark = time.perf_counter()
-        for step, inputs in training.batches.inputs(training.step + 1, config.total):
+        for step, inputs in training.batches.inputs(training.step + 1, config.total_steps):
             if training.complete:
                 break
             loss = training.update(step, inputs)
             if self.callback is not None:
                 self.callback.on_step(step, loss)
-            if step in config.snapshots:
+            if step in config.files.snapshots:
                 self._save(_snapshot(step), export.cpu_weights(training.predictor), sources, "The live weights")
             if config.evaluates(step):
                 train_loss = training.take_train_loss()  # waits for the device, so that the clock below is right
@@ -194,7 +196,7 @@ class _Run:
             self._record("valley_loss", loss),
             self._record("train_loss", train_loss),
         ]
-        if self.config.target_every_evaluation:
+        if self.config.evaluation.target_every_evaluation:
             found += score_records(self.config.name, step, evaluator.target_scores(training.predictor, target))
         self._write(found)  # before the averages see the loss: one they refuse is then on record
         try:
@@ -237,7 +239,7 @@ class _Run:
             training.clock.evaluation += time.perf_counter() - mark
             self._write(score_records(config.name, training.step, scores[name], name))
             files[name] = self._save(name, weights, sources, text, ranges.get(name), _plain(scores[name]))
-        for step in config.snapshots:
+        for step in config.files.snapshots:
             if step <= training.step:
                 files[_snapshot(step)] = f"{WEIGHTS}/{_snapshot(step)}.safetensors"
         clock = training.clock
@@ -260,7 +262,8 @@ class _Run:
             self._warnings(),
             {"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
             (
-                f"engine {training.engine.kind}, {config.input_pipeline} input pipeline, {config.precision}",
+                f"engine {training.engine.kind}, {config.data.input_pipeline} input pipeline, "
+                f"{config.training.precision}",
                 *self.messages,
             ),
         )
@@ -272,7 +275,7 @@ class _Run:
 
     def _finals(self) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
         training = self.training
-        if self.config.erm:
+        if self.config.evaluation.report_live:
             best = training.best
             if best.weights is not None:
                 text = f"The weights of update {best.step}, with the best mean accuracy on source validation"
@@ -307,8 +310,8 @@ class _Run:
         card = {
             "description": description,
             "version": __version__,
-            "network": config.network,
-            "freeze_bn": config.freeze_bn,
+            "network": config.model.network,
+            "freeze_bn": config.model.freeze_bn,
             "classes": list(sources.classes),
             "input": {
                 "size": image_spec.size,
@@ -316,22 +319,22 @@ class _Run:
                 "mean": list(image_spec.mean),
                 "std": list(image_spec.std),
             },
-            "dataset": config.dataset,
-            "algorithm": config.algorithm,
+            "dataset": config.data.dataset,
+            "algorithm": config.training.algorithm,
             "sources": list(sources.names),
-            "targets": list(config.targets),
-            "trial": config.trial,
+            "targets": list(config.data.targets),
+            "trial": config.data.trial,
             "steps": self.training.step,
             "range": taken,
             "scores": scores,
-            "config": config.to_json(),
+            "config": config.to_dict(),
         }
         with disk_errors(config.output / file):
             export.save_weights(config.output / file, weights, card)
         return file
 
     def _tensorboard(self) -> None:
-        if self.config.tensorboard:
+        if self.config.files.tensorboard:
             place = self.config.output / TENSORBOARD
             shutil.rmtree(place, ignore_errors=True)  # of an attempt that was killed here
             export_tensorboard(iterate_records(self.config.output), place)
@@ -340,23 +343,28 @@ class _Run:
 
     def _dataset(self) -> Dataset:
         config = self.config
-        return benchmarks.load(config.dataset, config.data, check_counts=config.check_counts, **config.dataset_options)
+        return benchmarks.load(
+            config.data.dataset,
+            config.data.data_dir,
+            check_counts=config.data.check_counts,
+            **config.data.dataset_options,
+        )
 
     def _held_out(self, dataset: Dataset) -> HeldOut:
         config = self.config
-        return hold_out(dataset, config.targets, trial=config.trial, three_way=config.split == "60/20/20")
+        return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
 
     def _cache(self, dataset: Dataset) -> ImageCache | None:
         """The decoded images, where the run works on those; the first run on a dataset makes them."""
         config = self.config
-        if config.input_pipeline != "gpu":
+        if config.data.input_pipeline != "gpu":
             return None
         progress = self.callback.on_progress if self.callback is not None else None
         cache = open_cache(
             dataset,
-            config.cache,
-            config.cache_size,
-            workers=config.workers,
+            config.machine.cache,
+            config.data.cache_size,
+            workers=config.machine.workers,
             progress=progress,
             log=self._log,
         )
@@ -393,7 +401,7 @@ class _Run:
             )
 
     def _checkpoint_if_due(self) -> None:
-        every, training = self.config.checkpoint_every, self.training
+        every, training = self.config.files.checkpoint_every, self.training
         if every is not None:
             due = training.step - self.safe_step >= every
         else:
@@ -453,18 +461,18 @@ def _numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
         torch.get_num_threads(),
     )
     on_gpu = device.type == "cuda"
-    if config.deterministic:
+    if config.machine.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
     # Trying every algorithm took 6 to 9 s and found none faster: ResNet-50 in bf16, 13.2 ms either way (H200).
     torch.backends.cudnn.benchmark = False
-    if config.threads is not None and config.threads != before[3]:
-        torch.set_num_threads(config.threads)
+    if config.machine.threads is not None and config.machine.threads != before[3]:
+        torch.set_num_threads(config.machine.threads)
     try:
         with torch.random.fork_rng([device] if on_gpu else []):
             yield
     finally:
-        if config.deterministic:  # the call loads torch's compiler, seconds of it
+        if config.machine.deterministic:  # the call loads torch's compiler, seconds of it
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.benchmark = before[2]
         if torch.get_num_threads() != before[3]:

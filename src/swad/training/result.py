@@ -34,12 +34,12 @@ class RunResult:
 
     def target_accuracy(self, label: str, split: str = "in") -> float:
         """Mean accuracy over the held-out domains."""
-        accuracies = [self.scores[label][name][split]["accuracy"] for name in self.config.targets]
+        accuracies = [self.scores[label][name][split]["accuracy"] for name in self.config.data.targets]
         return sum(accuracies) / len(accuracies)
 
     def source_accuracy(self, label: str, split: str = "out") -> float:
         """Mean accuracy over the source domains."""
-        sources = [splits for name, splits in self.scores[label].items() if name not in self.config.targets]
+        sources = [splits for name, splits in self.scores[label].items() if name not in self.config.data.targets]
         return sum(splits[split]["accuracy"] for splits in sources) / len(sources)
 
     def to_json(self) -> dict[str, Any]:

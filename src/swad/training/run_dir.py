@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, RecordWriter
-from swad.training.config import RunConfig
+from swad.training.config import RunConfig, stored_options
 from swad.util.files import atomic_write, write_json
 
 CHECKPOINT = "checkpoint"
@@ -85,6 +85,16 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         reason = " ".join(str(error).split())[:200]
         raise RunError(f"cannot read {file} ({reason}): remove {file.parent} to start the run again") from None
     return state
+
+
+def stored_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of the run in a directory by field name; empty if there is no run to resume."""
+    if not has_records(path):
+        return {}
+    try:
+        return stored_options(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError, AttributeError):  # reported when the directory is opened
+        return {}
 
 
 def _require_same_settings(config: RunConfig) -> None:

@@ -33,6 +33,7 @@ from swad.models.fused_norm import fuse
 from swad.training import export
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
+from swad.training.resolve import averaging_plan
 from swad.training.run_dir import RunError
 from swad.training.step import COMPILE, GRAPH, Engine, choose_engine
 from swad.util.packages import has_triton
@@ -76,27 +77,27 @@ class Training:
         cache: ImageCache | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
-        assert config.seed is not None
-        assert config.network is not None
+        assert config.training.seed is not None
+        assert config.model.network is not None
         self.config, self.dist = config, dist
-        kind = get_algorithm(config.algorithm)
+        kind = get_algorithm(config.training.algorithm)
         n_domains = len(sources.names)
         if n_domains < kind.min_domains:
             raise RunError(
-                f"{config.algorithm} needs {kind.min_domains} source domains, got {', '.join(sources.names)}"
+                f"{config.training.algorithm} needs {kind.min_domains} source domains, got {', '.join(sources.names)}"
             )
-        hyperparameters = kind.Hyperparameters(**config.hyperparameters)  # type: ignore[arg-type]
-        torch.manual_seed(seed_of(_WEIGHTS, config.seed))
+        hyperparameters = kind.Hyperparameters(**config.training.hyperparameters)  # type: ignore[arg-type]
+        torch.manual_seed(seed_of(_WEIGHTS, config.training.seed))
         predictor = networks.build(
-            config.network,
+            config.model.network,
             len(sources.classes),
-            weights=None if config.weights == "random" else config.weights,
+            weights=None if config.model.weights == "random" else config.model.weights,
             channels=sources.image_spec.channels,
-            freeze_bn=config.freeze_bn,
+            freeze_bn=config.model.freeze_bn,
         )
         # Made on the CPU, so that the first weights are the same on every device.
         self.algorithm = kind(predictor, hyperparameters, n_domains)
-        if not sources.image_spec.low_res and (dist.device.type == "cpu" or config.precision == "bf16"):
+        if not sources.image_spec.low_res and (dist.device.type == "cpu" or config.training.precision == "bf16"):
             # The layout of tensor cores. With the small batches of evaluation, on two cores of a CPU: MobileNetV2
             # 22 -> 105 images/s, ResNet-50 8 -> 19.
             self.algorithm.to(memory_format=torch.channels_last)
@@ -113,21 +114,22 @@ class Training:
             "views": kind.views,
             "device": dist.device,
         }
-        given = (sources.train, sources.image_spec, hyperparameters.batch_size, config.seed)
+        given = (sources.train, sources.image_spec, hyperparameters.batch_size, config.training.seed)
         if cache is None:
-            self.batches = TrainLoader(*given, workers=config.workers, **options)
+            self.batches = TrainLoader(*given, workers=config.machine.workers, **options)
         else:
             self.batches = CachedTrainLoader(cache, *given, log=log, **options)
-        self.step_context = StepContext(self.autocast, dist.average_gradients, config.clip)
+        self.step_context = StepContext(self.autocast, dist.average_gradients, config.training.clip)
         self.schedulers = self._schedulers()
-        self.averages = registry.make(registry.parse_all(config.averages), self.predictor, config.plan)
+        specs = registry.parse_all(config.evaluation.averages)
+        self.averages = registry.make(specs, self.predictor, averaging_plan(config))
         riders: dict[str, Average] = dict(self.averages)
-        if config.keep_segments:
+        if config.files.keep_segments:
             if dist.world_size > 1:
                 raise RunError(f"keep_segments works in one process, got {dist.world_size}: leave it off or use one")
             riders[":segments"] = SegmentLog(self.predictor, segments)
         self.feed = AverageGroup(self.predictor, riders) if riders else None
-        self._statistics = [] if config.freeze_bn else self._running_statistics()
+        self._statistics = [] if config.model.freeze_bn else self._running_statistics()
         self.engine = self._engine(log)
         self._noises = torch.Generator(dist.device)
         self.step = 0
@@ -166,9 +168,13 @@ class Training:
     def _engine(self, log: Callable[[str], None]) -> Engine:
         config, dist = self.config, self.dist
         obstacle = "processes that talk to each other cannot be captured" if dist.world_size > 1 else ""
-        fused = config.freeze_bn and config.precision == "bf16" and bool(networks.batch_norms(self.predictor))
+        fused = (
+            config.model.freeze_bn
+            and config.training.precision == "bf16"
+            and bool(networks.batch_norms(self.predictor))
+        )
         kind, reason = choose_engine(
-            config.engine, dist.device, config.total, fused, self.algorithm.uncapturable or obstacle
+            config.machine.engine, dist.device, config.total_steps, fused, self.algorithm.uncapturable or obstacle
         )
         if reason:
             log(reason)
@@ -202,20 +208,20 @@ class Training:
 
     def consider(self, accuracy: float) -> None:
         """Keep the live weights if they are the best so far."""
-        if self.config.erm and accuracy > self.best.accuracy:
+        if self.config.evaluation.report_live and accuracy > self.best.accuracy:
             self.best = Best(self.step, accuracy, export.cpu_weights(self.predictor))
 
     @property
     def complete(self) -> bool:
         """Whether nothing that was asked for needs another step."""
         config = self.config
-        if not config.early_stop or config.erm or self.feed is None:
+        if not config.evaluation.early_stop or config.evaluation.report_live or self.feed is None:
             return False
-        return self.feed.should_stop and not any(step > self.step for step in config.snapshots)
+        return self.feed.should_stop and not any(step > self.step for step in config.files.snapshots)
 
     def autocast(self) -> AbstractContextManager[object]:
         """The precision of forward passes."""
-        if self.config.precision == "fp32":
+        if self.config.training.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.dist.device.type, dtype=torch.bfloat16)
 
@@ -258,18 +264,18 @@ class Training:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _noise(self, step: int) -> Noise:
-        assert self.config.seed is not None
-        seed = seed_of(_NOISE, self.config.seed, step)
+        assert self.config.training.seed is not None
+        seed = seed_of(_NOISE, self.config.training.seed, step)
         drawn = self.algorithm.draw_randomness(self._noises.manual_seed(seed), step)
         # What a network draws by itself then also follows from the step, and differs between processes.
-        _seed_torch(seed_of(_NOISE, self.config.seed, step, 1 + self.dist.rank), self.dist.device)
+        _seed_torch(seed_of(_NOISE, self.config.training.seed, step, 1 + self.dist.rank), self.dist.device)
         return {name: rows.to(self.dist.device, non_blocking=True) for name, rows in drawn.items()}
 
     def _schedulers(self) -> list[LambdaLR]:
-        cycle = self.config.cycle
+        cycle = self.config.cycle_steps
         if cycle is None:
             return []
-        start = self.config.plan.late
+        start = averaging_plan(self.config).late
         return [cyclic_lr(one, cycle, start=start) for one in self.algorithm.optimizers.values()]
 
     def _running_statistics(self) -> list[Tensor]:

@@ -12,6 +12,7 @@ from helpers.landscapes import Point
 
 pytest.importorskip("matplotlib")
 
+from helpers.configs import stored
 from swad.flatness import Comparison, local
 from swad.flatness._bound import bound
 from swad.flatness._divergence import Divergence
@@ -53,7 +54,9 @@ def write_run(folder: Path, target: str = "photo", trial: int = 0, factor: float
     domains = [name for name in ("art", "cartoon", "photo") if name != target]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(
-        json.dumps({"dataset": "PACS", "target": target, "trial": trial, "algorithm": "erm", "steps": 100, **config})
+        json.dumps(
+            stored({"dataset": "PACS", "target": target, "trial": trial, "algorithm": "erm", "steps": 100} | config)
+        )
     )
     with RecordWriter(folder, f"{target}-{trial}") as writer:
         for step in (50, 100):
@@ -221,7 +224,7 @@ def raw_run(folder: Path, algorithm: str, factor: float, seed: int = 0) -> tuple
     """A run whose F was measured indeed, of quadratics by image, with its raw rows."""
     folder.mkdir(parents=True)
     config = {"dataset": "PACS", "target": "photo", "trial": 0, "algorithm": algorithm}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(stored(config)))
     (folder / "done.json").write_text("{}")
     groups, models = {"seen": ["art"], "unseen": ["photo"]}, {}
     with RowFile(folder, FLATNESS) as file:

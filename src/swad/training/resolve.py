@@ -1,0 +1,271 @@
+"""From what a user asked for to what is computed: checks against datasets, algorithms and the machine, then defaults.
+
+`resolve` is the only step between a `RunConfig` and a run that looks outside the settings: it reads the run directory
+(a resumed run keeps the defaults it started with, also on another machine), counts the files of a dataset whose size
+is unknown, and asks torch about the device. Everything it finds is passed to `fill_defaults`, which is a pure function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from swad.algorithms.hyperparameters import Hyperparameters, fill
+from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm
+from swad.averaging import registry
+from swad.data import benchmarks
+from swad.data.benchmark import Benchmark
+from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
+from swad.data.domains import DataError
+from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST
+from swad.training.config import SETTINGS, ConfigError, RunConfig
+from swad.training.run_dir import stored_settings
+
+LARGEST_DEFAULT_CACHE = 32e9
+"""Largest image cache, in bytes, that is built without an explicit --input-pipeline gpu."""
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """Check the settings and fill in every default; all problems are reported together.
+
+    >>> config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0"))
+    >>> config.model.network, config.training.steps == benchmarks.get("digits").defaults.steps
+    ('small', True)
+    """
+    problems = find_problems(config)
+    if problems:
+        raise ConfigError(problems)
+    return fill_defaults(
+        config,
+        stored=stored_settings(config.output),
+        n_images=_count_images(config),
+        bf16=config.machine.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
+    )
+
+
+def fill_defaults(config: RunConfig, *, stored: Mapping[str, Any], n_images: int, bf16: bool) -> RunConfig:
+    """Fill in every default of valid settings.
+
+    Args:
+        config: Valid settings.
+        stored: The settings of the run that is resumed, by field name; empty for a new one.
+        n_images: Images in the dataset, which decide whether a cache is built by default.
+        bf16: Whether the device computes in bf16.
+    """
+    benchmark = benchmarks.get(config.data.dataset)
+    algorithm_class = get_algorithm(config.training.algorithm)
+    network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
+    steps = config.training.steps or benchmark.defaults.steps
+    complete = config.replace(
+        dataset=benchmark.name,
+        algorithm=canonical_name(config.training.algorithm),
+        hyperparameters=_hyperparameters(config, benchmark, algorithm_class),
+        network=network,
+        weights=config.model.weights or ("random" if network == SMALL else "pretrained"),
+        threads=config.machine.threads or (1 if network == SMALL else None),
+        input_pipeline=_input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
+        precision=config.training.precision
+        or stored.get("precision")
+        or ("bf16" if bf16 and not benchmark.image_spec.low_res else "fp32"),
+        steps=steps,
+        evaluate_every=config.evaluation.evaluate_every or min(benchmark.defaults.evaluate_every, steps),
+    )
+    seed = complete.training.seed
+    return complete.replace(seed=derived_seed(complete) if seed is None else seed)
+
+
+def averaging_plan(config: RunConfig) -> registry.Plan:
+    """The steps and evaluations of a resolved run, from which the windows of its averages follow."""
+    steps, every = config.training.steps, config.evaluation.evaluate_every
+    assert steps is not None
+    assert every is not None
+    ratio = benchmarks.get(config.data.dataset).defaults.tolerance_ratio
+    return registry.Plan(steps, every, ratio, config.eval_offset, config.cycle_steps)
+
+
+def derived_seed(config: RunConfig) -> int:
+    """The seed of a run that sets none, from what names it: dataset, algorithm, targets and trial."""
+    # This text must never change: it decides every random number of every run without a seed.
+    text = json.dumps([config.data.dataset, config.training.algorithm, config.data.targets, config.data.trial])
+    return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
+
+
+def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
+    """List choices of `resolve`, which returned `resolved`, that a user may not expect, one sentence each."""
+    if resolved.data.input_pipeline == "gpu":
+        return []
+    benchmark = benchmarks.get(config.data.dataset)
+    notes = []
+    on_gpu = config.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
+    if on_gpu and config.data.input_pipeline is None and not stored_settings(config.output):
+        size = _cache_bytes(config, _count_images(config)) / 1e9
+        notes.append(
+            f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
+            f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
+        )
+    options = {"--cache": config.machine.cache, "--cache-size": config.data.cache_size}
+    if unused := [flag for flag, value in options.items() if value]:
+        hint = "" if benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
+        notes.append(f"{', '.join(unused)}: ignored, because the torchvision input pipeline uses no image cache{hint}")
+    return notes
+
+
+# -- checks -------------------------------------------------------------------------------------------------------
+
+
+def find_problems(config: RunConfig) -> list[str]:
+    """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
+    problems = config.problems()
+    try:
+        benchmark = benchmarks.get(config.data.dataset)
+    except DataError as error:
+        problems.append(str(error))
+        benchmark = None
+    if benchmark is not None:
+        problems += _target_problems(config, benchmark) + _dataset_problems(config, benchmark)
+    problems += _algorithm_problems(config, benchmark)
+    problems += _schedule_problems(config, benchmark)
+    return problems + _machine_problems(config)
+
+
+def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
+    if not benchmark.domains:
+        return []
+    targets = config.data.targets
+    problems = []
+    if unknown := [name for name in targets if name not in benchmark.domains]:
+        listed = ", ".join(unknown)
+        problems.append(f"the target must be one of {', '.join(benchmark.domains)}, got {listed!r}")
+    sources = [name for name in benchmark.domains if name not in targets]
+    if not sources:
+        problems.append(f"at least one domain must be left to train on, got the targets {'+'.join(targets)!r}")
+    algorithm = config.training.algorithm
+    if sources and (needed := _domains_needed(algorithm)) > len(sources):
+        problems.append(f"{algorithm} needs {needed} source domains, got {', '.join(sources)}: hold out fewer")
+    return problems
+
+
+def _domains_needed(algorithm: str) -> int:
+    try:
+        return get_algorithm(algorithm).min_domains
+    except AlgorithmError:  # reported with the algorithm's problems
+        return 1
+
+
+def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
+    problems = []
+    if unknown := sorted(set(config.data.dataset_options) - set(benchmark.options)):
+        options = ", ".join(sorted(benchmark.options)) or "none"
+        listed = ", ".join(unknown)
+        problems.append(f"dataset {benchmark.name} takes the options {options}, got {listed!r}")
+    if benchmark.kind != "embedded" and config.data.data_dir is None:
+        problems.append(f"dataset {benchmark.name} needs its directory: set data_dir (--data)")
+    size = benchmark.image_spec.size
+    if config.model.network == SMALL and not SMALLEST <= size <= LARGEST:
+        problems.append(
+            f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, and {benchmark.name} has {size}: "
+            "choose a timm model"
+        )
+    return problems
+
+
+def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+    name = config.training.algorithm
+    try:
+        algorithm_class = get_algorithm(name)
+        filled = fill(algorithm_class.Hyperparameters, config.training.hyperparameters)
+    except (AlgorithmError, ValueError) as error:
+        return [str(error)]
+    low_res = benchmark is not None and benchmark.image_spec.low_res
+    problems = filled.problems() or (filled.problems_on_small_images() if low_res else [])
+    if not problems and filled.batch_size < algorithm_class.min_per_domain:
+        least = algorithm_class.min_per_domain
+        problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
+    return problems
+
+
+def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+    defaults = None if benchmark is None else benchmark.defaults
+    steps = config.training.steps or (defaults.steps if defaults else None)
+    every = config.evaluation.evaluate_every or (defaults.evaluate_every if defaults else None)
+    valid = not SETTINGS["steps"].problem(steps) and not SETTINGS["evaluate_every"].problem(every)
+    if steps is None or every is None or not valid:
+        return registry.problems(config.evaluation.averages, None)
+    problems = []
+    if config.evaluation.evaluate_every is not None and every > steps:
+        problems.append(f"evaluate_every must not exceed the {steps} steps, got {every}")
+    snapshots = config.files.snapshots
+    if not all(isinstance(step, int) and 1 <= step <= steps + 1 for step in snapshots):
+        problems.append(f"snapshots must be between step 1 and step {steps}, got {snapshots!r}")
+    planned = config.replace(steps=steps)
+    plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
+    return problems + registry.problems(config.evaluation.averages, plan)
+
+
+def _machine_problems(config: RunConfig) -> list[str]:
+    problems = []
+    weights = config.model.weights
+    if weights not in (None, "pretrained", "random") and not Path(str(weights)).is_file():
+        problems.append(f"weights must be pretrained, random or an existing file, got {weights!r}")
+    if config.files.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        problems.append("tensorboard is not installed: pip install tensorboard, or leave it off")
+    device = config.machine.device
+    try:
+        device_type = torch.device(device).type
+    except (RuntimeError, TypeError):
+        return [*problems, f"device must be cpu, cuda or cuda:NUMBER, got {device!r}"]
+    if device_type == "cuda" and not torch.cuda.is_available():
+        problems.append(f"device is {device!r}, but torch finds no GPU: use cpu, or install torch for your GPU")
+    return problems
+
+
+# -- defaults -----------------------------------------------------------------------------------------------------
+
+
+def _hyperparameters(config: RunConfig, benchmark: Benchmark, algorithm_class: Any) -> dict[str, Any]:
+    common, own = Hyperparameters(), algorithm_class.Hyperparameters()
+    # An algorithm's own lr or batch size wins over the dataset's, except on low-resolution data, as in DomainBed.
+    of_dataset = {
+        name: getattr(benchmark.defaults, name)
+        for name in ("lr", "batch_size")
+        if benchmark.image_spec.low_res or getattr(own, name) == getattr(common, name)
+    }
+    filled = algorithm_class.Hyperparameters(**(of_dataset | dict(config.training.hyperparameters)))
+    return dataclasses.asdict(filled)
+
+
+def _input_pipeline(
+    config: RunConfig, benchmark: Benchmark, stored: str | None, n_images: int
+) -> Literal["torchvision", "gpu"]:
+    if benchmark.image_spec.low_res:
+        return "torchvision"
+    if config.data.input_pipeline or stored:
+        return config.data.input_pipeline or stored  # type: ignore[return-value]
+    on_gpu = config.machine.device.startswith("cuda")
+    return "gpu" if on_gpu and _cache_bytes(config, n_images) <= LARGEST_DEFAULT_CACHE else "torchvision"
+
+
+def _cache_bytes(config: RunConfig, n_images: int) -> int:
+    side = config.data.cache_size or DEFAULT_CACHE_SIZE
+    return n_images * side * side * 3
+
+
+def _count_images(config: RunConfig) -> int:
+    """The number of images; 0 where it is unknown and no default depends on it."""
+    total = benchmarks.get(config.data.dataset).total
+    needed = config.machine.device.startswith("cuda") and config.data.input_pipeline is None
+    return _count_files(config.data.data_dir) if total is None and needed else total or 0
+
+
+@cache
+def _count_files(folder: Path | None) -> int:
+    return 0 if folder is None else sum(len(files) for _, _, files in os.walk(folder))

@@ -1,0 +1,83 @@
+"""The settings of a run: built from flat names, checked, stored and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from helpers.runs import short
+from swad.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig
+from swad.training.resolve import resolve
+
+
+def test_flat_names_build_the_sections(tmp_path):
+    config = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, steps=10, workers=0)
+    assert config.training.steps == 10
+    assert config.machine.workers == 0
+    assert config.replace(steps=20).training.steps == 20
+    assert config.replace(steps=20).machine == config.machine
+    assert config.options()["steps"] == 10
+
+
+def test_unknown_and_missing_names_are_refused_together(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, step=10, averge=("swad",))
+    assert caught.value.problems == (
+        "there is no setting 'step': did you mean 'steps'?",
+        "there is no setting 'averge': did you mean 'averages'?",
+    )
+    with pytest.raises(ConfigError, match="target is required"):
+        RunConfig.from_options(dataset="digits", output=tmp_path)
+
+
+def test_every_field_has_a_help_text_and_a_role():
+    for setting in SETTINGS.values():
+        assert setting.help.endswith((".", "?")), setting.name
+        assert setting.role in ("identity", "hyperparameter", "protocol", "machine", "output")
+    assert len(SETTINGS) == sum(len(dataclasses.fields(section)) for section in SECTIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"trial": True}, "trial must be a whole number of at least 0, got True"),
+        ({"engine": "fast"}, "engine must be one of auto, eager, graph, compile, got 'fast'"),
+        ({"freeze_bn": "no"}, "freeze_bn must be True or False, got 'no'"),
+        ({"clip": -1.0}, "clip must be a number above 0, got -1.0"),
+        ({"clip": "x"}, "clip must be a number, got 'x'"),
+        ({"report_live": False, "averages": ()}, "without report_live there must be an average to train for"),
+    ],
+)
+def test_a_value_that_violates_its_declaration_is_a_problem(options, problem, tmp_path):
+    (found,) = short(tmp_path, **options).problems()
+    assert found.startswith(problem)
+
+
+def test_json_round_trip(tmp_path):
+    config = resolve(short(tmp_path, target=("paper", "board"), snapshots=(4, 2)))
+    back = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
+    assert back == config
+    assert resolve(back) == config
+
+
+def test_a_config_file_of_another_format_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.json has format None, and this version of swad reads 2"):
+        RunConfig.from_json({"dataset": "digits"}, tmp_path)
+
+
+def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tmp_path):
+    config = resolve(short(tmp_path))
+    free = {"workers", "device", "engine", "cache", "checkpoint_every", "tensorboard", "data_dir"}
+    assert {name for name, setting in SETTINGS.items() if setting.free_on_resume} == free
+    assert not config.replace(engine="eager", workers=3, cache=tmp_path).differences(config.to_json())
+    assert config.replace(threads=2, seed=5, hyperparameters={"lr": 1.0}).differences(config.to_json()) == [
+        "batch_size was 8, now None",
+        "dropout was 0.0, now None",
+        "lr was 0.08, now 1.0",
+        "weight_decay was 0.0, now None",
+        f"seed was {config.training.seed}, now 5",
+        "threads was 1, now 2",
+    ]

@@ -1,0 +1,137 @@
+"""Checks against datasets, algorithms and the machine, and the defaults that depend on them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.runs import short
+from swad.training import resolve as resolve_module
+from swad.training.config import ConfigError, RunConfig
+from swad.training.resolve import averaging_plan, derived_seed, resolution_notes, resolve
+
+
+def pacs(tmp_path: Path, **options: Any) -> RunConfig:
+    settings = {"dataset": "PACS", "target": "photo", "data_dir": tmp_path} | options
+    return RunConfig.from_options(output=tmp_path / "run", **settings)
+
+
+def test_all_problems_are_reported_together(tmp_path):
+    config = short(
+        tmp_path,
+        target="papyrus",
+        steps=0,
+        precision="fp8",
+        algorithm="arm_wrestling",
+        averages=("swad:tolerance_ratio=x", "swat"),
+        weights="nowhere.safetensors",
+        device="toaster",
+        hyperparameters={},
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve(config)
+    text = str(caught.value)
+    assert len(caught.value.problems) == 8
+    for word in ("papyrus", "steps", "fp8", "erm", "tolerance_ratio", "without_dense", "nowhere", "toaster"):
+        assert word in text, word
+
+
+@pytest.mark.parametrize(
+    ("dataset", "target", "device", "pipeline", "precision"),
+    [
+        ("PACS", "photo", "cpu", "torchvision", "fp32"),
+        ("PACS", "photo", "cuda", "gpu", "bf16"),
+        ("DomainNet", "clipart", "cuda", "torchvision", "bf16"),  # 115 GB
+        ("digits", "paper", "cuda", "torchvision", "fp32"),
+    ],
+)
+def test_defaults_depend_on_the_device(dataset, target, device, pipeline, precision, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    config = RunConfig.from_options(dataset=dataset, target=target, output=tmp_path, data_dir=tmp_path, device=device)
+    assert (resolve(config).data.input_pipeline, resolve(config).training.precision) == (pipeline, precision)
+    exact = resolve(config.replace(input_pipeline="torchvision", precision="fp32"))
+    assert (exact.data.input_pipeline, exact.training.precision) == ("torchvision", "fp32")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
+    assert resolve(config).training.precision == "fp32"
+
+
+def test_a_resumed_run_keeps_the_defaults_it_started_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    started = resolve(pacs(tmp_path, device="cuda"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(started.to_json()))
+    failed = resolve(pacs(tmp_path, device="cpu"))
+    assert (failed.data.input_pipeline, failed.training.precision) == ("torchvision", "fp32"), (
+        "a run without records cannot be resumed"
+    )
+    (tmp_path / "run" / "records.jsonl").write_text("{}\n")
+    here = resolve(pacs(tmp_path, device="cpu"))
+    assert (here.data.input_pipeline, here.training.precision) == ("gpu", "bf16")
+    assert not here.differences(started.to_json())
+    changed = resolve(pacs(tmp_path, device="cpu", input_pipeline="torchvision"))
+    assert changed.differences(started.to_json()) == ["input_pipeline was 'gpu', now 'torchvision'"]
+    before = started.to_json()
+    del before["config"]["evaluation"]["early_stop"]
+    assert not here.differences(before), "a field that was added later had its default then"
+
+
+def test_the_files_of_a_folder_dataset_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    for i in range(3):
+        (tmp_path / f"{i}.jpg").touch()
+    config = pacs(tmp_path, dataset="folder", device="cuda")
+    assert resolve(config).data.input_pipeline == "gpu"
+    monkeypatch.setattr(resolve_module, "LARGEST_DEFAULT_CACHE", 2 * 256 * 256 * 3)
+    assert resolve(config).data.input_pipeline == "torchvision"
+
+
+def notes(config):
+    return resolution_notes(config, resolve(config))
+
+
+def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    net = pacs(tmp_path, dataset="DomainNet", target="clipart", device="cuda")
+    assert notes(net) == [
+        "using the torchvision input pipeline: the cache of decoded images would take 115 GB, more than the default "
+        "limit of 32 GB; pass --input-pipeline gpu to build it"
+    ]
+    assert not notes(net.replace(input_pipeline="torchvision"))
+    assert not notes(net.replace(input_pipeline="gpu", cache_size=64))
+    assert not notes(pacs(tmp_path))
+    assert notes(pacs(tmp_path).replace(cache_size=64)) == [
+        "--cache-size: ignored, because the torchvision input pipeline uses no image cache; "
+        "pass --input-pipeline gpu to use one"
+    ]
+
+
+def test_one_domain_must_be_left_to_train_on(tmp_path):
+    targets = ("paper", "board", "clutter", "outline")
+    with pytest.raises(ConfigError, match=r"must be left to train on, got the targets 'paper\+board"):
+        resolve(RunConfig.from_options(dataset="digits", target=targets, output=tmp_path))
+
+
+def test_defaults_come_from_the_dataset(tmp_path):
+    vlcs = resolve(pacs(tmp_path, dataset="vlcs", target="SUN09"))
+    assert (vlcs.data.dataset, vlcs.training.steps, vlcs.evaluation.evaluate_every) == ("VLCS", 5000, 50)
+    assert averaging_plan(vlcs).tolerance_ratio == 0.2
+    assert (vlcs.model.network, vlcs.model.weights) == ("resnet50.tv_in1k", "pretrained")
+    assert vlcs.training.hyperparameters["lr"] == 5e-5
+    trials = {resolve(pacs(tmp_path, dataset="vlcs", target="SUN09", trial=trial)).training.seed for trial in range(3)}
+    assert len(trials) == 3
+
+
+def test_derived_seeds_never_change(tmp_path):
+    """Runs of older versions are only reproduced while these numbers stay."""
+    config = resolve(short(tmp_path, target=("paper", "board"), trial=2, algorithm="sam+coral"))
+    text = '["digits", "coral+sam", ["paper", "board"], 2]'
+    assert config.training.seed == derived_seed(config) == int(hashlib.md5(text.encode()).hexdigest(), 16) % 2**31
