@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.configs import roles
 from swad.results import selection
 from swad.results.records import Record
 from swad.results.runs import RunData
@@ -29,10 +30,15 @@ def accuracy(step: int, domain: str, split: str, value: float, average: str | No
 
 
 def run(
-    *records: Record, target: str | list[str] = TARGET, trial: int = 0, lr: float = 1.0, name: str = "run"
+    *records: Record,
+    target: str | list[str] = TARGET,
+    trial: int = 0,
+    lr: float = 1.0,
+    name: str = "run",
+    **more: object,
 ) -> RunData:
-    config = {"dataset": "PACS", "algorithm": "erm", "target": target, "trial": trial, "lr": lr}
-    return RunData(Path(name), config, records, finished=True)
+    config = {"dataset": "PACS", "algorithm": "erm", "target": target, "trial": trial, "lr": lr, **more}
+    return RunData(Path(name), config, records, finished=True, roles=roles(config))
 
 
 def live(
@@ -146,6 +152,15 @@ def test_lodo_judges_a_setting_by_sources_left_out_with_the_target() -> None:
     runs = [*lodo_runs(1.0, 0.5, 0.31), *lodo_runs(2.0, 0.6, 0.32)]
     (outcome,) = [outcome for outcome in select(runs, "lodo") if outcome.target == TARGET]
     assert (outcome.value, outcome.step) == (0.32, 2)
+
+
+@pytest.mark.parametrize("machine", [{"engine": "graph"}, {"cache": "/fast/disk"}, {"threads": 4}])
+def test_lodo_ignores_how_and_where_a_run_was_computed(machine: dict[str, object]) -> None:
+    alone, *pairs = lodo_runs(1.0, 0.5, 0.3)
+    config = {**alone.config, **machine}
+    elsewhere = dataclasses.replace(alone, config=config, roles=roles(config))
+    (outcome,) = [outcome for outcome in select([elsewhere, *pairs], "lodo") if outcome.target == TARGET]
+    assert outcome.value == 0.3
 
 
 def test_lodo_says_what_it_lacks() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.configs import roles
 from helpers.run_tree import PACS, write_run
 from swad.results import tables
 from swad.results.runs import RunData, find_runs
@@ -161,10 +162,20 @@ def test_ranges_and_timings(runs: list[RunData], faulty: list[RunData]) -> None:
 
 
 def test_runs_that_were_not_made_alike_are_named(runs: list[RunData]) -> None:
-    other = replace(runs[0], config={**runs[0].config, "network": "vit_tiny_patch16_224", "steps": 7})
+    config = {**runs[0].config, "network": "vit_tiny_patch16_224", "steps": 7}
+    other = replace(runs[0], config=config, roles=roles(config))
     said = warnings([*runs[1:], other])
     assert any("differ in network" in text and "vit_tiny_patch16_224 (1 run)" in text for text in said)
     assert any("differ in steps" in text for text in said)
+
+
+@pytest.mark.parametrize("machine", [{"engine": "graph"}, {"cache": "/fast/disk"}, {"device": "cuda"}])
+def test_runs_that_differ_only_in_the_machine_are_repeats(runs: list[RunData], machine: dict[str, object]) -> None:
+    config = {**runs[0].config, **machine}
+    again = replace(runs[0], config=config, roles=roles(config))
+    said = " ".join(warnings([runs[0], again]))
+    assert "2 runs have the same setting" in said
+    assert "differ in" not in said
 
 
 def test_warnings_name_every_fault(runs: list[RunData], faulty: list[RunData]) -> None:

@@ -48,8 +48,17 @@ class RunData:
         return int(self.config.get("trial", 0))
 
     def settings(self, *roles: str) -> dict[str, Any]:
-        """The settings with one of these roles: identity, hyperparameter, protocol, machine or output."""
-        return {name: value for name, value in self.config.items() if self.roles.get(name, "hyperparameter") in roles}
+        """The settings with one of these roles, sorted by name.
+
+        The role of a setting is declared with its field in `swad.training.config` and stored in `config.json`:
+        identity (names the run), hyperparameter (varied by a search), protocol (must agree for runs to be compared),
+        machine (how and where it was computed) or output (which results were kept).
+        """
+        return {name: self.config[name] for name in sorted(self.config) if self.role(name) in roles}
+
+    def role(self, name: str) -> str:
+        """The role of one setting."""
+        return self.roles.get(name, "hyperparameter")
 
 
 def load_run(folder: str | os.PathLike[str]) -> RunData:

@@ -27,12 +27,6 @@ from typing import Any
 from swad.results.records import Record
 from swad.results.runs import RunData
 
-PER_RUN = frozenset(
-    {"target", "trial", "seed", "output", "folder", "name", "resume"}
-    | {"device", "workers", "data", "checkpoint_every", "tensorboard"}
-)
-"""Config keys that tell runs apart without being hyperparameters."""
-
 
 class SelectionError(ValueError):
     """A choice that the records do not allow; its message is one line that says what is missing."""
@@ -79,7 +73,7 @@ def source_view(run: RunData, target: str, key: int = 0) -> SourceView:
     """
     others = [name for name in run.targets if name != target]
     records = tuple(record for record in run.records if record.domain is not None and record.domain != target)
-    return SourceView(key, hyperparameters(run.config), records, others[0] if others else None)
+    return SourceView(key, hyperparameters(run), records, others[0] if others else None)
 
 
 def oracle_view(run: RunData, target: str, key: int = 0) -> OracleView:
@@ -89,13 +83,17 @@ def oracle_view(run: RunData, target: str, key: int = 0) -> OracleView:
     return OracleView(view.key, view.group, view.records, view.held_out, seen)
 
 
-def hyperparameters(config: Mapping[str, Any]) -> str:
-    """Name a setting: runs that differ in target, trial or seed alone get the same name.
+def hyperparameters(run: RunData) -> str:
+    """Name the setting of a run: runs that differ only in target, trial, seed or machine have the same name.
 
-    >>> hyperparameters({"lr": 5e-5, "trial": 0}) == hyperparameters({"trial": 2, "lr": 5e-5})
+    >>> from pathlib import Path
+    >>> roles = {"lr": "hyperparameter", "trial": "identity", "engine": "machine"}
+    >>> first = RunData(Path("a"), {"lr": 5e-5, "trial": 0, "engine": "eager"}, (), True, roles)
+    >>> second = RunData(Path("b"), {"lr": 5e-5, "trial": 2, "engine": "graph"}, (), True, roles)
+    >>> hyperparameters(first) == hyperparameters(second)
     True
     """
-    return json.dumps({key: config[key] for key in sorted(config) if key not in PER_RUN}, default=str)
+    return json.dumps(run.settings("hyperparameter", "protocol"), default=str)
 
 
 # ------------------------------------------------------------ selectors
@@ -292,12 +290,10 @@ def select(
             if search_trial not in trials:
                 raise SelectionError(f"no runs of trial {search_trial} for target {target}: there are {trials}")
             chosen, _ = _choose([run for run in about if run.trial == search_trial], target, method, average)
-            setting = hyperparameters(chosen.config)
+            setting = hyperparameters(chosen)
         for trial in trials:
             candidates = [
-                run
-                for run in about
-                if run.trial == trial and (setting is None or hyperparameters(run.config) == setting)
+                run for run in about if run.trial == trial and (setting is None or hyperparameters(run) == setting)
             ]
             if not any(len(run.targets) == 1 for run in candidates):
                 continue

@@ -132,16 +132,12 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
     return found
 
 
-ALIKE = ("network", "weights", "freeze_bn", "steps", "schedule", "split", "input_pipeline", "precision")
-"""Settings in which the rows of one table should not differ."""
-
-
 def _mixtures(runs: Sequence[RunData]) -> list[str]:
     """Say where one table compares runs that were not made alike."""
     found = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
         members = [run for run in runs if run.dataset == dataset]
-        for name in ALIKE:
+        for name in sorted({name for run in members for name in run.settings("protocol")}):
             values = Counter(str(run.config.get(name)) for run in members)
             if len(values) > 1:
                 listed = ", ".join(f"{value} ({n} run{'s' * (n > 1)})" for value, n in values.most_common())
@@ -176,7 +172,7 @@ def _repeats(runs: Sequence[RunData]) -> list[str]:
             run.targets,
             run.trial,
             run.config.get("seed"),
-            hyperparameters(run.config),
+            hyperparameters(run),
         )
         for run in runs
     )

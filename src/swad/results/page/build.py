@@ -20,7 +20,7 @@ from swad.results import published, summary, tables
 from swad.results.figures import training
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.runs import RunData, find_runs
-from swad.results.selection import PER_RUN, SelectionError, select
+from swad.results.selection import SelectionError, select
 
 KEY_ROWS = 4
 """How many of the paper's rows show before the reader asks for all."""
@@ -314,18 +314,22 @@ def _spent(found: Sequence[RunData]) -> str:
     return f"{len(totals)} runs took {spent} together." if len(totals) > 1 else f"The run took {spent}."
 
 
+ROLES = ("identity", "hyperparameter", "protocol", "machine", "output")
+"""The order in which settings are shown."""
+
+
 def _common(found: Sequence[RunData]) -> list[tuple[str, str]]:
     first = found[0].config
-    same = [key for key in first if all(key in r.config and r.config[key] == first[key] for r in found)]
-    # Where a run lies on this machine is nobody's business.
-    return [(key, _shown(first[key])) for key in sorted(same) if key not in ("output", "folder")]
+    same = [key for key in first if all(key in run.config and run.config[key] == first[key] for run in found)]
+    return [(key, _shown(first[key])) for key in sorted(same)]
 
 
 def _varying(found: Sequence[RunData]) -> tables.Table:
-    keys = sorted({key for run in found for key in run.config} - {key for key, _ in _common(found)})
-    first = [key for key in ("dataset", "algorithm", "target", "trial", "seed") if key in keys]
-    # The run's folder, below what all have in common, names the row.
-    keys = first + [key for key in keys if key not in first and key not in PER_RUN - {"workers", "device"}]
+    common = {key for key, _ in _common(found)}
+    keys = list(
+        dict.fromkeys(key for role in ROLES for run in found for key in run.settings(role) if key not in common)
+    )
+    # The run's directory, relative to what all have in common, names the row.
     root = Path(os.path.commonpath([run.path for run in found]))
     rows = [
         tables.Row(
