@@ -31,9 +31,6 @@ from swad.util.jsonl import JsonlWriter, read_lines
 SCHEMA = 1
 """Version of a record's line. It changes when an older reader would misread a line, not when a metric is added."""
 
-FULL = "@full"
-"""Ends the name of a valley that was followed by all validation images, beside an average that saw a subsample."""
-
 RECORDS = "records.jsonl"
 CONFIG = "config.json"
 DONE = "done.json"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swad.results import published
-from swad.results.records import FULL
 from swad.results.runs import RunData
 from swad.results.selection import hyperparameters
 
@@ -116,10 +115,8 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
             found.append(f"{name} is unfinished: it reached step {last_step(run):,} of {steps or 'unknown'}.")
         for average in valley_averages(run):
             state = valley(run, average)
-            if run.finished and state is not None and state.threshold is None and not average.endswith(FULL):
+            if run.finished and state is not None and state.threshold is None:
                 adrift[average].append(name)
-            if average.endswith(FULL):
-                found += _subsample_effect(run, average)
         broken = sum(
             r.metric in ("loss", "valley_loss", "train_loss") and not math.isfinite(r.value) for r in run.records
         )
@@ -143,24 +140,6 @@ def _mixtures(runs: Sequence[RunData]) -> list[str]:
                 listed = ", ".join(f"{value} ({n} run{'s' * (n > 1)})" for value, n in values.most_common())
                 found.append(f"The runs on {dataset} differ in {name}: {listed}. Report folders of like runs apart.")
     return found
-
-
-def _subsample_effect(run: RunData, average: str) -> list[str]:
-    """Compare the range that a subsample of the validation images gave with the one all would have given."""
-    name = average.removesuffix(FULL)
-    ours, full = valley(run, name), valley(run, average)
-    if ours is None or full is None:
-        return []
-    same = (ours.start, ours.end) == (full.start, full.end)
-    verdict = "the same" if same else f"{_span(full)}"
-    return [
-        f"{describe(run)}: validated on {run.config.get('validation_subsample')} images of each source, {name} took "
-        f"{_span(ours)}; by all validation images it would have taken {verdict}."
-    ]
-
-
-def _span(state: Valley) -> str:
-    return f"steps {state.start} to {state.end}"
 
 
 def _repeats(runs: Sequence[RunData]) -> list[str]:
@@ -234,8 +213,6 @@ def method_name(algorithm: str, average: str | None) -> str:
         return f"{plain} (chosen step)"
     if average.startswith("erm_"):
         return f"{plain} ({average.removeprefix('erm_')})"
-    if average.endswith(FULL):
-        return f"{method_name(algorithm, average.removesuffix(FULL))} by all images"
     first, *rest = average.split("_")
     named = " ".join([first.upper() if first in ("swad", "swa", "sma", "ema") else first, *rest])
     return named if plain == "ERM" else f"{plain} + {named}"
