@@ -144,7 +144,7 @@ def test_offloaded_pieces_are_pinned_and_equal():
                 averager.observe(1.0)
         states.append(averager.averaged_state())
         if offload:
-            assert all(s.is_pinned() for s in averager._pieces["start"].sums)
-            assert averager._segment.sums[0].is_cuda
+            assert all(s.is_pinned() for s in averager._sums["start"].values)
+            assert averager._segment.values[0].is_cuda
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-6, atol=1e-7)

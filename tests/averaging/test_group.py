@@ -135,9 +135,9 @@ def test_members_are_driven_by_the_feed_alone():
     average = SWAD(model)
     AverageGroup(model, {"swad": average})
     for call in (average.update_parameters, lambda m: average.observe(1.0), lambda m: average.count_replays()):
-        with pytest.raises(RuntimeError, match="rides on a AverageGroup"):
+        with pytest.raises(RuntimeError, match="member of an AverageGroup"):
             call(model)
-    with pytest.raises(ValueError, match="swad has begun already"):
+    with pytest.raises(ValueError, match="swad has started already"):
         AverageGroup(model, {"swad": average})
     with pytest.raises(ValueError, match="at least one average"):
         AverageGroup(model, {})
@@ -159,7 +159,7 @@ def test_replays_across_the_edges_of_windows():
             feed.update_parameters(model)
         else:
             with torch.no_grad():
-                feed._segment.add(feed["swad"]._tracked.live(), counted=False)
+                feed._segment.add_live(feed["swad"].tracked.live(), counted=False)
             feed.count_replays()
         for average in alone.values():
             average.update_parameters(model)
@@ -193,9 +193,9 @@ def test_members_that_share_nothing_are_driven_by_the_feed_too():
     model = Net()
     ema = EMA(model)
     AverageGroup(model, {"ema": ema})
-    with pytest.raises(RuntimeError, match="rides on a AverageGroup"):
+    with pytest.raises(RuntimeError, match="member of an AverageGroup"):
         ema.update_parameters(model)
-    with pytest.raises(ValueError, match="ema has begun already"):
+    with pytest.raises(ValueError, match="ema has started already"):
         AverageGroup(model, {"ema": ema})
 
 

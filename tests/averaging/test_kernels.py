@@ -25,7 +25,7 @@ def some_tensors() -> list[torch.Tensor]:
 @runs_kernels
 @pytest.mark.parametrize("rates", [[], [0.01], [0.01, 0.5]])
 def test_sums_and_means_are_those_of_single_calls(rates):
-    from swad.averaging._kernels import Table, add_and_blend, fits, sent
+    from swad.averaging._kernels import Table, add_and_blend, fits, to_device
 
     torch.manual_seed(0)
     live, sums, *means = (some_tensors() for _ in range(2 + len(rates)))
@@ -36,7 +36,7 @@ def test_sums_and_means_are_those_of_single_calls(rates):
     ]
     before = [tensor.clone() for tensor in live]
     assert fits(live, sums, means)
-    add_and_blend(Table(live, sums, means), sent(torch.tensor(rates), live[0].device))
+    add_and_blend(Table(live, sums, means), to_device(torch.tensor(rates), live[0].device))
     for tensor, same in zip(live, before, strict=True):
         assert torch.equal(tensor, same)
     for got, exact in zip([sums, *means], [wanted_sums, *wanted], strict=True):
@@ -74,7 +74,7 @@ def test_a_feed_with_an_ema_uses_it_and_averages_as_each_alone():
             feed.observe(1.0)
             for average in alone.values():
                 average.observe(1.0)
-    assert [held is not None for held in feed._one_pass._tables.values()] == [True]
+    assert [held is not None for held in feed._fused._tables.values()] == [True]
     for name, average in alone.items():
         for key, value in average.averaged_state().items():
             torch.testing.assert_close(feed[name].averaged_state()[key], value, rtol=1e-5, atol=1e-6)

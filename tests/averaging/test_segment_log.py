@@ -53,7 +53,7 @@ def test_fit_on_val_finds_the_best_window(trajectory, tmp_path):
     }
     best = max(windows, key=windows.get)
     seen = []
-    choice = fit_on_val(log, model, score_of, progress=lambda done, total: seen.append((done, total)))
+    choice = fit_on_val(log, model, score_of, progress=lambda what, done, total: seen.append((done, total)))
     assert (choice.first, choice.last) == best
     assert choice.score == pytest.approx(windows[best], abs=1e-5)
     assert seen == [(k, 15) for k in range(1, 16)]

@@ -110,15 +110,15 @@ def test_the_average_never_needs_more_pieces_than_it_says(losses, n_converge, n_
     valley = LossValley(n_converge, n_tolerance, 0.3, semantics)
     for loss in losses:
         valley.observe(loss)
-        assert len(valley.recipe.pieces) + 1 <= valley.max_buffers
+        assert len(valley.keep_plan.sums) + 1 <= valley.max_buffers
         if valley.converged or semantics == "text":
-            assert len(valley.recipe.pieces) + 1 <= 2
+            assert len(valley.keep_plan.sums) + 1 <= 2
 
 
 def test_a_third_buffer_only_above_three_and_a_quarter_times_the_floor():
     for loss, pieces in ((3.249, 1), (3.251, 2)):
         valley, _ = run([1.0, loss])
-        assert len(valley.recipe.pieces) == pieces
+        assert len(valley.keep_plan.sums) == pieces
     assert LossValley().max_buffers == 3
     assert LossValley(semantics="text").max_buffers == 2
     assert LossValley(semantics="reference").max_buffers == 8

@@ -334,7 +334,7 @@ def test_doctor_tells_versions_and_devices(here):
     [
         (["train", "pax"], "there is no dataset"),
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
-        (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; there are swad"),
+        (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; choose from swad"),
         (["train", "digits", "--set", "lr"], "--set takes name=number, got 'lr'"),
         (["train", "digits", "--set", "lr=1", "--set", "lr=2"], "--set takes every name once, got lr twice"),
         (

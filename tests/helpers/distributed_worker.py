@@ -88,11 +88,11 @@ def fsdp(rank, world, folder):
         world,
         36,
         check=lambda step: kept.append(
-            {name: full(p).detach().clone() for name, p in averager._tracked.averaged.items()}
+            {name: full(p).detach().clone() for name, p in averager.tracked.averaged.items()}
         ),
     )
     assert averager.status.should_stop
-    shard = averager._pieces["start"].sums[0]
+    shard = averager._sums["start"].values[0]
     assert shard.shape[0] in (3, 4), shard.shape  # 7 rows over two ranks, not gathered
     spans = averager.status.spans
     steps = [i for s in spans for i in range(s.first, s.last + 1)]
@@ -115,7 +115,7 @@ def fsdp(rank, world, folder):
         fully_shard(gathered)
         gathered.eval()(x)
         late = SWAD(gathered)
-        assert isinstance(late._tracked.averaged["first.weight"], DTensor)
+        assert isinstance(late.tracked.averaged["first.weight"], DTensor)
         gathered(x)
         with averager.average_parameters(gathered):
             torch.testing.assert_close(gathered(x), twin.eval()(x))
@@ -177,7 +177,7 @@ def resumed(rank, world, folder):
     swad.averaging.distributed_checkpoint.load(averager, folder / "dcp")
     assert averager.step == 22
     before = torch.load(folder / "before0.pt", weights_only=True)
-    for name, tensor in averager._tracked.averaged.items():
+    for name, tensor in averager.tracked.averaged.items():
         torch.testing.assert_close(full(averager.averaged_state()[name]), before[name])
         assert tensor.shape == before[name].shape
     model.train()

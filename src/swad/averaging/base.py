@@ -1,20 +1,19 @@
-"""What every average of weights along a trajectory is made of and can do.
+"""The base class of all averages of weights along a trajectory.
 
-Every average is made of *pieces*: float32 sums of the weights over a stretch of the trajectory, with their
-total weight. The piece being written, the open segment, takes one foreach addition per update: no host
-synchronization, capturable in a CUDA graph, exact enough because a segment ends at the next evaluation
-(two levels: sums inside a segment, segments into a mean). What happens to the pieces at an evaluation is not
-decided here: the valley says it from the losses, as a recipe, and this module follows it with tensors.
+Every average consists of float32 sums of the weights over stretches of the trajectory, with their total weights. The
+open sum, the *segment*, takes one foreach addition per update: no host synchronization, and a CUDA graph can capture
+it. It is exact enough because a segment ends at the next evaluation, which makes two levels: sums inside a segment,
+segments into a mean. What happens to the sums at an evaluation is decided elsewhere: the valley decides from the losses
+and returns a `KeepPlan`, which this module carries out on tensors.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,22 +21,29 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from swad.averaging import tensors
-from swad.averaging.semantics import LIVE, MEAN, OPEN, Mix, Recipe
-from swad.averaging.sums import Segment, Source, WeightSum
+from swad.averaging.optimizer_hook import OptimizerHook
+from swad.averaging.semantics import OPEN, KeepPlan, Terms
+from swad.averaging.sum_builder import SumBuilder, count_uses
+from swad.averaging.sums import FusedUpdate, Segment, WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
 from swad.averaging.valley import Status
-
-if TYPE_CHECKING:
-    from swad.averaging.group import AverageGroup
 
 STATE_VERSION = 1
 
 
 class Average:
-    """What all averages share: following a model's tensors, swapping, copying, hooks and exact resume.
+    """The common part of all averages: following a model's tensors, swapping, copying, hooks and exact resume.
 
-    A subclass says which updates it wants (`_wants`), what it makes of a segment at an evaluation
-    (`_evaluated`), and which pieces its result is made of (`_result`).
+    A subclass defines which updates it takes (`_wants`), what it does with a segment at an evaluation (`_evaluated`),
+    and which sums its result consists of (`_result`).
+
+    Args:
+        model: The model to follow. Build the average after FSDP2 has sharded it.
+        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
+        offload: Keep all sums but the open segment in pinned host memory.
+        include: Name patterns of the tensors to average (shell style), also frozen ones. By default all trainable ones.
+        exclude: Name patterns of tensors not to average.
+        process_group: The processes that must agree on the observed loss. By default all.
     """
 
     def __init__(
@@ -50,276 +56,254 @@ class Average:
         exclude: Patterns = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        self._tracked = TrackedTensors(model, buffers, include, exclude)
+        self.tracked = TrackedTensors(model, buffers, include, exclude)
         self._offload = offload
         self._process_group = process_group
         self._segment = Segment()
-        self._feed: AverageGroup | None = None  # whose segment it shares
-        self._rides = False  # whether a feed updates it, with or without sharing
-        self._held: WeightSum | None = None  # in a feed: what this average keeps open beyond the shared segment
-        self._pieces: dict[str, WeightSum] = {}
-        self._updates = 0  # calls counted; a step an AMP scaler skipped is taken off in `step`
-        self._skips: Tensor | None = None
+        self._sums: dict[str, WeightSum] = {}
+        self._updates = 0  # calls so far; `step` subtracts those that a GradScaler skipped
+        self._skips: Tensor | None = None  # how many it skipped, still on the device
         self._observed = 0  # the update of the last evaluation
-        self._attached: RemovableHandle | None = None
-
-    @property
-    def _shared(self) -> bool:
-        return self._feed is not None
+        self._hook: OptimizerHook | None = None
+        self._in_group = False
+        self._resolve_group: Callable[[], None] | None = None  # set where the segment is shared with a group
+        self._carryover: WeightSum | None = None  # the part of the open segment that a shared segment has dropped
 
     # -- during training ----------------------------------------------------------------------------------
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
         """Take the weights after an optimizer step. Costs one foreach addition and never waits for the device.
 
-        Inside a CUDA graph capture only the addition is recorded; call `count_replays` once per replay.
+        In a CUDA graph capture only the addition is recorded; call `count_replays` once per replay.
         """
-        if self._attached is not None:
+        if self._attached:
             raise RuntimeError("attached to an optimizer, this average is updated by its step: drop the extra call")
-        self._require_own_segment("update_parameters")
-        self._update(model, skipped=None)
+        self._require_no_group("update_parameters")
+        self.take_update(model, skipped=None)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
-        """Update after every step `optimizer` really makes, from now on; `.remove()` on the handle ends it.
+        """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle.
 
-        Gradient accumulation needs no care: no step, no update. A step that a `GradScaler` skips does not
-        count either, also for fused optimizers, whose step runs but leaves the weights alone.
+        Gradient accumulation works as it is: no step, no update. A step that a `GradScaler` skips does not count,
+        also with fused optimizers, whose step runs but leaves the weights unchanged.
         """
-        self._require_own_segment("attach")
-        if self._attached is not None:
+        self._require_no_group("attach")
+        if self._attached:
             raise RuntimeError("attached already: an average follows one optimizer, or it would count steps twice")
-        _require_same_parameters(optimizer, self._tracked)
-        self._attached = handle = _AttachHandle(self, _after_step(optimizer, self._update))
-        return handle
+        self._hook = OptimizerHook(optimizer, self.tracked, self.take_update)
+        return self._hook
 
     def count_replays(self, n: int = 1) -> None:
         """Count `n` replays of a CUDA graph that captured `update_parameters`."""
-        self._require_own_segment("count_replays")
+        self._require_no_group("count_replays")
         self._count_replays(n)
 
-    def _count_replays(self, n: int) -> None:
-        if n < 1:
-            raise ValueError(f"replays are counted by ones or more, got {n}")
-        self._updates += n
-        self._segment.last = self._updates
-        if self.dense:  # an EMA is a mean already, and weighs one
-            self._segment.count(n)
-
-    def _take_after_replays(self, n: int) -> None:
-        """Take the weights after `n` replays of a graph that this average is not in."""
-        missed = [step for step in range(self._updates + 1, self._updates + n) if self._wants(step)]
-        if missed:
-            raise ValueError(
-                f"update {missed[0]} is averaged, got {n} replays from {self._updates}: count up to it first"
-            )
-        self._updates += n - 1
-        self._update(None, skipped=None)
-
     def observe(self, loss: float | Tensor) -> Status:
-        """Take the live model's validation loss after an evaluation and say where the trajectory is.
+        """Take the live model's validation loss after an evaluation and return the new status.
 
-        With several processes every one must call it, with the same loss: it compares them.
+        With several processes every rank must call it, with the same loss; the ranks compare it.
         """
-        self._require_own_segment("observe")
-        self._tracked.require_frozen()
-        return self._observe(self._agreed(float(loss)))
-
-    def _observe(self, loss: float) -> Status:
-        self._require_live("observe")
-        self._resolve_skips()
-        if self._updates <= self._observed:
-            raise RuntimeError(
-                f"observe needs an update since the last one, at update {self._observed}: "
-                f"call update_parameters after every optimizer step, observe once per evaluation"
-            )
-        status = self._evaluated(loss, self._updates)
-        self._observed = self._updates
-        return status
+        self._require_no_group("observe")
+        self.tracked.require_frozen()
+        return self.take_loss(self.agreed_loss(float(loss)))
 
     @property
     def step(self) -> int:
-        """Updates made so far."""
+        """Updates so far."""
         self._resolve_skips()
         return self._updates
 
     @property
+    def observed_step(self) -> int:
+        """The update of the last evaluation."""
+        return self._observed
+
+    @property
     def status(self) -> Status:
-        """Where the trajectory is, and what would be averaged if training ended now."""
+        """The phase of the trajectory, and what is averaged if training ends now."""
         raise NotImplementedError
 
     # -- using the average --------------------------------------------------------------------------------
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module | None = None) -> None:
-        """Write the average, as if training ended now, into `model`. No state of the average changes.
+        """Copy the average, as if training ended now, into `model`. The state of the average does not change.
 
-        For good: to look at the average during training and go on, use `average_parameters`.
+        The model's weights are lost. To evaluate the average and continue training, use `average_parameters`.
         """
         target = self._target(model)
-        sources = self._result_sources()
-        total = sum(source.weight for source in sources)
-        if not total > 0:
-            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimizer step")
+        sums, total = self._result_sums()
         tensors.reshard(target.model)
         for index, tensor in enumerate(target.live()):
-            tensor.copy_(_mean(sources, index, total, tensor.device))
-        carried = max(sources, key=lambda source: source.last).carried(self._tracked)
-        for tensor, value in zip(target.live_carried(), carried, strict=True):
+            tensor.copy_(_mean(sums, index, total, tensor.device))
+        for tensor, value in zip(target.live_buffers(), self._newest_buffers(sums), strict=True):
             if tensor is not value:
                 tensor.copy_(value)
-        theirs = target.live_left()
-        for name, value in self._tracked.live_left().items():
-            if theirs[name] is not value:
-                tensors.local(theirs[name]).copy_(tensors.local(value))
+        excluded = target.live_excluded()
+        for name, value in self.tracked.live_excluded().items():
+            if excluded[name] is not value:
+                tensors.local(excluded[name]).copy_(tensors.local(value))
 
     @contextmanager
     def average_parameters(self, model: nn.Module | None = None) -> Iterator[nn.Module]:
-        """Put the average into `model` for the block, and the live weights back after it, whatever happens."""
+        """Swap the average into `model` for the block, and restore the live weights after it, whatever happens."""
         target = self._target(model)
         owner = target.model
 
         def written() -> list[Tensor]:
             # Looked up each time: moving the model in the block replaces its buffers, and a forward may gather shards.
             tensors.reshard(owner)
-            left = [] if target is self._tracked else map(tensors.local, target.live_left().values())
-            return [*target.live(), *target.live_carried(), *left]
+            excluded = [] if target is self.tracked else map(tensors.local, target.live_excluded().values())
+            return [*target.live(), *target.live_buffers(), *excluded]
 
         with tensors.swapped(owner, written):
             self.copy_to(model)
             yield owner if model is None else model
 
     def averaged_state(self) -> dict[str, Tensor]:
-        """The average as if training ended now, by name: a state dict of new tensors in the model's dtypes.
+        """Return the average as if training ended now: a state dict of new tensors in the model's dtypes.
 
-        Frozen and excluded parameters and the buffers are in it too, so that it loads strictly.
+        It contains frozen and excluded parameters and the buffers too, so that it loads strictly.
         """
-        sources = self._result_sources()
-        total = sum(source.weight for source in sources)
-        if not total > 0:
-            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimizer step")
+        sums, total = self._result_sums()
         with torch.no_grad():
             state = {
-                name: tensors.like(tensor, _mean(sources, index, total, tensor.device).to(tensor.dtype))
-                for index, (name, tensor) in enumerate(self._tracked.averaged.items())
+                name: tensors.like(tensor, _mean(sums, index, total, tensor.device).to(tensor.dtype))
+                for index, (name, tensor) in enumerate(self.tracked.averaged.items())
             }
-            carried = max(sources, key=lambda source: source.last).carried(self._tracked)
-            for (name, tensor), value in zip(self._tracked.carried.items(), carried, strict=True):
+            for (name, tensor), value in zip(self.tracked.buffers.items(), self._newest_buffers(sums), strict=True):
                 state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
-            for name, tensor in self._tracked.live_left().items():
+            for name, tensor in self.tracked.live_excluded().items():
                 state[name] = tensor.detach().clone()
-        for alias, name in self._tracked.aliases():
+        for alias, name in self.tracked.aliases():
             state[alias] = state[name]
         return state
 
     # -- resume -------------------------------------------------------------------------------------------
 
     def state_dict(self, clone: bool = True) -> dict[str, Any]:
-        """Everything needed to go on exactly from here: a JSON header and named tensors.
+        """Return everything needed to continue exactly from here: a JSON header and named tensors.
 
         It holds only tensors, strings and dicts, so `torch.load(weights_only=True)` reads it back, and distributed
         checkpoints reshard it (see `swad.averaging.distributed_checkpoint`).
+
+        Args:
+            clone: Copy the tensors, so that later updates do not change the state. False saves memory where the
+                state is written to disk at once.
         """
         self._resolve_skips()
-        pieces = self._named_pieces()
+        sums = dict(self._sums)
+        if self._carryover is not None:
+            sums["carryover"] = self._carryover
+        if not self._shared and self._segment.allocated:
+            sums[OPEN] = self._segment
         header = {
             "version": STATE_VERSION,
             "class": type(self).__name__,
             "updates": self._updates,
             "observed": self._observed,
-            "pieces": {name: piece.header() for name, piece in pieces.items()},
+            "sums": {name: total.header() for name, total in sums.items()},
             **self._extra_state(),
         }
         return {
             "header": json.dumps(header),
-            "tensors": {name: piece.tensors(self._tracked, clone) for name, piece in pieces.items()},
+            "tensors": {name: total.named_tensors(self.tracked, clone) for name, total in sums.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken, with the same settings and a model of the same names."""
-        header = self._checked_header(state["header"])
-        pieces = {
-            name: WeightSum.from_state(head, state["tensors"][name], self._tracked, name != OPEN and self._offload)
-            for name, head in header["pieces"].items()
+        """Continue exactly where `state_dict` was taken, with the same settings and a model of the same names."""
+        header = self.check_state(state)
+        sums = {
+            name: WeightSum.from_state(head, state["tensors"][name], self.tracked, name != OPEN and self._offload)
+            for name, head in header["sums"].items()
         }
         self._load_extra_state(header)
-        self._adopt(pieces, header)
+        self._carryover = sums.pop("carryover", None)
+        opened = sums.pop(OPEN, None)
+        if not self._shared:
+            self._segment.clear()
+            if opened is not None:
+                self._segment.load(opened)
+        self._sums = sums
+        self._skips = None
+        self._updates, self._observed = int(header["updates"]), int(header["observed"])
 
     def headers(self) -> dict[str, Any]:
-        """The place of the header in a state, for checkpoints that fill what is there."""
+        """Return a state with an empty header, for checkpoints that are read in place."""
         return {"header": ""}
 
     def prepare_to_load(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Allocate what the state's header describes and return the state to be filled, for distributed checkpoints."""
-        header = self._checked_header(state["header"])
-        pieces = {
-            name: WeightSum.empty(head, self._tracked, name != OPEN and self._offload)
-            for name, head in header["pieces"].items()
+        """Allocate the tensors that the state's header describes and return a state to read them into."""
+        header = self.check_state(state)
+        sums = {
+            name: WeightSum.empty(head, self.tracked, name != OPEN and self._offload)
+            for name, head in header["sums"].items()
         }
-        room = {name: piece.tensors(self._tracked) for name, piece in pieces.items()}
-        return {"header": state["header"], "tensors": room}
+        allocated = {name: total.named_tensors(self.tracked) for name, total in sums.items()}
+        return {"header": state["header"], "tensors": allocated}
 
     @property
     def n_buffers(self) -> int:
-        """Weight-sized buffers held now, the open segment included."""
+        """Weight-sized buffers allocated now, the open segment included."""
         own_segment = not self._shared and self._segment.allocated
-        return len(self._pieces) + (self._held is not None) + own_segment
+        return len(self._sums) + (self._carryover is not None) + own_segment
 
-    # -- for subclasses and feeds -------------------------------------------------------------------------
+    # -- the interface between a group and its members -----------------------------------------------------
+    #
+    # `swad.averaging.group` uses these and nothing else of an average. Members that are `dense` share the group's
+    # segment; the others are updated by it and keep a segment of their own.
 
     dense = True
-    """Takes every update of a segment, so that a feed can hand over the segment's sum instead."""
+    """Takes every update of a segment with the same weight, so that the segment's sum is enough."""
 
-    writes = False
-    """Writes files at evaluations, which may fail: a feed asks it first."""
+    sparse = False
+    """Takes only some updates, so it copies their buffers, and a CUDA graph cannot capture it."""
 
-    _sparse = False
-    """Takes some updates only: it must remember their buffers, and cannot be captured."""
+    fusible = False
+    """Blends the weights into a mean, which a `FusedUpdate` can do together with the group's addition."""
 
-    def _wants(self, step: int | Tensor) -> bool | Tensor:
-        """Whether the weights after update `step` are averaged; the same expression serves numbers and tensors."""
-        return True
+    writes_files = False
+    """Writes files at evaluations, which may fail. A group calls such members first."""
 
-    def _evaluated(self, loss: float, step: int) -> Status:
-        raise NotImplementedError
+    def join_group(self, model: nn.Module, fused: FusedUpdate | None = None) -> None:
+        """Follow the group's model. From now on only the group updates this average."""
+        self._in_group = True
+        self.tracked.follow(model)
+        self._segment.fused = fused
 
-    def _result(self) -> Mix:
-        raise NotImplementedError
+    def share_segment(self, segment: Segment, tracked: TrackedTensors, resolve_skips: Callable[[], None]) -> None:
+        """Use the group's segment and its tracked tensors, which the group looks up once for all members.
 
-    def _check_loss(self, loss: float) -> None:
-        """Raise if `_evaluated` would."""
+        Args:
+            segment: The group adds to it, counts it, and clears it when all members have taken it.
+            tracked: The tensors of the group's model.
+            resolve_skips: Makes the group read how many steps a GradScaler skipped, and call `set_step`.
+        """
+        self._in_group = True
+        self._segment, self.tracked, self._resolve_group = segment, tracked, resolve_skips
 
-    def _finished(self) -> bool:
-        """No later update can enter the average."""
-        return False
+    @property
+    def can_join_group(self) -> bool:
+        """Whether the average is in no group and has made no update yet."""
+        return not self._in_group and not self.step
 
-    def _edges(self) -> tuple[int, ...]:
-        """Updates after which a feed must close the segment for this average, beside the evaluations."""
-        return ()
-
-    def _boundary(self, step: int) -> None:
-        """A feed closes the shared segment here, without an evaluation."""
-        raise NotImplementedError
-
-    def _extra_state(self) -> dict[str, Any]:
-        return {}
-
-    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
-        pass
-
-    # -- inside -------------------------------------------------------------------------------------------
+    def set_step(self, updates: int) -> None:
+        """Set the number of updates; the group counts them for members that share its segment."""
+        self._updates = updates
 
     @torch.no_grad()
-    def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
-        live = self._tracked.live(model)
-        self._require_live("update_parameters")
-        finished = self._finished()
+    def take_update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+        """Take the weights after a step; `skipped`, on the device, is positive where a GradScaler skipped it."""
+        live = self.tracked.live(model)
+        self.require_live("update_parameters")
+        finished = self.finished()
         capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
         if capturing:
             self._require_capturable(skipped)
-            self._segment.keep = True
+            self._segment.captured = True
         else:
             self._updates += 1
-        if finished and not self._segment.keep:
+        if finished and not self._segment.captured:
             if skipped is not None:
                 self._count_skip(skipped)
             return
@@ -331,162 +315,34 @@ class Average:
         elif self._wants(self._updates):
             self._accumulate(live, None, counted=not capturing)
 
-    def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
-        self._segment.last = self._updates
-        self._segment.add(live, weight, counted=counted)
-        if self._chooses(weight):
-            self._segment.keep_carried(self._tracked, weight)
-        else:
-            self._segment.forget_carried()
-
-    def _chooses(self, weight: Tensor | None) -> bool:
-        """Whether a later update may be left out, so that the buffers of this one must be kept."""
-        return self._sparse
-
-    def _count_skip(self, skipped: Tensor) -> Tensor:
-        skip = (skipped > 0).to(torch.float32).reshape(())
-        if self._skips is None:
-            self._skips = torch.zeros((), dtype=torch.int64, device=skip.device)
-        self._skips += skip.to(torch.int64)
-        return skip
-
-    def _resolve_skips(self) -> None:
-        """Read how many steps were skipped. Waits for the device: at evaluations and checkpoints only."""
-        if self._feed is not None:
-            self._feed._resolve_skips()
+    def take_replays(self, n: int) -> None:
+        """Count `n` replays of the group's CUDA graph. A sparse average, which is not in it, takes the weights now."""
+        if not self.sparse:
+            self._count_replays(n)
             return
-        if self._skips is not None:
-            self._updates -= int(self._skips)
-            self._skips = None
-            self._segment.last = min(self._segment.last, self._updates)
-        self._segment.resolve()
-
-    def _follow(self, recipe: Recipe) -> None:
-        """Make the pieces the recipe asks for out of those kept, in place where a piece is used once."""
-        step = self._updates
-        open_sources: list[Source] = [s for s in (self._held, self._segment) if s is not None and s.weight]
-        uses = Counter(name for mix in (*recipe.pieces.values(), recipe.open) for name in mix)
-        # In a feed, what is left open is a piece of this average's own; alone, it is the segment itself.
-        held_goes_on = self._held is not None and OPEN in recipe.open and uses[OPEN] == 1
-        mixes = list(recipe.pieces.values())
-        if self._shared and recipe.open and not held_goes_on:
-            mixes.append(recipe.open)
-
-        def in_place(mix: Mix) -> str | None:
-            return next((n for n, w in mix.items() if n in self._pieces and uses[n] == 1 and w == 1), None)
-
-        # Room first: if there is none, nothing has changed yet. Pieces let go make room for new ones.
-        spare = [piece for name, piece in self._pieces.items() if not uses[name]]
-        lacking = sum(in_place(mix) is None for mix in mixes) - len(spare)
-        room = [WeightSum.zeros(self._tracked, self._offload) for _ in range(lacking)]
-        room += [piece.emptied() for piece in spare]
-
-        def mixed(mix: Mix, base: WeightSum | None = None) -> WeightSum:
-            name_in_place = in_place(mix) if base is None else None
-            piece = base or (self._pieces[name_in_place] if name_in_place else room.pop(0))
-            for name, weight in mix.items():
-                if name == LIVE:
-                    piece.absorb(Source.of_live(self._tracked, step), weight, self._tracked)
-                elif name in (OPEN, MEAN):
-                    total = sum(source.weight for source in open_sources) if name == MEAN else 1
-                    for source in open_sources:
-                        piece.absorb(source, weight / total, self._tracked)
-                elif name != name_in_place:
-                    piece.absorb(self._pieces[name], weight, self._tracked)
-            return piece
-
-        pieces = {name: mixed(mix) for name, mix in recipe.pieces.items()}
-        if self._shared:  # the feed clears the segment when all have taken it
-            if held_goes_on:
-                open_sources = [self._segment] if self._segment.weight else []
-            self._held = mixed(recipe.open, self._held if held_goes_on else None) if recipe.open else None
-        elif OPEN in recipe.open:
-            own = self._segment.weight
-            joined = [self._pieces[name] for name in recipe.open if name != OPEN]
-            for piece in joined:
-                self._segment.absorb(piece, 1.0, self._tracked)
-            if joined and not own:  # an interval may leave a segment without an update of its own
-                self._segment.take_carried(max(joined, key=lambda piece: piece.last), self._tracked)
-        else:
-            self._segment.clear()
-        self._pieces = pieces
-        if self._finished() and not self._shared:
-            self._segment.release()
-
-    def _result_sources(self) -> list[Source]:
-        self._resolve_skips()
-        sources: list[Source] = []
-        for name, weight in self._result().items():
-            if weight != 1:
-                raise AssertionError("a result is a plain sum of pieces")
-            if name != OPEN:
-                sources.append(self._pieces[name])
-            else:
-                sources += [s for s in (self._held, self._segment) if s is not None and s.weight]
-        return sources
-
-    def _target(self, model: nn.Module | None) -> TrackedTensors:
-        if model is None or tensors.unwrap(model) is self._tracked.model:
-            return self._tracked
-        target = TrackedTensors.__new__(TrackedTensors)
-        target.__dict__.update(self._tracked.__dict__)
-        target.follow(model)
-        return target
-
-    def _named_pieces(self) -> dict[str, WeightSum]:
-        pieces = dict(self._pieces)
-        if self._held is not None:
-            pieces["held"] = self._held
-        if not self._shared and self._segment.allocated:
-            pieces[OPEN] = self._segment
-        return pieces
-
-    def _adopt(self, pieces: dict[str, WeightSum], header: Mapping[str, Any]) -> None:
-        self._held = pieces.pop("held", None)
-        opened = pieces.pop(OPEN, None)
-        if not self._shared:
-            self._segment.clear()
-            if opened is not None:
-                self._segment.adopt(opened)
-        self._pieces = pieces
-        self._skips = None
-        self._updates, self._observed = int(header["updates"]), int(header["observed"])
-
-    def _checked_header(self, text: str) -> dict[str, Any]:
-        header: dict[str, Any] = json.loads(text)
-        if header.get("version") != STATE_VERSION:
+        missed = [step for step in range(self._updates + 1, self._updates + n) if self._wants(step)]
+        if missed:
             raise ValueError(
-                f"this state is of version {header.get('version')!r}, known is {STATE_VERSION}: "
-                f"load it with the swad that wrote it"
+                f"update {missed[0]} is averaged, got {n} replays from {self._updates}: count up to it first"
             )
-        if header["class"] != type(self).__name__:
-            raise ValueError(f"this is the state of a {header['class']}, not of a {type(self).__name__}")
-        return header
+        self._updates += n - 1
+        self.take_update(None, skipped=None)
 
-    def _require_capturable(self, skipped: Tensor | None) -> None:
-        if self._sparse:
-            raise RuntimeError(
-                f"a captured update cannot choose its steps: update this {type(self).__name__} outside the graph"
-            )
-        if skipped is not None:
-            raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
-        if not self._segment.allocated or (not self.dense and not self._segment.weight):
-            raise RuntimeError("a graph needs buffers that exist: make one update before capturing")
+    def take_loss(self, loss: float) -> Status:
+        """Take the validation loss, which all ranks agree on, and return the new status."""
+        self.require_live("observe")
+        self._resolve_skips()
+        require_new_update(self._updates, self._observed)
+        status = self._evaluated(loss, self._updates)
+        self._observed = self._updates
+        return status
 
-    def _require_own_segment(self, what: str) -> None:
-        if self._rides:
-            raise RuntimeError(f"this average rides on a AverageGroup: call {what} of the feed instead")
-
-    def _require_live(self, what: str) -> None:
-        if tensors.is_swapped(self._tracked.model):
-            raise RuntimeError(f"{what} needs the live weights, and the model holds an average: leave the block first")
-
-    def _agreed(self, loss: float) -> float:
-        """The loss, when every rank has the same one: ranks that decide differently would average differently."""
+    def agreed_loss(self, loss: float) -> float:
+        """Return the loss if every rank has the same one; ranks that decide differently would average differently."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(self._process_group) == 1:
             return loss
         on_cpu = "gloo" in dist.get_backend(self._process_group)
-        device = torch.device("cpu") if on_cpu else self._tracked.live()[0].device
+        device = torch.device("cpu") if on_cpu else self.tracked.live()[0].device
         key = loss if math.isfinite(loss) else math.inf
         bounds = torch.tensor([key, -key], dtype=torch.float64, device=device)
         dist.all_reduce(bounds, dist.ReduceOp.MAX, group=self._process_group)
@@ -498,46 +354,205 @@ class Average:
             )
         return loss
 
+    def check_loss(self, loss: float) -> None:
+        """Raise if the average would refuse the loss."""
 
-class _AttachHandle(RemovableHandle):
-    """Ends the attachment on both sides."""
+    def finished(self) -> bool:
+        """Whether the average is complete: no later update can enter it."""
+        return False
 
-    def __init__(self, average: Any, hook: RemovableHandle) -> None:
-        self._average, self._hook = average, hook
+    def window_edges(self) -> tuple[int, ...]:
+        """Return the updates after which the group must close its segment for this average, besides evaluations."""
+        return ()
 
-    def remove(self) -> None:
-        self._hook.remove()
-        if self._average._attached is self:
-            self._average._attached = None
+    def close_segment(self) -> None:
+        """Take the group's segment, which ends here without an evaluation."""
+        raise NotImplementedError
 
-    def __enter__(self) -> Self:
-        return self
+    def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the header of a state, or raise if the state belongs to something else."""
+        header: dict[str, Any] = json.loads(state["header"])
+        if header.get("version") != STATE_VERSION:
+            raise ValueError(
+                f"this state has version {header.get('version')!r}, expected {STATE_VERSION}: "
+                f"load it with the version of swad that wrote it"
+            )
+        if header["class"] != type(self).__name__:
+            raise ValueError(f"this is the state of a {header['class']}, not of a {type(self).__name__}")
+        return header
 
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
+    def require_live(self, method: str) -> None:
+        """Raise if the model holds an average right now."""
+        if tensors.is_swapped(self.tracked.model):
+            raise RuntimeError(
+                f"{method} needs the live weights, and the model holds an average: leave the block first"
+            )
+
+    # -- for subclasses -----------------------------------------------------------------------------------
+
+    def _wants(self, step: int | Tensor) -> bool | Tensor:
+        """Whether the weights after update `step` are averaged; must work for numbers and for tensors."""
+        return True
+
+    def _evaluated(self, loss: float, step: int) -> Status:
+        raise NotImplementedError
+
+    def _result(self) -> Terms:
+        raise NotImplementedError
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {}
+
+    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+        pass
+
+    def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
+        self._segment.last = self._updates
+        self._segment.add_live(live, weight, counted=counted)
+        if self._must_keep_buffers(weight):
+            self._segment.keep_buffers(self.tracked, weight)
+        else:
+            self._segment.use_live_buffers()
+
+    def _must_keep_buffers(self, weight: Tensor | None) -> bool:
+        """Whether a later update may be left out, so that the buffers of this one must be copied."""
+        return self.sparse
+
+    def _require_capturable(self, skipped: Tensor | None) -> None:
+        if self.sparse:
+            raise RuntimeError(
+                f"a captured update cannot choose its steps: update this {type(self).__name__} outside the graph"
+            )
+        if skipped is not None:
+            raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
+        if not self._segment.allocated or (not self.dense and not self._segment.weight):
+            raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
+
+    @property
+    def _shared(self) -> bool:
+        return self._resolve_group is not None
+
+    def _open_sums(self) -> list[WeightSum]:
+        """Return the sums that together are the open segment of this average."""
+        return [total for total in (self._carryover, self._segment) if total is not None and total.weight]
+
+    def _add_to_carryover(self) -> None:
+        """Keep a shared segment that the group closes, for an average whose own segment continues."""
+        if self._segment.weight:
+            if self._carryover is None:
+                self._carryover = WeightSum.zeros(self.tracked, self._offload)
+            self._carryover.add_(self._segment, 1.0, self.tracked)
+
+    @torch.no_grad()
+    def _apply(self, plan: KeepPlan) -> None:
+        """Replace the sums by those of the plan."""
+        if self._shared:
+            self._apply_shared(plan)
+        else:
+            self._apply_alone(plan)
+
+    # -- internals ----------------------------------------------------------------------------------------
+
+    def _apply_alone(self, plan: KeepPlan) -> None:
+        """Carry out a plan where the segment is this average's own: what stays open stays in the segment."""
+        sums = self._builder(plan).build_all()
+        if OPEN in plan.open:
+            empty = not self._segment.weight
+            joined = [self._sums[name] for name in plan.open if name != OPEN]
+            for total in joined:
+                self._segment.add_(total, 1.0, self.tracked)
+            if joined and empty:  # with an interval, a segment may contain no update of its own
+                self._segment.take_buffers(max(joined, key=lambda total: total.last), self.tracked)
+        else:
+            self._segment.clear()
+        self._sums = sums
+        if self.finished():
+            self._segment.release()
+
+    def _apply_shared(self, plan: KeepPlan) -> None:
+        """Carry out a plan in a group: the group clears the segment, so what stays open becomes the carryover."""
+        if self._carryover is not None and OPEN in plan.open and count_uses(plan)[OPEN] == 1:
+            builder = self._builder(plan)
+            sums = builder.build_all()
+            builder.add_terms(self._carryover, plan.open, [self._segment] if self._segment.weight else [])
+        else:
+            builder = self._builder(plan, also=[plan.open] if plan.open else [])
+            sums = builder.build_all()
+            self._carryover = builder.build(plan.open) if plan.open else None
+        self._sums = sums
+
+    def _builder(self, plan: KeepPlan, also: list[Terms] | None = None) -> SumBuilder:
+        return SumBuilder(
+            plan, self._sums, self._open_sums(), self.tracked, self._updates, self._offload, also=also or []
+        )
+
+    @property
+    def _attached(self) -> bool:
+        return self._hook is not None and self._hook.active
+
+    def _count_replays(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"the number of replays must be at least 1, got {n}")
+        self._updates += n
+        self._segment.last = self._updates
+        if self.dense:  # an EMA is a mean already, and its weight is one
+            self._segment.count(n)
+
+    def _count_skip(self, skipped: Tensor) -> Tensor:
+        skip = (skipped > 0).to(torch.float32).reshape(())
+        if self._skips is None:
+            self._skips = torch.zeros((), dtype=torch.int64, device=skip.device)
+        self._skips += skip.to(torch.int64)
+        return skip
+
+    def _resolve_skips(self) -> None:
+        """Read how many steps were skipped. Waits for the device, so only evaluations and checkpoints call it."""
+        if self._resolve_group is not None:
+            self._resolve_group()
+            return
+        if self._skips is not None:
+            self._updates -= int(self._skips)
+            self._skips = None
+            self._segment.last = min(self._segment.last, self._updates)
+        self._segment.resolve_count()
+
+    def _result_sums(self) -> tuple[list[WeightSum], float]:
+        """Return the sums that the result adds up, and their total weight."""
+        self._resolve_skips()
+        sums: list[WeightSum] = []
+        for name, factor in self._result().items():
+            if factor != 1:
+                raise AssertionError("a result is a plain sum of kept sums")
+            sums += self._open_sums() if name == OPEN else [self._sums[name]]
+        total = sum(part.weight for part in sums)
+        if not total > 0:
+            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimizer step")
+        return sums, total
+
+    def _newest_buffers(self, sums: list[WeightSum]) -> list[Tensor]:
+        return max(sums, key=lambda part: part.last).buffers(self.tracked)
+
+    def _target(self, model: nn.Module | None) -> TrackedTensors:
+        if model is None or tensors.unwrap(model) is self.tracked.model:
+            return self.tracked
+        return self.tracked.follow_copy(model)
+
+    def _require_no_group(self, method: str) -> None:
+        if self._in_group:
+            raise RuntimeError(f"this average is a member of an AverageGroup: call {method} of the group instead")
 
 
-def _require_same_parameters(optimizer: torch.optim.Optimizer, tracked: TrackedTensors) -> None:
-    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not any(id(tensor) in stepped for tensor in tracked.averaged.values()):
-        raise ValueError("the optimizer steps none of the averaged parameters: attach the one that trains the model")
+def require_new_update(updates: int, observed: int) -> None:
+    """Raise if no update was made since the last evaluation."""
+    if updates <= observed:
+        raise RuntimeError(
+            f"observe needs an update since the last one, at update {observed}: "
+            f"call update_parameters after every optimizer step, observe once per evaluation"
+        )
 
 
-def _after_step(optimizer: torch.optim.Optimizer, update: Any) -> RemovableHandle:
-    """Call `update` after each step of `optimizer`, telling it on the device whether a scaler skipped the step."""
-    inner = optimizer
-    while isinstance(wrapped := getattr(inner, "optimizer", None), torch.optim.Optimizer):
-        inner = wrapped  # accelerate wraps optimizers; the hooks that fire are the inner one's
-
-    def hook(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        # Present only while a GradScaler steps an optimizer that unscales by itself (fused ones).
-        update(None, getattr(stepped, "found_inf", None))
-
-    return inner.register_step_post_hook(hook)
-
-
-def _mean(sources: list[Source], index: int, total: float, device: torch.device) -> Tensor:
-    value = sources[0].sums[index].to(device, copy=True)
-    for source in sources[1:]:
-        value += source.sums[index].to(device)
+def _mean(sums: list[WeightSum], index: int, total: float, device: torch.device) -> Tensor:
+    value = sums[0].values[index].to(device, copy=True)
+    for part in sums[1:]:
+        value += part.values[index].to(device)
     return value.div_(total)

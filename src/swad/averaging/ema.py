@@ -1,4 +1,4 @@
-"""TODO."""
+"""EMA: the exponential moving average of the weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import OPEN, Mix, Phase
+from swad.averaging.semantics import OPEN, Phase, Terms
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
 
 
 class EMA(Average):
-    """Exponential moving average: m <- decay * m + (1 - decay) * theta, beginning with the first update's weights.
+    """Exponential moving average: m <- decay * m + (1 - decay) * theta, starting from the first update's weights.
 
-    The paper compares with decay 0.99 (Polyak and Juditsky, 1992). Every update weighs differently, so an
-    EMA cannot share a segment's sum: it costs a pass of its own.
+    The paper compares with decay 0.99 (Polyak and Juditsky, 1992). Every update has another weight, so an EMA cannot
+    use the shared sum of a group and keeps its own mean.
+
+    Args:
+        model: The model to follow.
+        decay: The share of the mean that stays at each update.
+        buffers: "copy" keeps the buffers of the last update; "average" averages floating-point buffers too.
+        include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
+        exclude: Name patterns of tensors not to average.
     """
 
     dense = False
+    fusible = True
 
     def __init__(
         self,
@@ -38,25 +46,26 @@ class EMA(Average):
 
     @property
     def status(self) -> Status:
-        """Where the trajectory is, and what would be averaged if training ended now."""
+        """The phase of the trajectory, and what is averaged if training ends now."""
         spans = (Span(1, self.step),) if self.step else ()
         return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on", None, spans)
 
     def _evaluated(self, loss: float, step: int) -> Status:
         return self.status
 
-    def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+    def take_update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+        """Take the weights after a step."""
         if not self._segment.allocated:
-            with torch.no_grad():  # buffers must exist before a capture begins
-                self._segment.allocate(self._tracked.live(model))
-        super()._update(model, skipped)
+            with torch.no_grad():  # a capture cannot allocate
+                self._segment.allocate(self.tracked.live(model))
+        super().take_update(model, skipped)
 
     def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
         self._segment.last = self._updates
         self._segment.blend(live, 1 - self.decay, weight)
-        self._segment.forget_carried()
+        self._segment.use_live_buffers()
 
-    def _result(self) -> Mix:
+    def _result(self) -> Terms:
         return {OPEN: 1.0}
 
     def _extra_state(self) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Averages by name, as `--average swad,swa,ema` gives them, with options after a colon.
+"""Averages by name, as in `--average swad,swa,ema`, with options after a colon.
 
-    swad                                        SWAD as the paper's Algorithm 1 has it
+    swad                                        SWAD by the paper's Algorithm 1
     swad:semantics=text,tolerance_ratio=0.2     with options of its class
-    swad:as=strict,tolerance_ratio=0.1          under a name of its own, beside a plain swad
+    swad:as=strict,tolerance_ratio=0.1          with a label of its own, next to a plain swad
 
-Windows follow the length of training: SWA takes the weights at every evaluation of the last 20 %, which for 5,000
-updates and evaluations every 100 are the paper's 4100, 4200, ..., 5000.
+Windows depend on the length of training: SWA takes the weights at every evaluation of the last 20 %. With 5,000 updates
+and evaluations every 100, these are the paper's 4100, 4200, ..., 5000.
 
 Most ablations of the paper's Table 5 are averages of one trajectory. With 5,000 updates and evaluations every 100:
 
@@ -25,7 +25,7 @@ the best validation accuracy among stored segments: `swad.fit_on_val`.
 >>> split("swad:semantics=text,n_converge=2,ema")
 ('swad:semantics=text,n_converge=2', 'ema')
 >>> parse("swad:as=strict,tolerance_ratio=0.1")
-Spec(kind='swad', label='strict', options={'tolerance_ratio': 0.1})
+Spec(name='swad', label='strict', options={'tolerance_ratio': 0.1})
 """
 
 from __future__ import annotations
@@ -42,19 +42,23 @@ if TYPE_CHECKING:
     from swad.averaging.base import Average
 
 RESERVED = frozenset({"best", "last"})
-"""Labels that a run gives to the live weights."""
+"""Labels of the live weights of a run."""
 
 
 class AverageError(ValueError):
-    """An average that cannot be made; the message is one line that says what to do."""
+    """An average that cannot be built; the message is one line that says what to do."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an average's defaults depend on: the length of training, and when it is evaluated.
+    """The schedule of a training, on which the defaults of averages depend.
 
-    `offset` is 1 where evaluations come one update late (the published schedule), `cycle` that of a cyclic
-    learning rate.
+    Args:
+        steps: Updates in the training.
+        evaluate_every: Updates between two evaluations.
+        tolerance_ratio: The dataset's default for SWAD.
+        offset: 1 where evaluations come one update late, as in the published code.
+        cycle: Updates in a cycle of the learning rate, if it is cyclic.
     """
 
     steps: int
@@ -65,36 +69,36 @@ class Plan:
 
     @property
     def late(self) -> int:
-        """The update before the last 20 % of training, a whole number of intervals before the end."""
+        """The last update before the last 20 % of training, a whole number of intervals before the end."""
         every = self.interval
         return self.offset + self.steps - min(self.steps, max(1, round(self.steps / 5 / every)) * every)
 
     @property
     def interval(self) -> int:
-        """Updates between two weights of SWA: from evaluation to evaluation, or the cycle of the learning rate."""
+        """Updates between two weights of SWA: one evaluation to the next, or one cycle of the learning rate."""
         return min(self.cycle or self.evaluate_every, self.steps)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One average as asked for."""
+    """One requested average: its registered name, its label in results, and options of its class."""
 
-    kind: str
+    name: str
     label: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 Options = dict[str, Any]
-_Make = Callable[["nn.Module", Plan, Options], "Average"]
+_Factory = Callable[["nn.Module", Plan, Options], "Average"]
 
 
-def _swad(fixed: Options) -> _Make:
-    def make(model: nn.Module, plan: Plan, options: Options) -> Average:
+def _swad(fixed: Options) -> _Factory:
+    def build(model: nn.Module, plan: Plan, options: Options) -> Average:
         from swad.averaging.swad import SWAD
 
         return SWAD(model, **{"tolerance_ratio": plan.tolerance_ratio, **fixed, **options})
 
-    return make
+    return build
 
 
 def _without_dense(model: nn.Module, plan: Plan, options: Options) -> Average:
@@ -110,14 +114,14 @@ def _without_overfit(model: nn.Module, plan: Plan, options: Options) -> Average:
     return SWAD(model, **{"tolerance_ratio": plan.tolerance_ratio, "n_tolerance": math.inf, **options})
 
 
-def _window(interval: Callable[[Plan], int]) -> _Make:
-    def make(model: nn.Module, plan: Plan, options: Options) -> Average:
+def _window(interval: Callable[[Plan], int]) -> _Factory:
+    def build(model: nn.Module, plan: Plan, options: Options) -> Average:
         from swad.averaging.swa import SWA
 
         defaults = {"start": plan.late, "end": plan.offset + plan.steps, "interval": interval(plan)}
         return SWA(model, **{**defaults, **options})
 
-    return make
+    return build
 
 
 def _sma(model: nn.Module, plan: Plan, options: Options) -> Average:
@@ -151,45 +155,47 @@ _WINDOW = {"start": int, "end": int, "interval": int, "offload": bool, "buffers"
 
 
 @dataclass(frozen=True)
-class _Kind:
-    about: str
-    make: _Make
+class _Entry:
+    description: str
+    build: _Factory
     options: Mapping[str, type]
 
 
-_KINDS = {
-    "swad": _Kind("from the floor of the valley to the start of overfitting", _swad({}), {**_VALLEY, "semantics": str}),
-    "swad_text": _Kind("the same by the wording of the paper's section 3.2", _swad({"semantics": "text"}), _VALLEY),
-    "swad_reference": _Kind("the same as the published code does it", _swad({"semantics": "reference"}), _VALLEY),
-    "swa": _Kind("the weights at the evaluations of the last 20 %", _window(lambda plan: plan.interval), _WINDOW),
-    "sma": _Kind("every update after the first 100", _sma, {"start": int, "offload": bool, "buffers": str}),
-    "ema": _Kind("exponential moving average, decay 0.99", _ema, {"decay": float, "buffers": str}),
-    "without_dense": _Kind(
+_ENTRIES = {
+    "swad": _Entry(
+        "from the lowest validation loss to the start of overfitting", _swad({}), {**_VALLEY, "semantics": str}
+    ),
+    "swad_text": _Entry("SWAD by the text of the paper's section 3.2", _swad({"semantics": "text"}), _VALLEY),
+    "swad_reference": _Entry("SWAD as the published code computes it", _swad({"semantics": "reference"}), _VALLEY),
+    "swa": _Entry("the weights at the evaluations of the last 20 %", _window(lambda plan: plan.interval), _WINDOW),
+    "sma": _Entry("every update after the first 100", _sma, {"start": int, "offload": bool, "buffers": str}),
+    "ema": _Entry("exponential moving average, decay 0.99", _ema, {"decay": float, "buffers": str}),
+    "without_dense": _Entry(
         "SWAD on the weights at evaluations only", _without_dense, {**_VALLEY, "interval": int, "semantics": str}
     ),
-    "without_overfit": _Kind(
+    "without_overfit": _Entry(
         "SWAD to the end of training",
         _without_overfit,
-        {name: kind for name, kind in {**_VALLEY, "semantics": str}.items() if name != "n_tolerance"},
+        {name: wanted for name, wanted in {**_VALLEY, "semantics": str}.items() if name != "n_tolerance"},
     ),
-    "without_opt_overfit": _Kind("every update of the last 20 %", _window(lambda plan: 1), _WINDOW),
+    "without_opt_overfit": _Entry("every update of the last 20 %", _window(lambda plan: 1), _WINDOW),
 }
 
 
 def names() -> tuple[str, ...]:
-    """The averages there are."""
-    return tuple(_KINDS)
+    """Return the names of all averages."""
+    return tuple(_ENTRIES)
 
 
 def describe() -> dict[str, str]:
-    """What each average is, by name."""
-    return {name: kind.about for name, kind in _KINDS.items()}
+    """Return a short description of each average, by name."""
+    return {name: entry.description for name, entry in _ENTRIES.items()}
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Take a comma-separated list apart; a part with `=` and no colon goes on with the options before it."""
+    """Split a comma-separated list; a part with `=` but no colon is another option of the average before it."""
     parts: list[str] = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in filter(None, (item.strip() for item in text.split(","))):
         if "=" in part and ":" not in part and parts and ":" in parts[-1]:
             parts[-1] += f",{part}"
         else:
@@ -198,70 +204,72 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def parse(text: str) -> Spec:
-    """Read one average."""
-    kind, _, rest = text.partition(":")
-    if kind not in _KINDS:
-        raise AverageError(f"there is no average {kind!r}; there are {', '.join(_KINDS)}")
-    label, options = kind, {}
+    """Parse one average."""
+    name, _, rest = text.partition(":")
+    if name not in _ENTRIES:
+        raise AverageError(f"there is no average {name!r}; choose from {', '.join(_ENTRIES)}")
+    allowed = _ENTRIES[name].options
+    label, options = name, {}
     for item in filter(None, rest.split(",")):
-        name, equals, value = item.partition("=")
-        if name == "as" and value:
+        option, equals, value = item.partition("=")
+        if option == "as" and value:
             label = value
-        elif equals and name in _KINDS[kind].options:
-            options[name] = _value(kind, name, value, _KINDS[kind].options[name])
+        elif equals and option in allowed:
+            options[option] = _value(name, option, value, allowed[option])
         else:
-            takes = ", ".join([*_KINDS[kind].options, "as"])
-            raise AverageError(f"{kind} takes {takes}, as name=value after the colon; got {item!r}")
+            raise AverageError(
+                f"{name} takes {', '.join([*allowed, 'as'])}, as name=value after the colon; got {item!r}"
+            )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", label) or label in RESERVED:
         raise AverageError(
-            f"an average's name has letters, digits, '_', '.' and '-' and is not one of {', '.join(sorted(RESERVED))}; "
+            f"a label has letters, digits, '_', '.' and '-' and is not one of {', '.join(sorted(RESERVED))}; "
             f"got {label!r}"
         )
-    return Spec(kind, label, options)
+    return Spec(name, label, options)
 
 
 def parse_all(texts: Iterable[str]) -> tuple[Spec, ...]:
-    """Read several averages, whose names must differ."""
+    """Parse several averages, whose labels must differ."""
     specs = tuple(parse(text) for text in texts)
     labels = [spec.label for spec in specs]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise AverageError(f"two averages are called {', '.join(twice)}: give one another name with as=NAME")
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        raise AverageError(f"two averages are called {', '.join(repeated)}: give one another name with as=NAME")
     return specs
 
 
 def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Average]:
     """Build the averages for a model, by label."""
-    made = {}
+    averages = {}
     for spec in specs:
         try:
-            made[spec.label] = _KINDS[spec.kind].make(model, plan, dict(spec.options))
+            averages[spec.label] = _ENTRIES[spec.name].build(model, plan, dict(spec.options))
         except ValueError as error:
             raise AverageError(f"average {spec.label}: {error}") from None
-    return made
+    return averages
 
 
 def problems(texts: Iterable[str], plan: Plan | None) -> list[str]:
-    """What is wrong with the averages asked for, one sentence each; all are tried on a tiny model."""
+    """Return what is wrong with the requested averages, one sentence each. Each is built once on a tiny model."""
     from torch import nn
 
-    found = []
+    errors = []
     for text in texts:
         try:
             spec = parse(text)
             if plan is not None:
-                make([spec], nn.LayerNorm(1), plan)  # whose first weights are not drawn
+                make([spec], nn.LayerNorm(1), plan)  # a LayerNorm draws no random numbers
         except AverageError as error:
-            found.append(str(error))
-    if not found:
+            errors.append(str(error))
+    if not errors:
         try:
             parse_all(texts)
         except AverageError as error:
-            found.append(str(error))
-    return found
+            errors.append(str(error))
+    return errors
 
 
-def _value(kind: str, name: str, text: str, wanted: type) -> Any:
+def _value(average: str, name: str, text: str, wanted: type) -> Any:
     if wanted is str:
         return text
     if wanted is bool and text.lower() in ("true", "false"):
@@ -273,5 +281,5 @@ def _value(kind: str, name: str, text: str, wanted: type) -> Any:
             return int(value) if name == "n_tolerance" and value.is_integer() else value
     except ValueError:
         pass
-    words = {int: "a whole number", float: "a number", bool: "true or false"}[wanted]
-    raise AverageError(f"{kind}: {name} must be {words}, got {text!r}")
+    rule = {int: "a whole number", float: "a number", bool: "true or false"}[wanted]
+    raise AverageError(f"{average}: {name} must be {rule}, got {text!r}")

@@ -1,8 +1,33 @@
-"""The three definitions of a loss valley, each as a rule that sees losses and answers with recipes.
+"""The three definitions of a loss valley, as rules that turn losses into decisions about sums of weights.
 
-A recipe says how the kept pieces (sums of weights over stretches of the trajectory) follow from those kept
-before: a loss that comes later decides whether weights seen now are averaged, so they must be kept apart until
-it is known. What may be merged early, and why that is exact, is the subject of this file.
+**A worked example.** Ten updates between evaluations, N_s = 2, N_e = 3, r = 1.5 (`swad.averaging.valley` has the
+definitions). The loss is lowest at update 30, and stays lowest for N_s evaluations at update 40.
+
+    update       10    20    30    40    50    60    70    80    90    100
+    loss         4.0   1.5   1.0   1.2   1.4   1.7   1.6   1.9   2.0   2.1
+    > 1.65                                     yes         yes   yes   yes     paper, reference: 1.5 * mean(1.0, 1.2)
+    > 1.5                                      yes   yes   yes                 text: 1.5 * 1.0
+
+>>> from swad.averaging.valley import LossValley
+>>> losses = [4.0, 1.5, 1.0, 1.2, 1.4, 1.7, 1.6, 1.9, 2.0, 2.1]
+>>> for semantics in ("paper", "text", "reference"):
+...     valley = LossValley(n_converge=2, n_tolerance=3, tolerance_ratio=0.5, semantics=semantics)
+...     for step, loss in zip(range(10, 101, 10), losses):
+...         status = valley.observe(loss, step)
+...         if status.should_stop:
+...             break
+...     spans = ", ".join(map(str, status.spans))
+...     print(f"{semantics:9}  l = {status.threshold:.2f}  averages {spans}; stops at {step}")
+paper      l = 1.65  averages 30-70; stops at 100
+text       l = 1.50  averages 30-60; stops at 80
+reference  l = 1.65  averages 21-30 x2, 31-70; stops at 100
+
+`paper` ends at the last evaluation before the three exceedances (70), `text` at the first of its three (60).
+`reference` counts whole segments, so it begins at update 21, and it counts the segment of the lowest loss twice.
+
+**Which sums must be kept apart.** A later loss decides whether the weights of now are averaged, so they cannot always
+join the average at once. After each evaluation a rule returns a `KeepPlan`: which sums to keep, and which of the sums
+kept before each consists of. The comments in this file show where sums may be merged early and why that is exact.
 """
 
 from __future__ import annotations
@@ -16,12 +41,11 @@ from typing import Any, Literal
 Semantics = Literal["paper", "text", "reference"]
 Nonfinite = Literal["raise", "skip"]
 
-Mix = dict[str, float]
-"""A sum of weighted sources, by name."""
+Terms = dict[str, float]
+"""A linear combination: the factor of each term, by name. A term is a kept sum or one of the following."""
 
-# The sources of a mix that are not pieces. All speak of the moment of the evaluation.
 LIVE = "live"  # the weights just evaluated
-OPEN = "open"  # the sum of the updates seen since the last piece was closed
+OPEN = "open"  # the sum of the weights since the open segment began
 MEAN = "mean"  # the same, divided by their number
 
 
@@ -34,63 +58,77 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How the kept pieces follow from the pieces before, the open segment and the live weights.
+class KeepPlan:
+    """Which sums to keep after an evaluation, in terms of the sums kept before.
 
-    `pieces` names every piece to keep and what it is the sum of; whatever it does not name is let go.
-    `open` is what the open segment starts from: nothing, or itself where the segment simply goes on.
+    Args:
+        sums: The terms of every sum to keep. A sum that is not named is dropped.
+        open: The terms that the open segment starts from: none, or `OPEN` itself where the segment continues.
     """
 
-    pieces: Mapping[str, Mix] = field(default_factory=dict)
-    open: Mix = field(default_factory=dict)
+    sums: Mapping[str, Terms] = field(default_factory=dict)
+    open: Terms = field(default_factory=dict)
 
 
-KEEP_OPEN: Mix = {OPEN: 1.0}
+CONTINUE_OPEN: Terms = {OPEN: 1.0}
+
+
+def unchanged(names: Iterable[str], continue_open: bool) -> KeepPlan:
+    """Keep the named sums as they are, and continue the open segment or drop it."""
+    return KeepPlan({name: {name: 1.0} for name in names}, CONTINUE_OPEN if continue_open else {})
 
 
 class Rule:
-    """One definition of the valley: sees losses, answers with recipes."""
+    """One definition of the valley. It observes losses and returns plans; it never sees a tensor."""
 
     def __init__(self, n_converge: int, n_tolerance: float, r: float) -> None:
         self.N_s, self.N_e, self.r = n_converge, n_tolerance, r
         self.phase = Phase.SEARCHING
         self.reason = ""
         self.threshold: float | None = None
-        self.run = 0  # exceedances in a row, up to now
+        self.run = 0  # exceedances in a row, up to the last evaluation
         self.evaluations = 0
 
-    def see(self, loss: float) -> Recipe:
-        """Take the loss of the next evaluation and say what to keep."""
+    def observe(self, loss: float) -> KeepPlan:
+        """Take the loss of the next evaluation and return which sums to keep."""
         raise NotImplementedError
 
-    def result(self) -> Mix:
-        """The average as if training ended now."""
+    def result(self) -> Terms:
+        """Return the terms of the average as if training ended now."""
         raise NotImplementedError
 
     def max_buffers(self) -> int:
-        """Pieces kept at worst, the open segment included (one more where a loss meets a bound to the last digit)."""
+        """Return how many sums are kept at worst, the open segment included.
+
+        One more may be needed where a loss meets a bound to the last digit.
+        """
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """All that changes, as plain values."""
+        """Return everything that changes, as plain values."""
         fixed = {"N_s", "N_e", "r"}
         return {k: list(v) if isinstance(v, list) else v for k, v in vars(self).items() if k not in fixed} | {
             "phase": str(self.phase)
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take what `state` gave."""
+        """Restore what `state` returned."""
         for key, value in state.items():
             setattr(self, key, list(value) if isinstance(value, list) else value)
         self.phase = Phase(self.phase)
 
-    def _say_searching(self, held: int, floor: float) -> None:
-        if held == 1:
-            self.reason = f"new lowest loss {floor:.4g}; must stay the lowest for {self.N_s} evaluations"
-        else:
-            self.reason = f"loss {floor:.4g} is the lowest for {held} of {self.N_s} evaluations"
+    def _count_exceedances(self, loss: float) -> None:
+        assert self.threshold is not None
+        self.run = self.run + 1 if loss > self.threshold else 0
 
-    def _say_averaging(self) -> None:
+    def _set_reason_searching(self, evaluations: int, lowest: float) -> None:
+        """Say for how many evaluations the lowest loss has been the lowest."""
+        if evaluations == 1:
+            self.reason = f"new lowest loss {lowest:.4g}; must stay the lowest for {self.N_s} evaluations"
+        else:
+            self.reason = f"loss {lowest:.4g} is the lowest for {evaluations} of {self.N_s} evaluations"
+
+    def _set_reason_averaging(self) -> None:
         above = f"{self.run} of {self.N_e} evaluations in a row above" if self.run else "below"
         self.reason = f"{above} the threshold {self.threshold:.4g}"
 
@@ -99,121 +137,120 @@ class Rule:
         self.reason = f"{self.N_e} evaluations in a row above the threshold {self.threshold:.4g}: overfitted"
 
 
-class _FloorRule(Rule):
-    """What `paper` and `text` share: the window opens at the floor's very update and weighs every update once.
+class _CandidateRule(Rule):
+    """The common part of `paper` and `text`: the average begins at one update, and every update counts once.
 
-    The candidate for the floor is the running strict minimum, so one candidate suffices. Piece `start` begins
-    with its weights; a lower loss drops everything kept and begins anew.
+    The candidate for the start is the evaluation with the lowest loss so far, so one candidate suffices. The sum
+    `start` begins with its weights; a lower loss drops every sum and makes a new candidate.
     """
 
     def __init__(self, n_converge: int, n_tolerance: float, r: float) -> None:
         super().__init__(n_converge, n_tolerance, r)
-        self.window: list[float] = []  # losses since the candidate, itself first, up to confirmation
-        self.kept: list[str] = []  # names of the pieces that hold the window, in order
+        self.window: list[float] = []  # losses from the candidate's on, until it is confirmed
+        self.kept: list[str] = []  # names of the sums of the window's weights, in order
 
-    def see(self, loss: float) -> Recipe:
+    def observe(self, loss: float) -> KeepPlan:
         self.evaluations += 1
         if self.phase is Phase.AVERAGING:
-            return self._watch(loss)
+            return self._observe_averaging(loss)
         if not self.window or loss < self.window[0]:
             self.window, self.kept, self.run = [loss], ["start"], 0
-            recipe = self._candidate()
+            plan = self._new_candidate()
         else:
             self.window.append(loss)
-            recipe = self._hold(loss)
+            plan = self._extend_window(loss)
         if len(self.window) == self.N_s:
             self.phase = Phase.AVERAGING
-            # The end is checked only from the next evaluation on: a longer run reaches no further back.
+            # The end is checked only from the next evaluation on, so a longer run reaches no further back.
             self.run = int(min(self.run, self.N_e - 1))
-            self._say_averaging()
-            return recipe
-        self._say_searching(len(self.window), self.window[0])
-        return recipe
+            self._set_reason_averaging()
+        else:
+            self._set_reason_searching(len(self.window), self.window[0])
+        return plan
 
-    def result(self) -> Mix:
+    def result(self) -> Terms:
         if self.phase is Phase.STOPPED:
             return {"start": 1.0}
         return {**dict.fromkeys(self.kept, 1.0), OPEN: 1.0}
 
-    def _candidate(self) -> Recipe:
-        return Recipe({"start": {LIVE: 1.0}})
+    def _new_candidate(self) -> KeepPlan:
+        return KeepPlan({"start": {LIVE: 1.0}})
 
-    def _hold(self, loss: float) -> Recipe:
-        """The candidate stays the lowest: what must be kept apart until the threshold is known?"""
+    def _extend_window(self, loss: float) -> KeepPlan:
+        """Plan for a candidate that is still the lowest: keep apart what the threshold will decide."""
         raise NotImplementedError
 
-    def _watch(self, loss: float) -> Recipe:
-        """The threshold is known: commit the open segment, leave it open, or stop."""
-        assert self.threshold is not None
-        self.run = self.run + 1 if loss > self.threshold else 0
-        recipe = self._commit() if self._surely_inside(self.run) else Recipe({"start": {"start": 1.0}}, KEEP_OPEN)
+    def _observe_averaging(self, loss: float) -> KeepPlan:
+        """Plan for a known threshold: commit the open segment, leave it open, or stop."""
+        self._count_exceedances(loss)
+        plan = self._commit() if self._is_inside(self.run) else unchanged(["start"], continue_open=True)
         if self.run >= self.N_e:
             self._stop()
-            return Recipe(recipe.pieces)
-        self._say_averaging()
-        return recipe
+            return KeepPlan(plan.sums)
+        self._set_reason_averaging()
+        return plan
 
-    def _surely_inside(self, run: int) -> bool:
-        """Whatever comes, the segment that ends at an evaluation `run` exceedances deep is averaged."""
+    def _is_inside(self, run: int) -> bool:
+        """Whether a segment that ends with `run` exceedances in a row is averaged whatever comes later."""
         return run == 0
 
-    def _commit(self) -> Recipe:
-        everything: Mix = {**dict.fromkeys(self.kept, 1.0), OPEN: 1.0}
+    def _commit(self) -> KeepPlan:
+        terms: Terms = {**dict.fromkeys(self.kept, 1.0), OPEN: 1.0}
         self.kept = ["start"]
-        return Recipe({"start": everything})
+        return KeepPlan({"start": terms})
 
 
-class _Paper(_FloorRule):
+class _Paper(_CandidateRule):
     """Algorithm 1: the threshold is r times the mean over the confirmation window, known only at its end.
 
-    Until then an evaluation may or may not turn out to exceed it, and a run of exceedances ends the average
-    *before* its first one. So pieces stay split at every evaluation j at which a run could still begin.
-    Such a run must last through the whole window, so with S the sum of the losses seen and m losses to come,
-    all above l = r/N_s * (S + theirs): l > r S / (N_s - r m). An evaluation at or below that bound ends every
-    run through it, and the pieces up to it are one. At the paper's settings a third buffer is needed only if
-    the evaluation after the floor is above 3.25 times its loss.
+    Until then any evaluation may turn out to exceed it, and a run of exceedances ends the average *before* its first
+    one. So the sums stay split at every evaluation j after which such a run could still begin. The run must last
+    through the whole window. With S the sum of the losses so far and m losses to come, all of them above
+    l = r / N_s * (S + sum of the m losses), it follows that l > r S / (N_s - r m). An evaluation at or below this
+    bound ends every run through it, and the sums up to it can be merged. At the paper's settings a third buffer is
+    needed only if the evaluation after the candidate is above 3.25 times its loss.
     """
 
-    def _candidate(self) -> Recipe:
+    def _new_candidate(self) -> KeepPlan:
         if self.N_s == 1:
             self.threshold = self.r * self.window[0]
-        return super()._candidate()
+        return super()._new_candidate()
 
-    def _hold(self, loss: float) -> Recipe:
+    def _extend_window(self, loss: float) -> KeepPlan:
         now = len(self.window) - 1
-        confirmed = len(self.window) == self.N_s
-        # Piece `j` holds the updates after the window's evaluation j; the newest begins at the evaluation before.
-        starts = [0 if name == "start" else int(name) for name in self.kept]
-        pieces = {**dict(zip(self.kept, starts, strict=True)), OPEN: now - 1}
-        if confirmed:
-            mean = sum(self.window) / self.N_s
-            self.threshold = max(self.r * mean, self.window[0])  # rounding must not put the floor above it
-            inside = [k for k, value in enumerate(self.window) if value <= self.threshold]
-            # The end is checked only from the next evaluation on, so a run of more than N_e reaches no further back.
-            end = max(inside[-1], self.N_s - self.N_e)
-            self.run = int(now - end)
-            pending = [name for name, start in pieces.items() if name != "start" and start >= end]
-            committed = {name: 1.0 for name in pieces if name not in pending}
-            self.kept = ["start"]
-            return Recipe({"start": committed}, dict.fromkeys(pending, 1.0))
-
-        recipe: dict[str, Mix] = {"start": {"start": 1.0}}
+        # The evaluation of the window after which each sum begins; its number is the sum's name.
+        begins = {name: 0 if name == "start" else int(name) for name in self.kept} | {OPEN: now - 1}
+        if len(self.window) == self.N_s:
+            return self._confirm(now, begins)
+        sums: dict[str, Terms] = {"start": {"start": 1.0}}
         self.kept = ["start"]
-        for name, start in pieces.items():
+        for name, begin in begins.items():
             if name == "start":
                 continue
-            if self._may_end_at(start):
-                self.kept.append(str(start))
-                recipe[str(start)] = {}
-            recipe[self.kept[-1]][name] = 1.0
-        return Recipe(recipe)
+            if self._may_end_at(begin):
+                self.kept.append(str(begin))
+                sums[str(begin)] = {}
+            sums[self.kept[-1]][name] = 1.0
+        return KeepPlan(sums)
+
+    def _confirm(self, now: int, begins: Mapping[str, int]) -> KeepPlan:
+        mean = sum(self.window) / self.N_s
+        self.threshold = max(self.r * mean, self.window[0])  # rounding must not put the candidate above it
+        inside = [k for k, loss in enumerate(self.window) if loss <= self.threshold]
+        # The end is checked only from the next evaluation on, so a run of more than N_e reaches no further back.
+        end = max(inside[-1], self.N_s - self.N_e)
+        self.run = int(now - end)
+        pending = [name for name, begin in begins.items() if name != "start" and begin >= end]
+        committed = {name: 1.0 for name in begins if name not in pending}
+        self.kept = ["start"]
+        return KeepPlan({"start": committed}, dict.fromkeys(pending, 1.0))
 
     def _may_end_at(self, j: int) -> bool:
-        """Could the average end at the window's evaluation j, given the losses seen?"""
+        """Whether the average could end at the window's evaluation j, given the losses so far."""
         if j < self.N_s - self.N_e or self.N_e == math.inf:
             return False
         room = self.N_s - self.r * (self.N_s - len(self.window))
-        # The slack keeps a piece too many rather than one too few when a loss meets the bound but for rounding.
+        # Where a loss meets the bound but for rounding, the slack keeps one sum too many rather than one too few.
         return room > 0 and min(self.window[j + 1 :]) > self.r * sum(self.window) / room * (1 - 1e-9)
 
     def max_buffers(self) -> int:
@@ -221,23 +258,22 @@ class _Paper(_FloorRule):
         return int(max(2, 1 + splits))
 
 
-class _Text(_FloorRule):
-    """Section 3.2: the threshold is r times the floor's loss, and the first exceedance of the run is averaged."""
+class _Text(_CandidateRule):
+    """Section 3.2: the threshold is r times the candidate's loss, and the first exceedance of the run is averaged."""
 
-    def _candidate(self) -> Recipe:
+    def _new_candidate(self) -> KeepPlan:
         self.threshold = self.r * self.window[0]
-        return super()._candidate()
+        return super()._new_candidate()
 
-    def _hold(self, loss: float) -> Recipe:
-        assert self.threshold is not None
-        self.run = self.run + 1 if loss > self.threshold else 0
+    def _extend_window(self, loss: float) -> KeepPlan:
+        self._count_exceedances(loss)
         now = len(self.window) - 1
-        # Checked only after the window, a run of more than N_e begins no earlier than its last N_e evaluations.
-        if self._surely_inside(self.run) or now <= self.N_s - self.N_e + 1:
+        # The end is checked only after the window, so a run of more than N_e counts its last N_e evaluations.
+        if self._is_inside(self.run) or now <= self.N_s - self.N_e + 1:
             return self._commit()
-        return Recipe({"start": {"start": 1.0}}, KEEP_OPEN)
+        return unchanged(["start"], continue_open=True)
 
-    def _surely_inside(self, run: int) -> bool:
+    def _is_inside(self, run: int) -> bool:
         return run <= 1
 
     def max_buffers(self) -> int:
@@ -247,128 +283,128 @@ class _Text(_FloorRule):
 class _Reference(Rule):
     """The published code's arithmetic, with its double counts, on whole segments of equal weight.
 
-    A segment is all updates since the previous evaluation. Confirmation looks back over a queue of N_e
-    segments; afterwards each is added when it reaches the queue's front at or after the floor. Once the queue
-    is full and its front has reached the floor, everything up to the last loss below the threshold is sure to
-    be added, and the queue becomes two pieces: `final` and `pending`.
+    A segment is all updates since the previous evaluation. Confirmation looks back over a queue of N_e segments;
+    afterwards each segment is added when it reaches the front of the queue at or after the segment of the lowest loss
+    (`lowest`). Once the queue is full and its front has reached that segment, everything up to the last loss below the
+    threshold is sure to be added, and two sums replace the queue: `final` and `pending`.
     """
 
     def __init__(self, n_converge: int, n_tolerance: float, r: float) -> None:
         super().__init__(n_converge, n_tolerance, r)
         self.first = 0  # evaluation at the front of the queue
         self.losses: list[float] = []  # of the queued segments
-        self.floor = -1  # c
+        self.lowest = -1  # evaluation of the lowest loss, c in the definitions
         self.has_final = False
-        self.settled = False
-        self.pending = False
+        self.settled = False  # two sums have replaced the queue
+        self.pending = False  # there is a sum `pending`
 
-    def see(self, loss: float) -> Recipe:
+    def observe(self, loss: float) -> KeepPlan:
         now = self.evaluations
         self.evaluations += 1
-        self.losses.append(loss)
-        segments: dict[str, Mix] = {f"segment{k}": {f"segment{k}": 1.0} for k in range(self.first, now)}
-        segments[f"segment{now}"] = {MEAN: 1.0}
         if self.settled:
-            return self._watch(loss)
+            return self._observe_settled(loss)
+        self.losses.append(loss)
+        sums: dict[str, Terms] = {f"segment{k}": {f"segment{k}": 1.0} for k in range(self.first, now)}
+        sums[f"segment{now}"] = {MEAN: 1.0}
         if self.threshold is None:
-            self._trim(int(max(self.N_s, self.N_e)), segments)
-            window = self.losses[-self.N_s :]
-            if len(window) < self.N_s or window[0] > min(window):
-                floor = self.losses.index(min(self.losses[-self.N_s :]), max(0, len(self.losses) - self.N_s))
-                self._say_searching(len(self.losses) - floor, self.losses[floor])
-                return Recipe(segments)
-            return self._confirm(now, segments)
-        self._trim(int(self.N_e), segments)
-        if self.first >= self.floor:  # never dead here: the floor itself is still queued
-            front = segments[f"segment{self.first}"]
-            segments["final"] = {**({"final": 1.0} if self.has_final else {}), **front}
+            return self._observe_searching(now, sums)
+        self._trim(int(self.N_e), sums)
+        if self.first >= self.lowest:  # the queue cannot all exceed here: it still holds the lowest loss
+            front = sums[f"segment{self.first}"]
+            sums["final"] = {**({"final": 1.0} if self.has_final else {}), **front}
             self.has_final = True
         elif self.has_final:
-            segments["final"] = {"final": 1.0}
-        self.run = self.run + 1 if loss > self.threshold else 0
-        self._say_averaging()
-        return self._settle(segments)
+            sums["final"] = {"final": 1.0}
+        self._count_exceedances(loss)
+        self._set_reason_averaging()
+        return self._settle(sums)
 
-    def _confirm(self, now: int, segments: dict[str, Mix]) -> Recipe:
+    def _observe_searching(self, now: int, sums: dict[str, Terms]) -> KeepPlan:
+        self._trim(int(max(self.N_s, self.N_e)), sums)
+        window = self.losses[-self.N_s :]
+        if len(window) == self.N_s and window[0] <= min(window):
+            return self._confirm(now, sums)
+        lowest = self.losses.index(min(window), max(0, len(self.losses) - self.N_s))
+        self._set_reason_searching(len(self.losses) - lowest, self.losses[lowest])
+        return KeepPlan(sums)
+
+    def _confirm(self, now: int, sums: dict[str, Terms]) -> KeepPlan:
         N_s, N_e = self.N_s, int(self.N_e)
         window = self.losses[-N_s:]
-        self.floor = now - N_s + 1
+        self.lowest = now - N_s + 1
         mean = sum(window) / N_s
         self.threshold = max(self.r * mean, window[0])
         self.phase = Phase.AVERAGING
-        self.run = next((k for k, value in enumerate(reversed(window)) if value <= self.threshold), N_s)
+        self.run = next((k for k, loss in enumerate(reversed(window)) if loss <= self.threshold), N_s)
         chosen: list[int] = []
         if N_e < N_s:
-            chosen = list(range(self.floor + 1, self.floor + 1 + N_s - N_e))
+            chosen = list(range(self.lowest + 1, self.lowest + 1 + N_s - N_e))
         elif N_e > N_s:
             back = list(range(self.first, now + 1))[: N_e - N_s + 1]
             above = [k for k in back if self.losses[k - self.first] > self.threshold]
             chosen = [k for k in back if k > (above[-1] + 1 if above else back[0])]
         if chosen:
-            final: Mix = {}
-            for k in chosen:
-                final.update(segments[f"segment{k}"])
-            segments["final"] = final
+            sums["final"] = _add(sums[f"segment{k}"] for k in chosen)
             self.has_final = True
-        elif N_e <= N_s:  # an average without an update yet is the floor's segment, until the first overwrites it
-            segments["floor"] = segments[f"segment{self.floor}"]
-        self._trim(N_e, segments)
-        self._say_averaging()
-        return self._settle(segments)
+        elif N_e <= N_s:  # the average is this segment until its first update overwrites it, as published
+            sums["lowest"] = sums[f"segment{self.lowest}"]
+        self._trim(N_e, sums)
+        self._set_reason_averaging()
+        return self._settle(sums)
 
-    def _settle(self, segments: dict[str, Mix]) -> Recipe:
-        if self.first < self.floor or len(self.losses) < self.N_e:
-            return Recipe(segments)
-        sure = max(len(self.losses) - self.run, 0)  # queued segments up to the last loss below the threshold
-        names = [f"segment{k}" for k in range(self.first, self.evaluations)]
-        pieces: dict[str, Mix] = {}
-        parts = [segments["final"]] if self.has_final else []
-        parts += [segments[name] for name in names[1:sure]]  # the front is in `final` already
-        if parts:
-            pieces["final"] = _sum(parts)
+    def _settle(self, sums: dict[str, Terms]) -> KeepPlan:
+        """Replace the queue by two sums, once its front has reached the lowest loss."""
+        if self.first < self.lowest or len(self.losses) < self.N_e:
+            return KeepPlan(sums)
+        inside = max(len(self.losses) - self.run, 0)  # queued segments up to the last loss below the threshold
+        queue = [f"segment{k}" for k in range(self.first, self.evaluations)]
+        settled: dict[str, Terms] = {}
+        final = [sums["final"]] if self.has_final else []
+        final += [sums[name] for name in queue[1:inside]]  # `final` contains the front already
+        if final:
+            settled["final"] = _add(final)
             self.has_final = True
         else:
-            pieces["floor"] = segments["floor"]
-        waiting = names[max(sure, 1) :]
+            settled["lowest"] = sums["lowest"]
+        waiting = queue[max(inside, 1) :]
         self.pending = bool(waiting)
         if waiting:
-            pieces["pending"] = _sum([segments[name] for name in waiting])
+            settled["pending"] = _add(sums[name] for name in waiting)
         self.settled, self.losses = True, []
-        return Recipe(pieces)
+        return KeepPlan(settled)
 
-    def _watch(self, loss: float) -> Recipe:
-        assert self.threshold is not None
-        self.losses = []
-        self.run = self.run + 1 if loss > self.threshold else 0
-        final: Mix = {"final": 1.0} if self.has_final else {}
-        kept: dict[str, Mix] = {"final": final} if self.has_final else {"floor": {"floor": 1.0}}
+    def _observe_settled(self, loss: float) -> KeepPlan:
+        self._count_exceedances(loss)
+        final: Terms = {"final": 1.0} if self.has_final else {}
+        kept: dict[str, Terms] = {"final": final} if self.has_final else {"lowest": {"lowest": 1.0}}
         if self.run >= self.N_e:
             self._stop()
             self.pending = False
-            return Recipe(kept)
-        self._say_averaging()
-        waiting: Mix = {**({"pending": 1.0} if self.pending else {}), MEAN: 1.0}
+            return KeepPlan(kept)
+        self._set_reason_averaging()
+        waiting: Terms = {**({"pending": 1.0} if self.pending else {}), MEAN: 1.0}
         if self.run:
             self.pending = True
-            return Recipe({**kept, "pending": waiting})
+            return KeepPlan({**kept, "pending": waiting})
         self.pending, self.has_final = False, True
-        return Recipe({"final": {**final, **waiting}})
+        return KeepPlan({"final": {**final, **waiting}})
 
-    def result(self) -> Mix:
+    def result(self) -> Terms:
         if not self.evaluations:
             return {OPEN: 1.0}
         if self.threshold is None:
             return {f"segment{self.evaluations - 1}": 1.0}
-        mix: Mix = {"final": 1.0} if self.has_final else {}
+        terms: Terms = {"final": 1.0} if self.has_final else {}
         if not self.settled:
-            sure = len(self.losses) - self.run
-            mix.update({f"segment{self.first + k}": 1.0 for k in range(1, sure)})
-        return mix or {"floor" if self.settled else f"segment{self.floor}": 1.0}
+            inside = len(self.losses) - self.run
+            terms.update({f"segment{self.first + k}": 1.0 for k in range(1, inside)})
+        return terms or {"lowest" if self.settled else f"segment{self.lowest}": 1.0}
 
-    def _trim(self, length: int, segments: dict[str, Mix]) -> None:
+    def _trim(self, length: int, sums: dict[str, Terms]) -> None:
+        """Drop segments from the front of the queue until it has the given length."""
         while len(self.losses) > length:
             self.losses.pop(0)
-            del segments[f"segment{self.first}"]
+            del sums[f"segment{self.first}"]
             self.first += 1
 
     def max_buffers(self) -> int:
@@ -378,9 +414,9 @@ class _Reference(Rule):
 RULES: dict[Semantics, type[Rule]] = {"paper": _Paper, "text": _Text, "reference": _Reference}
 
 
-def _sum(mixes: Iterable[Mix]) -> Mix:
-    total: Mix = {}
-    for mix in mixes:
-        for name, weight in mix.items():
-            total[name] = total.get(name, 0.0) + weight
+def _add(combinations: Iterable[Terms]) -> Terms:
+    total: Terms = {}
+    for terms in combinations:
+        for name, factor in terms.items():
+            total[name] = total.get(name, 0.0) + factor
     return total

@@ -1,102 +1,108 @@
-"""Sums of weights over stretches of a trajectory: what averages are made of.
+"""Sums of weights over stretches of a trajectory, which every average consists of.
 
-All sums are float32 (or wider where the model is), whatever the model's dtype: a running mean in bfloat16
-stops moving after a few hundred updates.
+A `WeightSum` is a kept sum with its total weight. The `Segment` is the open sum that every update adds to. All sums
+are float32 (or wider where the model is), whatever the model's dtype: a running mean in bfloat16 stops moving after a
+few hundred updates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
-from swad.averaging.one_pass import OnePass
 from swad.averaging.tensors import TrackedTensors, accumulator, like, localized
+from swad.util.packages import has_triton
+
+if TYPE_CHECKING:
+    from swad.averaging._kernels import Table
 
 _CHUNK = 1 << 24
-"""Elements scaled at a time where a product is needed: 64 MB of scratch (or the largest tensor), not the model."""
+"""Elements multiplied at a time where a product needs scratch memory: 64 MB (or the largest tensor), not the model."""
 
 
-class Source:
-    """Something to add up: tensors, what they weigh together, and the last update in them."""
+class WeightSum:
+    """A sum of weights, with its total weight and the buffers of its last update.
 
-    sums: list[Tensor]
+    Attributes:
+        values: One tensor per averaged tensor of the model, in the same order.
+        weight: The sum of the factors in it; the mean is `values` divided by this.
+        last: The last update in it, or -1.
+    """
+
+    values: list[Tensor]
     weight: float = 0
     last: int = -1
-    _carried: list[Tensor] | None = None
-
-    @classmethod
-    def of_live(cls, tracked: TrackedTensors, step: int) -> Source:
-        """The live weights, as they are after update `step`."""
-        source = Source()
-        source.sums, source.weight, source.last = tracked.live(), 1, step
-        return source
-
-    def carried(self, tracked: TrackedTensors) -> list[Tensor]:
-        """The buffers of the last update in it: kept here, or still the live ones."""
-        return tracked.live_carried() if self._carried is None else self._carried
-
-
-class WeightSum(Source):
-    """A sum that is kept."""
+    _buffers: list[Tensor] | None = None  # of the last update; None while they are still the live ones
 
     @classmethod
     def zeros(cls, tracked: TrackedTensors, offload: bool = False) -> WeightSum:
-        """An empty sum, beside the model or in pinned host memory."""
-        piece = cls()
-        piece.sums = [_zeros(tensor, offload) for tensor in tracked.live()]
-        return piece
+        """Allocate an empty sum on the model's device or in pinned host memory."""
+        total = cls()
+        total.values = [_zeros(tensor, offload) for tensor in tracked.live()]
+        return total
 
-    def absorb(self, source: Source, factor: float, tracked: TrackedTensors) -> None:
-        """Add `factor` times another sum; the buffers come from whichever is newer."""
-        if all(a.device == b.device for a, b in zip(self.sums, source.sums, strict=True)):
-            torch._foreach_add_(self.sums, source.sums, alpha=factor)
-        else:  # offloaded, or the model was moved since
-            for ours, theirs in zip(self.sums, source.sums, strict=True):
-                ours.add_(theirs.to(ours.device), alpha=factor)
-        self.weight += factor * source.weight
-        if source.last >= self.last:
-            self.last = source.last
-            self._carry(source.carried(tracked))
+    @classmethod
+    def of_live(cls, tracked: TrackedTensors, step: int) -> WeightSum:
+        """Return the live weights after update `step` as a sum to read from. It shares the model's tensors."""
+        view = WeightSum()
+        view.values, view.weight, view.last = tracked.live(), 1, step
+        return view
 
-    def emptied(self) -> Self:
-        """The same buffers, for another sum."""
-        torch._foreach_zero_(self.sums)
+    def buffers(self, tracked: TrackedTensors) -> list[Tensor]:
+        """Return the buffers of the last update in the sum."""
+        return tracked.live_buffers() if self._buffers is None else self._buffers
+
+    def add_(self, other: WeightSum, factor: float, tracked: TrackedTensors) -> None:
+        """Add `factor` times another sum, and take its buffers where they are newer."""
+        if all(a.device == b.device for a, b in zip(self.values, other.values, strict=True)):
+            torch._foreach_add_(self.values, other.values, alpha=factor)
+        else:  # one is offloaded, or the model was moved
+            for value, added in zip(self.values, other.values, strict=True):
+                value.add_(added.to(value.device), alpha=factor)
+        self.weight += factor * other.weight
+        if other.last >= self.last:
+            self.last = other.last
+            self._copy_buffers(other.buffers(tracked))
+
+    def zeroed(self) -> Self:
+        """Set the sum to zero and return it, to reuse its memory."""
+        torch._foreach_zero_(self.values)
         self.weight, self.last = 0, -1
         return self
 
-    def _carry(self, buffers: list[Tensor]) -> None:
-        if self._carried is None:
-            self._carried = _clones(buffers)
+    def _copy_buffers(self, buffers: list[Tensor]) -> None:
+        if self._buffers is None:
+            self._buffers = _clones(buffers)
         else:
-            for ours, theirs in zip(self._carried, buffers, strict=True):
-                ours.copy_(theirs)
+            for buffer, value in zip(self._buffers, buffers, strict=True):
+                buffer.copy_(value)
 
     # -- state --------------------------------------------------------------------------------------------
 
     def header(self) -> dict[str, Any]:
-        """What is not a tensor."""
+        """Return the part of the state that is not a tensor."""
         return {"weight": self.weight, "last": self.last}
 
-    def tensors(self, tracked: TrackedTensors, clone: bool = False) -> dict[str, dict[str, Tensor]]:
-        """What is, by name, distributed as the model is."""
+    def named_tensors(self, tracked: TrackedTensors, clone: bool = False) -> dict[str, dict[str, Tensor]]:
+        """Return the tensors of the state by name, distributed as the model is."""
 
         def named(targets: Mapping[str, Tensor], values: list[Tensor]) -> dict[str, Tensor]:
             values = _clones(values) if clone else values
             return {name: like(target, value) for (name, target), value in zip(targets.items(), values, strict=True)}
 
-        # With the buffers of its last update, also where they are still the live ones: a state stands by itself.
-        return {"sums": named(tracked.averaged, self.sums), "carried": named(tracked.carried, self.carried(tracked))}
+        # A state is complete: it contains the buffers also where they are still the live ones.
+        return {"sums": named(tracked.averaged, self.values), "buffers": named(tracked.buffers, self.buffers(tracked))}
 
     @classmethod
     def empty(cls, header: Mapping[str, Any], tracked: TrackedTensors, offload: bool = False) -> WeightSum:
-        """A piece of that header with its tensors still to be filled."""
-        piece = cls.zeros(tracked, offload)
-        piece.weight, piece.last = header["weight"], int(header["last"])
-        piece._carried = _clones(tracked.live_carried())
-        return piece
+        """Allocate a sum with this header, whose tensors will be filled in later."""
+        total = cls.zeros(tracked, offload)
+        total.weight, total.last = header["weight"], int(header["last"])
+        total._buffers = _clones(tracked.live_buffers())
+        return total
 
     @classmethod
     def from_state(
@@ -106,51 +112,57 @@ class WeightSum(Source):
         tracked: TrackedTensors,
         offload: bool = False,
     ) -> WeightSum:
-        """A piece with the tensors of `state`, which must be those followed here, by name and shape."""
-        piece = cls.empty(header, tracked, offload)
-        _fill(piece.sums, tracked.averaged, state["sums"])
-        _fill(piece._carried or [], tracked.carried, state["carried"])
-        return piece
+        """Return a sum with the tensors of `state`, whose names and shapes must be those of the model."""
+        total = cls.empty(header, tracked, offload)
+        _fill(total.values, tracked.averaged, state["sums"])
+        _fill(total._buffers or [], tracked.buffers, state["buffers"])
+        return total
 
 
 class Segment(WeightSum):
-    """The open sum that updates are added to. Its buffers stay where they are, so that a graph can hold them."""
+    """The open sum that updates are added to. Its memory stays the same, so that a CUDA graph can write to it."""
 
     def __init__(self) -> None:
-        self.sums = []
+        self.values = []
         self.first = 1  # the first update in it
-        self.keep = False  # captured: the buffers must outlive the average's need for them
-        self.upper_bound = 0  # of the updates in it, as far as the host knows
+        self.captured = False  # a CUDA graph writes to it, so its memory must not be released
+        self.upper_bound = 0  # of the number of updates in it, without waiting for the device
         self._count: float = 0
-        self._on_device: Tensor | None = None  # what a scaler's skips leave of the count
-        self.one_pass: OnePass | None = None  # of a feed, which does the work of all its averages at once
+        self._device_count: Tensor | None = None  # of updates that a GradScaler may have skipped
+        self.fused: FusedUpdate | None = None  # in a group: does the work of all members in one pass
 
     @property
     def weight(self) -> float:  # type: ignore[override]
-        """Updates in it."""
-        self.resolve()
+        """Number of updates in it."""
+        self.resolve_count()
         return self._count
 
     @property
     def allocated(self) -> bool:
-        """Whether it holds buffers."""
-        return bool(self.sums)
+        """Whether it has memory."""
+        return bool(self.values)
 
     def allocate(self, live: Sequence[Tensor]) -> None:
-        """Make the buffers, beside the model's tensors."""
-        self.sums = [_zeros(tensor) for tensor in live]
+        """Allocate memory on the devices of the model's tensors."""
+        self.values = [_zeros(tensor) for tensor in live]
 
-    def add(self, live: list[Tensor], weight: Tensor | None = None, counted: bool = True) -> None:
-        """Add the live weights; `weight`, 0 or 1, is on the device and is not read."""
+    def add_live(self, live: list[Tensor], weight: Tensor | None = None, counted: bool = True) -> None:
+        """Add the live weights.
+
+        Args:
+            live: The model's tensors.
+            weight: 0 or 1 on the device, which is not read on the host. Without it, 1.
+            counted: Whether to count the update now. Updates in a CUDA graph are counted when it is replayed.
+        """
         self._follow_device(live)
-        if weight is None and self.one_pass is not None:
-            self.one_pass.run(live, self.sums)
+        if weight is None and self.fused is not None:
+            self.fused.run(live, self.values)
         elif weight is None:
-            torch._foreach_add_(self.sums, live)
+            torch._foreach_add_(self.values, live)
         else:
-            for part in _chunks(live):
-                torch._foreach_add_(self.sums[part], torch._foreach_mul(live[part], weight))
-            self._on_device = weight.clone() if self._on_device is None else self._on_device.add_(weight)
+            for chunk in _chunks(live):
+                torch._foreach_add_(self.values[chunk], torch._foreach_mul(live[chunk], weight))
+            self._device_count = weight.clone() if self._device_count is None else self._device_count.add_(weight)
         if counted:
             self.count(1, on_host=weight is None)
 
@@ -160,101 +172,156 @@ class Segment(WeightSum):
         self._count += n if on_host else 0
 
     def blend(self, live: list[Tensor], rate: float, weight: Tensor | None = None) -> None:
-        """Move towards the live weights by `rate`; the first time, take them as they are."""
+        """Move towards the live weights by `rate`; the first time, copy them."""
         self._follow_device(live)
         if weight is not None:
             if self._count:
-                begun = torch.ones_like(weight)
+                started = torch.ones_like(weight)
             else:
-                begun = torch.zeros_like(weight) if self._on_device is None else self._on_device
-                self._on_device = torch.maximum(begun, weight)
-            rates = torch.where(begun > 0, rate, 1.0) * weight
-            for part in _chunks(live):
-                step = torch._foreach_sub(live[part], self.sums[part])
-                torch._foreach_mul_(step, rates)
-                torch._foreach_add_(self.sums[part], step)
+                started = torch.zeros_like(weight) if self._device_count is None else self._device_count
+                self._device_count = torch.maximum(started, weight)
+            rates = torch.where(started > 0, rate, 1.0) * weight
+            for chunk in _chunks(live):
+                difference = torch._foreach_sub(live[chunk], self.values[chunk])
+                torch._foreach_mul_(difference, rates)
+                torch._foreach_add_(self.values[chunk], difference)
             return
-        self.resolve()
+        self.resolve_count()
         if not self._count:
-            torch._foreach_copy_(self.sums, live)
+            torch._foreach_copy_(self.values, live)
             self._count = 1
-        elif all(a.dtype == b.dtype for a, b in zip(self.sums, live, strict=True)):
-            if self.one_pass is not None:
-                self.one_pass.blend(self.sums, rate)
+        elif all(a.dtype == b.dtype for a, b in zip(self.values, live, strict=True)):
+            if self.fused is not None:
+                self.fused.queue_blend(self.values, rate)
             else:
-                torch._foreach_lerp_(self.sums, live, rate)
-        else:  # lerp refuses to mix dtypes
-            torch._foreach_mul_(self.sums, 1 - rate)
-            torch._foreach_add_(self.sums, live, alpha=rate)
+                torch._foreach_lerp_(self.values, live, rate)
+        else:  # lerp does not mix dtypes
+            torch._foreach_mul_(self.values, 1 - rate)
+            torch._foreach_add_(self.values, live, alpha=rate)
 
     def _follow_device(self, live: list[Tensor]) -> None:
-        if not self.sums:
+        if not self.values:
             self.allocate(live)
-        elif self.sums[0].device != live[0].device:  # the model was moved in the middle of a segment
-            self.sums = [ours.to(theirs.device) for ours, theirs in zip(self.sums, live, strict=True)]
+        elif self.values[0].device != live[0].device:  # the model was moved in the middle of a segment
+            self.values = [value.to(tensor.device) for value, tensor in zip(self.values, live, strict=True)]
 
-    def keep_carried(self, tracked: TrackedTensors, weight: Tensor | None = None) -> None:
-        """Remember the buffers of this update, for averages that do not take every one; only where `weight` is 1."""
-        live = tracked.live_carried()
-        if weight is not None and self._carried is not None:
-            live = [torch.where(weight > 0, new, old) for new, old in zip(live, self._carried, strict=True)]
-        self._carry(live)
+    def keep_buffers(self, tracked: TrackedTensors, weight: Tensor | None = None) -> None:
+        """Copy the buffers of this update, for an average that may skip the next; only where `weight` is 1."""
+        live = tracked.live_buffers()
+        if weight is not None and self._buffers is not None:
+            live = [torch.where(weight > 0, new, old) for new, old in zip(live, self._buffers, strict=True)]
+        self._copy_buffers(live)
 
-    def resolve(self) -> None:
-        """Bring the count to the host, waiting for the device only if a scaler was at work."""
-        if self._on_device is not None:
-            self._count += float(self._on_device)
-            self._on_device = None
+    def take_buffers(self, other: WeightSum, tracked: TrackedTensors) -> None:
+        """Take the buffers of another sum, whose last update is the last here too."""
+        self._buffers, self.last = _clones(other.buffers(tracked)), other.last
+
+    def use_live_buffers(self) -> None:
+        """Let the buffers be the live ones again."""
+        self._buffers = None
+
+    def resolve_count(self) -> None:
+        """Bring the count to the host. Waits for the device only if a GradScaler may have skipped updates."""
+        if self._device_count is not None:
+            self._count += float(self._device_count)
+            self._device_count = None
             self.upper_bound = int(self._count)
 
     def clear(self) -> None:
-        """Begin anew, in the same buffers."""
-        if self.sums:
-            torch._foreach_zero_(self.sums)
-        self._count, self._on_device, self.upper_bound, self._carried = 0, None, 0, None
+        """Start an empty segment in the same memory."""
+        if self.values:
+            torch._foreach_zero_(self.values)
+        self._count, self._device_count, self.upper_bound, self._buffers = 0, None, 0, None
         self.first = self.last + 1 if self.last >= 0 else 1
 
     def release(self) -> None:
-        """Give the buffers up, unless a graph still writes into them."""
+        """Clear the segment, and free its memory unless a CUDA graph still writes to it."""
         self.clear()
-        if not self.keep:
-            self.sums = []
+        if not self.captured:
+            self.values = []
 
-    def absorb(self, source: Source, factor: float, tracked: TrackedTensors) -> None:
-        """Add a piece that is to be continued; the buffers stay the segment's own."""
-        self.resolve()
-        for ours, theirs in zip(self.sums, source.sums, strict=True):
-            ours.add_(theirs.to(ours.device), alpha=factor)
-        self._count += factor * source.weight
-
-    def take_carried(self, source: Source, tracked: TrackedTensors) -> None:
-        """Go on with the buffers of another sum: those of its last update are the last here too."""
-        self._carried, self.last = _clones(source.carried(tracked)), source.last
-
-    def forget_carried(self) -> None:
-        """The buffers are the live ones again."""
-        self._carried = None
+    def add_(self, other: WeightSum, factor: float, tracked: TrackedTensors) -> None:
+        """Add a sum that continues in this segment; the buffers stay those of the segment."""
+        self.resolve_count()
+        for value, added in zip(self.values, other.values, strict=True):
+            value.add_(added.to(value.device), alpha=factor)
+        self._count += factor * other.weight
 
     def header(self) -> dict[str, Any]:
-        """What is not a tensor."""
+        """Return the part of the state that is not a tensor."""
         return {**super().header(), "first": self.first}
 
-    def adopt(self, piece: WeightSum) -> None:
-        """Go on with a loaded piece, in the present buffers where there are any."""
-        if self.sums:
-            torch._foreach_copy_(self.sums, piece.sums)
+    def load(self, total: WeightSum) -> None:
+        """Continue a sum from a checkpoint, in the memory the segment has, if any."""
+        if self.values:
+            torch._foreach_copy_(self.values, total.values)
         else:
-            self.sums = piece.sums
-        self._count, self.upper_bound = piece.weight, int(piece.weight)
-        self.last, self._carried = piece.last, piece._carried
+            self.values = total.values
+        self._count, self.upper_bound = total.weight, int(total.weight)
+        self.last, self._buffers = total.last, total._buffers
 
     @classmethod
     def zeros(cls, tracked: TrackedTensors, offload: bool = False) -> Self:
-        """Segments are made empty and allocate when the first update comes."""
+        """Not for segments, which allocate memory at their first update."""
         raise NotImplementedError
 
 
-# Made outside inference mode, whatever the caller is in: what is made in it can never be written to outside.
+class FusedUpdate:
+    """One pass over the weights for everything that the members of a group do with them at a step.
+
+    The members queue their moving averages here, and the addition to the shared segment then runs all of them. On a
+    GPU with Triton one kernel reads each weight once; elsewhere one foreach call follows the other.
+    """
+
+    def __init__(self) -> None:
+        self._means: list[list[Tensor]] = []
+        self._rates: list[float] = []
+        # Never released: a captured CUDA graph reads them at every replay.
+        self._tables: dict[tuple[float, ...], tuple[Table, Tensor] | None] = {}
+
+    def queue_blend(self, means: list[Tensor], rate: float) -> None:
+        """Let the next `run` move `means` towards the weights by `rate`."""
+        self._means.append(means)
+        self._rates.append(rate)
+
+    def discard(self) -> None:
+        """Empty the queue, for a step that failed before its `run`."""
+        self._means, self._rates = [], []
+
+    def run(self, live: list[Tensor], sums: list[Tensor] | None) -> None:
+        """Move the queued means, and add the weights to `sums` unless it is None."""
+        queued, rates = self._means, self._rates
+        self.discard()
+        if sums is not None and queued and live[0].is_cuda and has_triton():
+            table_and_rates = self._table(live, sums, queued, rates)
+            if table_and_rates is not None:
+                from swad.averaging._kernels import add_and_blend
+
+                with torch.cuda.device(live[0].device):
+                    add_and_blend(*table_and_rates)
+                return
+        if sums is not None:
+            torch._foreach_add_(sums, live)
+        for means, rate in zip(queued, rates, strict=True):
+            torch._foreach_lerp_(means, live, rate)
+
+    def _table(
+        self, live: list[Tensor], sums: list[Tensor], means: list[list[Tensor]], rates: list[float]
+    ) -> tuple[Table, Tensor] | None:
+        key = (*rates, *(tensor.data_ptr() for tensors in (live, sums, *means) for tensor in tensors))
+        if key not in self._tables:
+            if torch.cuda.is_current_stream_capturing():  # a table cannot be copied to the device during a capture
+                return None
+            from swad.averaging._kernels import Table, fits, to_device
+
+            table_and_rates = None
+            if fits(live, sums, means):
+                table_and_rates = (Table(live, sums, means), to_device(torch.tensor(rates), live[0].device))
+            self._tables[key] = table_and_rates
+        return self._tables[key]
+
+
+# Both allocate outside inference mode, whatever the caller's mode: tensors made in it cannot be written to outside.
 
 
 @torch.inference_mode(False)
@@ -282,16 +349,16 @@ def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:
     yield slice(begin, len(tensors))
 
 
-def _fill(ours: list[Tensor], tracked: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    missing = [name for name in tracked if name not in state]
-    unknown = [name for name in state if name not in tracked]
+def _fill(values: list[Tensor], targets: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    missing = [name for name in targets if name not in state]
+    unknown = [name for name in state if name not in targets]
     if missing or unknown:
         raise ValueError(
             f"the state must hold the tensors of this model by name; missing {missing[:5]}, unknown {unknown[:5]}"
         )
     with torch.no_grad():
-        for tensor, (name, target) in zip(ours, tracked.items(), strict=True):
-            values = localized(target, state[name])
-            if values.shape != tensor.shape:
-                raise ValueError(f"{name} has the shape {tuple(values.shape)} in the state, {tuple(tensor.shape)} here")
-            tensor.copy_(values)
+        for value, (name, target) in zip(values, targets.items(), strict=True):
+            saved = localized(target, state[name])
+            if saved.shape != value.shape:
+                raise ValueError(f"{name} has the shape {tuple(saved.shape)} in the state, {tuple(value.shape)} here")
+            value.copy_(saved)

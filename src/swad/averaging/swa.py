@@ -1,4 +1,4 @@
-"""TODO."""
+"""SWA and SMA: averages over a fixed window of updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import OPEN, Mix, Phase
+from swad.averaging.semantics import OPEN, Phase, Terms
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
@@ -18,10 +18,9 @@ from swad.averaging.valley import Span, Status
 class SWA(Average):
     """Average the weights of a fixed window of updates, every `interval` of them.
 
-    Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018. The
-    window is (start, end]: `SWA(model, start=4000, end=5000, interval=100)` averages updates 4100, 4200, ...,
-    5000, the paper's ten. With interval 1 it is the ablation "without opt-overfit". Train with a constant or
-    a cyclic learning rate (`swad.cyclic_lr`); the average never touches it.
+    Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018. The window is
+    (start, end]: `SWA(model, start=4000, end=5000, interval=100)` averages the ten updates 4100, 4200, ..., 5000 of the
+    SWAD paper. Train with a constant or a cyclic learning rate (`swad.cyclic_lr`); the average never touches it.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -31,10 +30,20 @@ class SWA(Average):
     ...     average.update_parameters(model)
     >>> average.averaged_state()["weight"].item()
     5.0
+
+    Args:
+        model: The model to follow.
+        start: The last update before the window.
+        end: The last update of the window. By default the end of training.
+        interval: Average every `interval`-th update after `start`. 1 is the ablation "without opt-overfit".
+        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
+        offload: Keep all sums but the open segment in pinned host memory.
+        include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
+        exclude: Name patterns of tensors not to average.
     """
 
     FLUSH = 256
-    """Updates after which a dense sum joins the mean, so that rounding does not grow with the window."""
+    """Updates after which a segment joins the mean, so that rounding does not grow with the window."""
 
     def __init__(
         self,
@@ -54,31 +63,32 @@ class SWA(Average):
             )
         self.start, self.end, self.interval = start, end, interval
         self._closed = False
-        self.dense, self._sparse = interval == 1, interval > 1
+        self.dense, self.sparse = interval == 1, interval > 1
 
     @property
     def status(self) -> Status:
-        """Where the trajectory is, and what would be averaged if training ended now."""
+        """The phase of the trajectory, and what is averaged if training ends now."""
         step, every = self.step, self.interval
         last = step if self.end is None else min(step, self.end)
         if every == 1:
             spans: tuple[Span, ...] = (Span(self.start + 1, last),) if last > self.start else ()
         else:
-            spans = tuple(Span(i, i) for i in range(self.start + every, last + 1, every))
+            spans = tuple(Span(update, update) for update in range(self.start + every, last + 1, every))
         window = f"the window ({self.start}, {'end' if self.end is None else self.end}]"
         if step <= self.start:
             return Status(Phase.SEARCHING, f"update {step} is before {window}")
-        if self._finished():
+        if self.finished():
             return Status(Phase.STOPPED, f"update {step} is past {window}", None, spans)
         return Status(Phase.AVERAGING, f"update {step} is in {window}", None, spans)
 
     def _evaluated(self, loss: float, step: int) -> Status:
-        self._boundary(step)
+        self.close_segment()
         return self.status
 
-    def _boundary(self, step: int) -> None:
-        with torch.no_grad():
-            self._flush()
+    @torch.no_grad()
+    def close_segment(self) -> None:
+        """Add the segment to the mean."""
+        self._flush()
 
     def _wants(self, step: int | Tensor) -> bool | Tensor:
         inside = (step > self.start) & ((step - self.start) % self.interval == 0)
@@ -89,41 +99,44 @@ class SWA(Average):
         if self.dense and weight is None and self._segment.upper_bound >= self.FLUSH and counted:
             self._flush()
 
-    def _chooses(self, weight: Tensor | None) -> bool:
+    def _must_keep_buffers(self, weight: Tensor | None) -> bool:
         ends = self.end is not None and (weight is not None or self._updates == self.end)
-        return self._sparse or ends
+        return self.sparse or ends
 
     def _require_capturable(self, skipped: Tensor | None) -> None:
         super()._require_capturable(skipped)
         if self.end is not None or self._updates < self.start:
-            raise RuntimeError("a captured update cannot see where a window begins or ends: put it into a AverageGroup")
+            raise RuntimeError(
+                "a captured update cannot know where a window begins or ends: put this average into an AverageGroup"
+            )
 
     def _flush(self) -> None:
         if self.dense and self._segment_inside() and self._segment.weight:
-            mean = self._pieces.get("mean")
-            if mean is None:
-                mean = self._pieces["mean"] = WeightSum.zeros(self._tracked, self._offload)
-            mean.absorb(self._segment, 1.0, self._tracked)
+            if "mean" not in self._sums:
+                self._sums["mean"] = WeightSum.zeros(self.tracked, self._offload)
+            self._sums["mean"].add_(self._segment, 1.0, self.tracked)
             if not self._shared:
                 self._segment.clear()
 
     def _segment_inside(self) -> bool:
-        # A feed closes its segment at both edges, so it is inside the window as a whole or not at all.
+        # A group closes its segment at both edges, so all of it is inside the window or none.
         return not self._shared or (
             self._segment.first > self.start and (self.end is None or self._updates <= self.end)
         )
 
-    def _result(self) -> Mix:
-        mix: Mix = dict.fromkeys(self._pieces, 1.0)
-        return {**mix, OPEN: 1.0} if self._segment_inside() else mix
+    def _result(self) -> Terms:
+        terms: Terms = dict.fromkeys(self._sums, 1.0)
+        return {**terms, OPEN: 1.0} if self._segment_inside() else terms
 
-    def _finished(self) -> bool:
-        # For good: a step that a scaler may skip makes the count uncertain again, and must not reopen the window.
+    def finished(self) -> bool:
+        """Whether the window has ended."""
+        # Final: a later step that a GradScaler may skip makes the count uncertain, and must not reopen the window.
         if self.end is not None and self._updates >= self.end and self._skips is None:
             self._closed = True
         return self._closed
 
-    def _edges(self) -> tuple[int, ...]:
+    def window_edges(self) -> tuple[int, ...]:
+        """Return the updates at which the window begins and ends."""
         return (self.start,) if self.end is None else (self.start, self.end)
 
     def _extra_state(self) -> dict[str, Any]:
@@ -141,8 +154,13 @@ class SWA(Average):
 class SMA(SWA):
     """Simple moving average: every update after update `start`, to the end of training.
 
-    Arpit et al., "Ensemble of Averages: Improving Model Selection and Boosting Performance in Domain
-    Generalization", NeurIPS 2022, start at update 100.
+    Arpit et al., "Ensemble of Averages: Improving Model Selection and Boosting Performance in Domain Generalization",
+    NeurIPS 2022, start at update 100.
+
+    Args:
+        model: The model to follow.
+        start: The last update before the average begins.
+        options: As for `SWA`.
     """
 
     def __init__(self, model: nn.Module, start: int = 100, **options: Any) -> None:

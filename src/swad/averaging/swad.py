@@ -1,4 +1,4 @@
-"""SWAD, and its relatives SWA, SMA and EMA behind the same interface: all can ride on one trajectory."""
+"""SWAD: the dense average of the weights inside the loss valley."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import LIVE, Mix, Nonfinite, Phase, Semantics
-from swad.averaging.sums import WeightSum
+from swad.averaging.semantics import LIVE, Nonfinite, Phase, Semantics, Terms
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import LossValley, Span, Status
 
@@ -22,10 +20,10 @@ class NeverConvergedWarning(UserWarning):
 
 
 class SWAD(Average):
-    """Average the weights of every update between the floor of the loss valley and the start of overfitting.
+    """Average the weights of every update between the lowest validation loss and the start of overfitting.
 
     Cha et al., "SWAD: Domain Generalization by Seeking Flat Minima", NeurIPS 2021 (`swad.averaging.valley` has the
-    rules). Three lines in a training loop; the learning rate is never touched:
+    definitions). Three lines in a training loop; the learning rate is never touched:
 
     >>> import torch, swad
     >>> model = torch.nn.Linear(2, 1)
@@ -44,17 +42,32 @@ class SWAD(Average):
     >>> averager.status.start_step, averager.status.end_step
     (30, 90)
 
-    Memory: two float32 copies of the averaged tensors in steady state (a third for a moment under `paper`
-    when the loss jumps right after its floor); `semantics="reference"` needs up to max(N_s, N_e) + 2 until
-    its queue has passed the floor. `offload=True` keeps all but the open segment in pinned host memory.
+    Memory: two float32 copies of the averaged tensors in steady state (a third for a moment under `paper` when the
+    loss jumps right after its lowest value). `semantics="reference"` needs up to max(N_s, N_e) + 2 until its queue has
+    passed the lowest loss.
 
-    Trained from scratch, a plateau before the loss first falls can pass for a valley: begin to observe after it.
+    Precision: sums inside a segment are float32, so rounding grows with the updates between two evaluations: relative
+    errors of about 2e-7 at 100 updates, 1e-6 at 1,000 (weights that hardly move: 1e-6 and 7e-6).
 
-    Precision: sums inside a segment are float32, so rounding grows with the updates between two evaluations:
-    relative errors of about 2e-7 at 100, 1e-6 at 1,000 (weights that hardly move: 1e-6 and 7e-6).
+    If the loss never converges, the average is everything since the best evaluation (`reference`: the last segment),
+    and reading it warns (`NeverConvergedWarning`). When a model is trained from scratch, a plateau before the loss
+    first falls can look like a valley: start to observe after it.
 
-    `interval` > 1 averages every so many updates from the start on only: the ablation "without dense".
-    `n_tolerance=math.inf` averages to the end of training: the ablation "without overfit".
+    Args:
+        model: The model to follow.
+        n_converge: N_s, the evaluations for which a loss must stay the lowest to be the start.
+        n_tolerance: N_e, the evaluations in a row above the threshold that end the average. `math.inf` averages to the
+            end of training: the ablation "without overfit".
+        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start.
+        semantics: The definition to follow: "paper" (Algorithm 1), "text" (section 3.2) or "reference" (the published
+            code).
+        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
+        nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
+        offload: Keep all sums but the open segment in pinned host memory.
+        include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
+        exclude: Name patterns of tensors not to average.
+        interval: Average only every `interval`-th update from the start on: the ablation "without dense".
+        process_group: The processes that must agree on the observed loss. By default all.
     """
 
     def __init__(
@@ -85,62 +98,62 @@ class SWAD(Average):
         if interval > 1 and semantics == "reference":
             raise ValueError("semantics='reference' is dense by definition, got interval > 1: use 'paper' or 'text'")
         self.interval = interval
-        self.dense, self._sparse = interval == 1, interval > 1
+        self.dense, self.sparse = interval == 1, interval > 1
         self.valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite)
         self._anchor = 0  # the update the interval is counted from: the candidate for the start
 
     @property
     def status(self) -> Status:
-        """Where the trajectory is, and what would be averaged if training ended now."""
-        now = self.valley.status
-        return Status(now.phase, now.reason, now.threshold, self._spans())
+        """The phase of the trajectory, and what is averaged if training ends now."""
+        status = self.valley.status
+        return Status(status.phase, status.reason, status.threshold, self._spans())
 
     @property
     def max_buffers(self) -> int:
-        """Weight-sized buffers this average can hold at worst."""
+        """Weight-sized buffers this average allocates at worst."""
         return self.valley.max_buffers
 
     def copy_to(self, model: nn.Module | None = None) -> None:
-        """Write the average, as if training ended now, into `model`. No state of the average changes."""
+        """Copy the average, as if training ended now, into `model`. The state of the average does not change."""
         self._warn_if_searching()
         super().copy_to(model)
 
     def averaged_state(self) -> dict[str, Tensor]:
-        """The average as if training ended now, by name, as a state dict of new tensors."""
+        """Return the average as if training ended now, as a state dict of new tensors."""
         self._warn_if_searching()
         return super().averaged_state()
 
-    def _check_loss(self, loss: float) -> None:
+    def check_loss(self, loss: float) -> None:
+        """Raise if the valley would refuse the loss."""
         self.valley.check(loss)
 
     def _evaluated(self, loss: float, step: int) -> Status:
         before = self.valley.state_dict()
         self.valley.observe(loss, step)
+        plan = self.valley.keep_plan
         try:
-            with torch.no_grad():
-                self._follow(self.valley.recipe)
-        except BaseException:  # no room for a piece, say: losses and tensors must tell the same story
+            self._apply(plan)
+        except BaseException:  # e.g. out of memory: roll the detector back so that it matches the sums
             self.valley.load_state_dict(before)
             raise
-        if any(LIVE in mix for mix in self.valley.recipe.pieces.values()):
+        if any(LIVE in terms for terms in plan.sums.values()):
             self._anchor = step
         return self.status
 
     def _wants(self, step: int | Tensor) -> bool | Tensor:
         return True if self.interval == 1 else (step - self._anchor) % self.interval == 0
 
-    def _result(self) -> Mix:
+    def _result(self) -> Terms:
         return self.valley.result()
 
-    def _finished(self) -> bool:
+    def finished(self) -> bool:
+        """Whether the valley has ended."""
         return self.valley.status.phase is Phase.STOPPED
 
-    def _boundary(self, step: int) -> None:
-        if self._finished() or not self._segment.weight:
-            return
-        if self._held is None:
-            self._held = WeightSum.zeros(self._tracked, self._offload)
-        self._held.absorb(self._segment, 1.0, self._tracked)
+    def close_segment(self) -> None:
+        """Keep the group's segment until the next evaluation."""
+        if not self.finished():
+            self._add_to_carryover()
 
     def _spans(self) -> tuple[Span, ...]:
         spans = self.valley.spans(self.step)
@@ -148,9 +161,9 @@ class SWAD(Average):
             return spans
         every = self.interval
         return tuple(
-            Span(i, i, s.times)
-            for s in spans
-            for i in range(s.first + (self._anchor - s.first) % every, s.last + 1, every)
+            Span(step, step, span.times)
+            for span in spans
+            for step in range(span.first + (self._anchor - span.first) % every, span.last + 1, every)
         )
 
     def _warn_if_searching(self) -> None:

@@ -1,8 +1,7 @@
-"""The tensors of a model that an average follows: found by name, held without wrappers.
+"""The tensors of a model that an average follows, by canonical name, and swapping them in and out.
 
-Names are canonical: what `torch.compile`, DDP and activation checkpointing put in front or in between is
-dropped, so an average built on a plain model follows the compiled one and the other way round. Under FSDP2
-only the rank's own shard is touched.
+Canonical names lack the parts that `torch.compile`, DDP and activation checkpointing add, so an average built on a
+plain model follows the compiled one and the other way round. Under FSDP2 each rank touches only its own shard.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from torch.nn.parameter import is_lazy
 Buffers = Literal["copy", "average"]
 Patterns = str | Sequence[str] | None
 
-_Slots = dict[str, tuple[dict[str, Any], str]]
-"""Where each tensor is held: the module's dict and the key in it."""
+_Slot = tuple[dict[str, Any], str]
+"""Where a module holds a tensor: its dict of parameters or buffers, and the key."""
 
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside DDP, DataParallel and `torch.compile`."""
+    """Return the module inside DDP, DataParallel and `torch.compile`."""
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
@@ -39,7 +38,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def canonical(name: str) -> str:
-    """A tensor's name without the parts that wrappers add.
+    """Return a tensor's name without the parts that wrappers add.
 
     >>> canonical("_orig_mod.layer1._checkpoint_wrapped_module.weight")
     'layer1.weight'
@@ -48,23 +47,26 @@ def canonical(name: str) -> str:
 
 
 class TrackedTensors:
-    """A model's tensors, sorted into those averaged and those carried along.
+    """A model's tensors in three groups, each by canonical name.
 
-    Averaged: trainable floating-point parameters (with `buffers="average"`, floating-point buffers too).
-    Carried: buffers; an average takes those of its last averaged update. Left: frozen or excluded
-    parameters, which an average does not own. Tied parameters count once; non-persistent buffers not at all.
+    Attributes:
+        averaged: Trainable floating-point parameters; with `buffer_mode="average"` also floating-point buffers.
+        buffers: All other buffers. An average has those of its last averaged update.
+        excluded: Frozen or excluded parameters, which an average does not own.
+
+    Tied parameters count once. Non-persistent buffers are in no group.
     """
 
-    def __init__(self, model: nn.Module, buffers: Buffers, include: Patterns, exclude: Patterns) -> None:
-        if buffers not in ("copy", "average"):
-            raise ValueError(f"buffers must be 'copy' or 'average'; got {buffers!r}")
-        self.buffers = buffers
+    def __init__(self, model: nn.Module, buffer_mode: Buffers, include: Patterns, exclude: Patterns) -> None:
+        if buffer_mode not in ("copy", "average"):
+            raise ValueError(f"buffers must be 'copy' or 'average'; got {buffer_mode!r}")
+        self.buffer_mode = buffer_mode
         self.include, self.exclude = as_patterns(include), as_patterns(exclude)
         self.model = unwrap(model)
-        self._slots: list[tuple[dict[str, Any], str]] = []
+        self._slots: list[_Slot] = []
         self.averaged: dict[str, Tensor] = {}
-        self.carried: dict[str, Tensor] = {}
-        self.left: dict[str, Tensor] = {}
+        self.buffers: dict[str, Tensor] = {}
+        self.excluded: dict[str, Tensor] = {}
         self.follow(model)
         if not self.averaged:
             raise ValueError(
@@ -73,43 +75,54 @@ class TrackedTensors:
             )
 
     def follow(self, model: nn.Module) -> None:
-        """Follow `model` from now on; its tensors must be those followed before, by name and shape."""
-        reshard(unwrap(model))  # a forward may have left whole parameters where the shards should be
-        averaged, carried, left, slots = self._sort(model)
+        """Follow `model` from now on; its tensors must have the names and shapes of those followed before."""
+        reshard(unwrap(model))  # a forward may have left gathered parameters in place of the shards
+        averaged, buffers, excluded, slots = self._sort(model)
         if self.averaged:
             _compare("parameters", self.averaged, averaged)
-            _compare("buffers and frozen parameters", self.carried | self.left, carried | left)
-            # Sums are kept in the order seen first, whatever the order in which another model declares its modules.
+            _compare("buffers and frozen parameters", self.buffers | self.excluded, buffers | excluded)
+            # Sums keep the order of the first model, whatever the order in which another declares its modules.
             averaged = {name: averaged[name] for name in self.averaged}
-            carried = {name: carried[name] for name in self.carried}
-            changed = [n for n, t in averaged.items() if is_sharded(t) != is_sharded(self.averaged[n])]
+            buffers = {name: buffers[name] for name in self.buffers}
+            changed = [name for name, t in averaged.items() if is_sharded(t) != is_sharded(self.averaged[name])]
             if changed:
                 raise ValueError(
                     f"the model was sharded after the average was built ({changed[0]}): build the average last"
                 )
-        self.averaged, self.carried, self.left = averaged, carried, left
+        self.averaged, self.buffers, self.excluded = averaged, buffers, excluded
         self._slots = [slots[name] for name in averaged]
-        self._carried_slots = [slots[name] for name in carried]
-        self._left_slots = [slots[name] for name in left]
+        self._buffer_slots = [slots[name] for name in buffers]
+        self._excluded_slots = [slots[name] for name in excluded]
         self._sharded = any(is_sharded(tensor) for tensor in averaged.values())
         self._averaged = list(averaged.values())
-        self.model, self._given = unwrap(model), model
+        self.model, self._wrapped = unwrap(model), model
+
+    def follow_copy(self, model: nn.Module) -> TrackedTensors:
+        """Return the same selection of tensors, but of another model."""
+        copy = TrackedTensors.__new__(TrackedTensors)
+        copy.__dict__.update(self.__dict__)
+        copy.follow(model)
+        return copy
 
     def live(self, model: nn.Module | None = None) -> list[Tensor]:
-        """The averaged tensors as they are now (this rank's shards)."""
+        """Return the averaged tensors with their current values (this rank's shards)."""
         self._refresh(model)
-        return [_shard(t) for t in self._averaged] if self._sharded else self._averaged
+        return [_shard(tensor) for tensor in self._averaged] if self._sharded else self._averaged
 
-    def live_carried(self) -> list[Tensor]:
-        """The carried buffers as they are now."""
-        # Read where they are held: unlike parameters, buffers are often replaced rather than written to.
-        return [_shard(holder[key]) for holder, key in self._carried_slots]
+    def live_buffers(self) -> list[Tensor]:
+        """Return the buffers with their current values."""
+        # Read from the modules: unlike parameters, buffers are often replaced rather than written to.
+        return [_shard(holder[key]) for holder, key in self._buffer_slots]
+
+    def live_excluded(self) -> dict[str, Tensor]:
+        """Return the parameters that are not averaged with their current values."""
+        current = zip(self.excluded, self._excluded_slots, self.excluded.values(), strict=True)
+        return {name: tensor if is_sharded(tensor) else holder[key] for name, (holder, key), tensor in current}
 
     def _refresh(self, model: nn.Module | None) -> None:
-        # A walk over the modules costs more than the averaging of a small model, so it is done only when some
-        # tensor is no longer the one seen. FSDP2 puts gathered parameters in the slots for a while: the shards
-        # seen first stay the ones the optimizer updates.
-        if model is not None and model is not self._given:
+        # Walking over the modules costs more than averaging a small model, so it is done only after a tensor was
+        # replaced. FSDP2 puts gathered parameters into the slots for a while: the optimizer updates the shards.
+        if model is not None and model is not self._wrapped:
             self.follow(model)
             return
         for (holder, key), tensor in zip(self._slots, self._averaged, strict=True):
@@ -117,64 +130,62 @@ class TrackedTensors:
                 self.follow(model if model is not None else self.model)
                 return
 
-    def live_left(self) -> dict[str, Tensor]:
-        """The parameters that are not averaged, as they are now."""
-        now = zip(self.left, self._left_slots, self.left.values(), strict=True)
-        return {name: tensor if is_sharded(tensor) else holder[key] for name, (holder, key), tensor in now}
-
     def aliases(self) -> Iterator[tuple[str, str]]:
-        """Further names of tied parameters and shared buffers, each with the name its tensor is kept under."""
+        """Yield further names of tied parameters and shared buffers, each with the name it is tracked under."""
         first: dict[int, str] = {}
-        known = self.averaged.keys() | self.carried.keys() | self.left.keys()
+        tracked = self.averaged.keys() | self.buffers.keys() | self.excluded.keys()
         both = (self.model.named_parameters(remove_duplicate=False), self.model.named_buffers(remove_duplicate=False))
         for name, tensor in chain(*both):
-            if id(tensor) not in first and canonical(name) not in known:
+            if id(tensor) not in first and canonical(name) not in tracked:
                 continue
             kept = first.setdefault(id(tensor), canonical(name))
             if kept != canonical(name):
                 yield canonical(name), kept
 
     def require_frozen(self) -> None:
-        """Raise if a parameter that was frozen when the average was built trains by now."""
-        for name, tensor in self.live_left().items():
-            if tensor.requires_grad and name not in self._excluded:
+        """Raise if a parameter that was frozen when the average was built is trainable now."""
+        for name, tensor in self.live_excluded().items():
+            if tensor.requires_grad and name not in self._may_train:
                 raise ValueError(
-                    f"parameters frozen when the average was built must stay frozen; {name} trains now: "
+                    f"parameters frozen when the average was built must stay frozen; {name} is trainable now: "
                     f"build the average after unfreezing, or name it in include"
                 )
 
-    def _sort(self, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], _Slots]:
+    def _sort(
+        self, model: nn.Module
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, _Slot]]:
         averaged: dict[str, Tensor] = {}
-        carried: dict[str, Tensor] = {}
-        left: dict[str, Tensor] = {}
-        slots: _Slots = {}
-        excluded: set[str] = set()
-        known = {**dict.fromkeys(self.averaged, True), **dict.fromkeys(self.left, False)}  # roles never change
+        buffers: dict[str, Tensor] = {}
+        excluded: dict[str, Tensor] = {}
+        slots: dict[str, _Slot] = {}
+        may_train: set[str] = set()
+        # A parameter never changes its group, also when it is frozen later.
+        known = {**dict.fromkeys(self.averaged, True), **dict.fromkeys(self.excluded, False)}
         for name, tensor, slot, is_buffer in named_tensors(unwrap(model)):
             if is_lazy(tensor) or tensor.is_meta:
                 raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialize the model first")
             chosen = (not self.include or matches(name, self.include)) and not matches(name, self.exclude)
             floating = tensor.is_floating_point() or tensor.is_complex()
             if is_buffer:
-                wanted = floating and chosen and self.buffers == "average"
-                (averaged if wanted else carried)[name] = tensor
+                wanted = floating and chosen and self.buffer_mode == "average"
+                (averaged if wanted else buffers)[name] = tensor
             elif known.get(name, floating and chosen and (tensor.requires_grad or bool(self.include))):
                 averaged[name] = tensor
             else:
-                left[name] = tensor
+                excluded[name] = tensor
                 if not chosen or not floating:
-                    excluded.add(name)
+                    may_train.add(name)
             slots[name] = slot
-        self._excluded = excluded
+        self._may_train = may_train
         names = list(slots)
         for pattern in (*self.include, *self.exclude):
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(f"the pattern {pattern!r} matches no tensor; names look like {', '.join(names[:3])}")
-        return averaged, carried, left, slots
+        return averaged, buffers, excluded, slots
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether the tensor is a DTensor, of which this rank holds a part."""
+    """Whether the tensor is a DTensor, of which this rank has a shard."""
     return hasattr(tensor, "_local_tensor")
 
 
@@ -183,12 +194,12 @@ def _shard(tensor: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's values, detached, sharing memory."""
+    """Return this rank's values, detached, in the same memory."""
     return _shard(tensor).detach()
 
 
 def like(tensor: Tensor, values: Tensor) -> Tensor:
-    """`values` of this rank as part of a tensor distributed as `tensor` is."""
+    """Return this rank's `values` as the shard of a tensor that is distributed like `tensor`."""
     if not is_sharded(tensor):
         return values
     from torch.distributed.tensor import DTensor
@@ -200,7 +211,7 @@ def like(tensor: Tensor, values: Tensor) -> Tensor:
 
 
 def localized(target: Tensor, source: Tensor) -> Tensor:
-    """This rank's part of `source`, which is distributed as `target` is, or whole."""
+    """Return this rank's shard of `source`, which is a whole tensor or distributed like `target`."""
     if is_sharded(source) or not is_sharded(target):
         return local(source)
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -210,10 +221,10 @@ def localized(target: Tensor, source: Tensor) -> Tensor:
 
 
 def reshard(model: nn.Module) -> None:
-    """Have FSDP2 gather the parameters anew at the next forward, after their shards were changed."""
+    """Make FSDP2 gather the parameters again at the next forward, since their shards change."""
     for module in model.modules():
-        if callable(again := getattr(module, "reshard", None)) and hasattr(module, "unshard"):
-            again()
+        if callable(reshard_module := getattr(module, "reshard", None)) and hasattr(module, "unshard"):
+            reshard_module()
 
 
 _swapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -267,11 +278,11 @@ def is_swapped(model: nn.Module) -> bool:
 
 
 def accumulator(tensor: Tensor) -> torch.dtype:
-    """The dtype to sum in: float32, or the tensor's own where that is wider."""
+    """Return the dtype to sum in: float32, or the tensor's own where that is wider."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, tuple[dict[str, Any], str], bool]]:
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, _Slot, bool]]:
     """Yield each tensor once: its first name, the tensor, the dict and key that hold it, and whether it is a buffer."""
     seen: set[int] = set()
     modules = list(model.named_modules())
@@ -287,21 +298,21 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, tuple[dict[st
                 yield canonical(f"{prefix}.{key}" if prefix else key), tensor, (holder, key), is_buffer
 
 
-def _compare(what: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    missing = [name for name in ours if name not in theirs]
-    unknown = [name for name in theirs if name not in ours]
+def _compare(group: str, expected: dict[str, Tensor], actual: dict[str, Tensor]) -> None:
+    missing = [name for name in expected if name not in actual]
+    unknown = [name for name in actual if name not in expected]
     reshaped = [
-        f"{name} {tuple(theirs[name].shape)} instead of {tuple(ours[name].shape)}"
-        for name in ours
-        if name in theirs and ours[name].shape != theirs[name].shape
+        f"{name} {tuple(actual[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in expected
+        if name in actual and expected[name].shape != actual[name].shape
     ]
-    faults = [
+    problems = [
         f"{label} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
         for label, names in (("missing", missing), ("unknown", unknown), ("of another shape", reshaped))
         if names
     ]
-    if faults:
-        raise ValueError(f"the {what} must be those of the model the average was built on; {'; '.join(faults)}")
+    if problems:
+        raise ValueError(f"the {group} must match those of the model the average was built on; {'; '.join(problems)}")
 
 
 def as_patterns(patterns: Patterns) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Where a loss valley begins and ends: validation losses in, a decision out, no tensors.
 
-SWAD averages every weight between the evaluation at which the validation loss stops improving and the one
-at which it starts to overfit. `LossValley` finds the two from the losses alone. Three definitions of "the
-two" are in circulation; with L[k] the loss at evaluation k, taken after update u_k, and r = 1 + tolerance_ratio:
+SWAD averages every weight between the evaluation at which the validation loss stops improving and the one at which
+the model starts to overfit. `LossValley` finds both from the losses alone. Three definitions are in circulation. With
+L[k] the loss at evaluation k, taken after update u_k, and r = 1 + tolerance_ratio:
 
 ========== ========================================= ================================================
 semantics  threshold l                               averaged updates
@@ -12,13 +12,13 @@ text       r * L[c]                                  u_c .. the *first* of those
 reference  r * mean(L[c..c+N_s-1])                   whole segments, some twice, as the published code does
 ========== ========================================= ================================================
 
-c is the first evaluation that stays the minimum for N_s evaluations (itself included, ties keep the earlier
-one). Cha et al., "SWAD: Domain Generalization by Seeking Flat Minima", NeurIPS 2021: Algorithm 1 is `paper`,
-section 3.2 is `text`.
+c is the first evaluation that stays the minimum for N_s evaluations (itself included; a tie keeps the earlier one).
+Cha et al., "SWAD: Domain Generalization by Seeking Flat Minima", NeurIPS 2021: Algorithm 1 is `paper`, section 3.2 is
+`text`. `swad.averaging.semantics` has a worked example of all three.
 
-**Deciding and doing are two things.** The detector also has to say what whoever holds the tensors must keep,
-since a loss that comes later decides whether weights seen now are averaged. It does so with a `Recipe`: how
-the kept pieces (sums of weights over stretches of the trajectory) follow from those kept before.
+**Deciding and averaging are separate.** The detector decides from losses and holds no tensor. A loss that comes later
+decides whether the weights of now are averaged, so the detector also says which sums of weights to keep until then: a
+`KeepPlan` after every evaluation, which the average carries out.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from swad.averaging.semantics import (
-    KEEP_OPEN,
     LIVE,
     MEAN,
     OPEN,
     RULES,
-    Mix,
+    KeepPlan,
     Nonfinite,
     Phase,
-    Recipe,
     Rule,
     Semantics,
+    Terms,
+    unchanged,
 )
 
 
@@ -47,7 +47,7 @@ from swad.averaging.semantics import (
 class Span:
     """The updates `first` to `last`, both included, each counted `times` times.
 
-    Under `semantics="reference"` it is their segments that are counted, and weigh the same whatever their length.
+    Under `semantics="reference"` the segments are counted, and each weighs the same whatever its length.
     """
 
     first: int
@@ -63,7 +63,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Status:
-    """What the detector knows after an evaluation: the phase, why, and what would be averaged if training ended now."""
+    """The state after an evaluation: the phase, the reason for it, and what is averaged if training ends now."""
 
     phase: Phase
     reason: str
@@ -72,30 +72,29 @@ class Status:
 
     @property
     def should_stop(self) -> bool:
-        """Nothing that comes later can enter the average."""
+        """Whether the average is complete: later updates cannot enter it."""
         return self.phase is Phase.STOPPED
 
     @property
     def start_step(self) -> int | None:
         """First averaged update, counted from 1."""
-        return min((s.first for s in self.spans), default=None)
+        return min((span.first for span in self.spans), default=None)
 
     @property
     def end_step(self) -> int | None:
         """Last averaged update, counted from 1."""
-        return max((s.last for s in self.spans), default=None)
+        return max((span.last for span in self.spans), default=None)
 
     @property
     def n_averaged(self) -> int:
-        """How many updates are averaged; one that counts twice counts twice."""
-        return round(sum(len(s) * s.times for s in self.spans))
+        """Number of averaged updates; one that is averaged twice counts twice."""
+        return round(sum(len(span) * span.times for span in self.spans))
 
 
 class LossValley:
     """Detect the start and the end of a loss valley from validation losses alone.
 
-    Call `observe` with the live model's validation loss at every evaluation. `step` is the number of
-    updates made so far (from 1); left out, evaluations are counted instead.
+    Call `observe` with the live model's validation loss at every evaluation.
 
     >>> valley = LossValley(n_converge=3, n_tolerance=6, tolerance_ratio=0.3)
     >>> losses = [1.9, .60, .50, .45, .40, .43, .44, .50, .51, .53, .54, .56, .57, .58, .60, .61, .62, .63]
@@ -107,6 +106,13 @@ class LossValley:
     (401, 1001, 0.5503)
     >>> print(status.reason)
     6 evaluations in a row above the threshold 0.5503: overfitted
+
+    Args:
+        n_converge: N_s, the evaluations for which a loss must stay the lowest to be the start.
+        n_tolerance: N_e, the evaluations in a row above the threshold that end the valley; `math.inf` for no end.
+        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start.
+        semantics: The definition to follow: "paper", "text" or "reference".
+        nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
     """
 
     def __init__(
@@ -122,7 +128,7 @@ class LossValley:
             _check_count("n_tolerance (N_e)", n_tolerance)
         if not tolerance_ratio >= 0 or math.isinf(tolerance_ratio):
             raise ValueError(
-                f"r = 1 + tolerance_ratio must be at least 1, or the threshold lies below the valley floor; "
+                f"r = 1 + tolerance_ratio must be at least 1, or the threshold is below the lowest loss; "
                 f"got tolerance_ratio={tolerance_ratio}: use e.g. 0.3 for the paper's r = 1.3"
             )
         _check_choice("semantics", semantics, get_args(Semantics))
@@ -136,27 +142,30 @@ class LossValley:
         self.nonfinite: Nonfinite = nonfinite
         self._rule: Rule = RULES[semantics](n_converge, n_tolerance, 1 + tolerance_ratio)
         self._step = 0  # of the last evaluation
-        self._open_first = 1  # first update of the open segment
-        self._pieces: dict[str, tuple[Span, ...]] = {}
-        self._carried: tuple[Span, ...] = ()  # pieces folded into the open segment
-        self.recipe = Recipe()
+        self._open_first = 1  # first update of the open segment since the last evaluation
+        self._open_before: tuple[Span, ...] = ()  # updates before it that the open segment contains as well
+        self._sums: dict[str, tuple[Span, ...]] = {}  # the updates in each kept sum
+        self.keep_plan = KeepPlan()
         self.status = Status(Phase.SEARCHING, "no evaluation yet")
 
     @property
     def converged(self) -> bool:
-        """The start of the valley is confirmed."""
+        """Whether the start of the valley is confirmed."""
         return self.status.phase is not Phase.SEARCHING
 
     @property
     def max_buffers(self) -> int:
-        """Weight-sized buffers this detector can ask for at worst, the open segment included."""
+        """Weight-sized buffers the plans need at worst, the open segment included."""
         return self._rule.max_buffers()
 
     def observe(self, loss: float, step: int | None = None) -> Status:
-        """Take the validation loss after update `step` and say where the trajectory now is.
+        """Take the validation loss after update `step` and return the new status.
 
-        Afterwards `recipe` tells whoever keeps weights what to do with them. Observing after the valley has
-        stopped changes nothing.
+        Afterwards `keep_plan` says which sums of weights to keep. Once the valley has ended, nothing changes.
+
+        Args:
+            loss: The live model's validation loss.
+            step: Number of updates so far, counted from 1. Without it, evaluations are counted instead.
         """
         loss = float(loss)
         step = self._step + 1 if step is None else step
@@ -167,24 +176,24 @@ class LossValley:
             )
         self.check(loss, step)
         if not math.isfinite(loss):
-            # Left out whole: its segment, weights and all, goes on to the next evaluation.
-            self.recipe = Recipe({name: {name: 1.0} for name in self._pieces}, KEEP_OPEN)
+            # Skip the evaluation as a whole: its segment continues to the next one.
+            self.keep_plan = unchanged(self._sums, continue_open=True)
             self._step = step
             status = self.status
             self.status = Status(status.phase, f"loss {loss} skipped", status.threshold, self.spans())
             return self.status
         if self.status.phase is Phase.STOPPED:
             self._step = step
-            self.recipe = Recipe({name: {name: 1.0} for name in self._pieces})
+            self.keep_plan = unchanged(self._sums, continue_open=False)
             return self.status
-        self.recipe = self._rule.see(loss)
-        self._follow(self.recipe, step)
+        self.keep_plan = self._rule.observe(loss)
+        self._apply(self.keep_plan, step)
         self._step = step
         self.status = Status(self._rule.phase, self._rule.reason, self._rule.threshold, self.spans())
         return self.status
 
     def check(self, loss: float, step: int | None = None) -> None:
-        """Raise if `observe` would not take this loss."""
+        """Raise if `observe` would refuse this loss."""
         where = "" if step is None else f" at step {step}"
         if loss < 0:
             raise ValueError(
@@ -194,52 +203,52 @@ class LossValley:
         if self.nonfinite == "raise" and not math.isfinite(loss):
             raise ValueError(
                 f"the validation loss must be finite, got {loss}{where}: lower the learning rate, "
-                f"or pass nonfinite='skip' to leave such evaluations out"
+                f"or pass nonfinite='skip' to skip such evaluations"
             )
 
-    def result(self) -> Mix:
-        """The average as if training ended now: which pieces, and the open segment where it counts."""
+    def result(self) -> Terms:
+        """Return the average as if training ended now: which sums, and whether the open segment."""
         return self._rule.result()
 
     def spans(self, step: int | None = None) -> tuple[Span, ...]:
-        """The updates averaged if training ended at `step`; left out: at the last evaluation."""
+        """Return the updates that are averaged if training ends at `step`, by default the last evaluation."""
         step = self._step if step is None else step
         return _tidy(
-            Span(s.first, s.last, s.times * weight)
-            for name, weight in self.result().items()
-            for s in (self._open(step) if name == OPEN else self._pieces[name])
+            Span(span.first, span.last, span.times * factor)
+            for name, factor in self.result().items()
+            for span in (self._open(step) if name == OPEN else self._sums[name])
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything `observe` depends on, as plain numbers, strings, lists and dicts."""
+        """Return everything `observe` depends on, as plain numbers, strings, lists and dicts."""
         return {
             "config": self._config(),
             "step": self._step,
             "open_first": self._open_first,
-            "pieces": {name: _plain(spans) for name, spans in self._pieces.items()},
-            "carried": _plain(self._carried),
+            "open_before": _plain(self._open_before),
+            "sums": {name: _plain(spans) for name, spans in self._sums.items()},
             "rule": self._rule.state(),
             "status": [str(self.status.phase), self.status.reason, self.status.threshold],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken; the settings must be the same."""
+        """Continue exactly where `state_dict` was taken; the settings must be the same."""
         differs = [
-            f"{key} {theirs!r} there, {self._config()[key]!r} here"
-            for key, theirs in state["config"].items()
-            if theirs != self._config()[key]
+            f"{key} {saved!r} there, {self._config()[key]!r} here"
+            for key, saved in state["config"].items()
+            if saved != self._config()[key]
         ]
         if differs:
             raise ValueError(f"a valley resumes only with the settings it was saved with; {', '.join(differs)}")
         self._step = int(state["step"])
         self._open_first = int(state["open_first"])
-        self._pieces = {name: _spans(rows) for name, rows in state["pieces"].items()}
-        self._carried = _spans(state["carried"])
+        self._open_before = _spans(state["open_before"])
+        self._sums = {name: _spans(rows) for name, rows in state["sums"].items()}
         self._rule.load(state["rule"])
         phase, reason, threshold = state["status"]
         spans = self.spans() if self._step else ()
         self.status = Status(Phase(phase), str(reason), threshold, spans)
-        self.recipe = Recipe({name: {name: 1.0} for name in self._pieces}, KEEP_OPEN)
+        self.keep_plan = unchanged(self._sums, continue_open=True)
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -250,40 +259,44 @@ class LossValley:
         }
 
     def _open(self, step: int) -> tuple[Span, ...]:
-        return (*self._carried, Span(self._open_first, step)) if step >= self._open_first else self._carried
+        return (*self._open_before, Span(self._open_first, step)) if step >= self._open_first else self._open_before
 
-    def _follow(self, recipe: Recipe, step: int) -> None:
-        """Do with spans of updates what the recipe asks to be done with their weights."""
-        sources = {**self._pieces, LIVE: (Span(step, step),), OPEN: self._open(step), MEAN: self._open(step)}
+    def _apply(self, plan: KeepPlan, step: int) -> None:
+        """Do with spans of updates what the plan asks to be done with their weights."""
+        sources = {**self._sums, LIVE: (Span(step, step),), OPEN: self._open(step), MEAN: self._open(step)}
 
-        def mixed(mix: Mix) -> tuple[Span, ...]:
-            return _tidy(Span(s.first, s.last, s.times * w) for name, w in mix.items() for s in sources[name])
+        def combined(terms: Terms) -> tuple[Span, ...]:
+            return _tidy(
+                Span(span.first, span.last, span.times * factor)
+                for name, factor in terms.items()
+                for span in sources[name]
+            )
 
-        self._pieces = {name: mixed(mix) for name, mix in recipe.pieces.items()}
-        self._carried = mixed(recipe.open)
+        self._sums = {name: combined(terms) for name, terms in plan.sums.items()}
+        self._open_before = combined(plan.open)
         self._open_first = step + 1
 
 
 def _tidy(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Write a sum of spans as spans that do not overlap, as few as can be."""
+    """Write a sum of spans as the fewest spans that do not overlap."""
     change: dict[int, float] = {}
     for span in spans:
         change[span.first] = change.get(span.first, 0) + span.times
         change[span.last + 1] = change.get(span.last + 1, 0) - span.times
     tidy: list[Span] = []
     times: float = 0
-    begun = 0
+    first = 0
     for step in sorted(change):
         if change[step] == 0:
             continue
         if times:
-            tidy.append(Span(begun, step - 1, times))
-        times, begun = times + change[step], step
+            tidy.append(Span(first, step - 1, times))
+        times, first = times + change[step], step
     return tuple(tidy)
 
 
 def _plain(spans: Iterable[Span]) -> list[list[float]]:
-    return [[s.first, s.last, s.times] for s in spans]
+    return [[span.first, span.last, span.times] for span in spans]
 
 
 def _spans(rows: Iterable[Iterable[float]]) -> tuple[Span, ...]:

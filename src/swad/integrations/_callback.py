@@ -70,7 +70,7 @@ class AverageDriver:
 
     def _see(self, loss: float | Tensor) -> Status | None:
         """Observe, unless the weights are those of the last evaluation: then there is nothing new to learn."""
-        if self.averager.step == self.averager._observed:
+        if self.averager.step == self.averager.observed_step:
             return None
         return self.averager.observe(loss)
 

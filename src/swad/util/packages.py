@@ -1,4 +1,4 @@
-"""Kernels for GPUs, written in Triton; each has a plain twin that it is tested against."""
+"""Which optional packages are installed."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from functools import cache
 
 @cache
 def has_triton() -> bool:
-    """Whether kernels can be made here."""
+    """Whether Triton is installed, so that the GPU kernels can be compiled. Without it plain PyTorch does their work."""
     return importlib.util.find_spec("triton") is not None
