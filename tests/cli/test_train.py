@@ -1,0 +1,66 @@
+"""`swad train`."""
+
+from __future__ import annotations
+
+from helpers.commands import QUICK, swad
+from swad.results.runs import load_run
+
+
+def test_train_one_target_with_hyperparameters_and_averages(tmp_path):
+    result = swad(
+        "train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--set", "lr=1e-3", "--set", "batch_size=8",
+        "--average", "swad:semantics=text,tolerance_ratio=0.2,ema", "--snapshots", "20", "--keep-segments",
+    )  # fmt: skip
+    folder = tmp_path / "digits" / "erm" / "paper-0"
+    config = load_run(folder).config
+    assert config["hyperparameters"]["lr"] == 1e-3
+    assert config["hyperparameters"]["batch_size"] == 8
+    assert config["averages"] == ["swad:semantics=text,tolerance_ratio=0.2", "ema"]
+    assert (folder / "weights" / "step-000020.safetensors").exists()
+    assert len(list((folder / "segments").iterdir())) == 4
+    assert "step 40/40" in result.stdout
+    refused = swad("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--set", "lr=2e-3", code=1)
+    assert "lr" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert "--no-resume" in swad("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--no-resume", code=1).stderr
+
+
+def test_a_dataset_in_a_directory_of_ones_own(here, tmp_path, own_dataset):
+    options = ["-d", own_dataset, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]
+    text = here("train", "folder", *options, "--steps", "4", "--evaluate-every", "2", "-o", tmp_path).stdout
+    assert text.splitlines()[-1] == f"wrote {tmp_path / 'report.html'}"
+    assert "mine" in text
+    assert {path.name for path in (tmp_path / "mine" / "erm").iterdir()} == {"east-0", "north-0", "south-0"}
+    pairs = here("report", tmp_path, "--select", "lodo").stdout
+    assert "Not shown: ERM (best) on east, ERM (last) on east, SWAD on east: lodo needs" in pairs
+    assert pairs.count("train them with --target TARGET+SOURCE, or use iid.") == 3  # one line for each target
+    both = here("train", "folder", *options, "--steps", "2", "-o", tmp_path, "-t", "north+south").stdout
+    assert "north+south-0: done" in both
+
+
+def test_all_targets_are_checked_before_training(here, tmp_path, own_dataset):
+    options = ["-d", own_dataset, "--network", "test_resnet", "--weights", "random", "-o", tmp_path / "runs"]
+    for wrong, words in (("west", "has no domain 'west'; it has east"), ("east+north+south", "fewer than all 3")):
+        assert words in here("train", "folder", *options, "-t", "east", "-t", wrong, code=1).stderr
+        assert not (tmp_path / "runs").exists()
+
+
+def test_repeated_values_train_once_and_skipped_files_are_reported(here, tmp_path, own_dataset):
+    (own_dataset / "east" / "cat" / "x.gif").touch()
+    options = ["-d", own_dataset, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]
+    options += ["--steps", "1", "-o", tmp_path, "-t", "east", "-t", "east", "--trial", "0,0", "--cache-size", "64"]
+    text = here("train", "folder", *options).stdout
+    assert text.count(": finished (") == text.count("finished (1 of 1)") == 1
+    assert "1 files are no images by their extension and are not read, e.g. east/cat/x.gif" in text
+    assert "--cache-size: ignored" in text
+
+
+def test_an_algorithm_with_sam_has_a_directory_of_its_own(here, tmp_path):
+    options = ["-t", "paper", "--steps", "4", "--evaluate-every", "2", "-o", tmp_path, "--set", "batch_size=2"]
+    text = here("train", "digits", *options, "--algorithm", "SAM+CORAL", "--set", "rho=0.1").stdout
+    config = load_run(tmp_path / "digits" / "coral+sam" / "paper-0").config
+    assert config["algorithm"] == "coral+sam"
+    assert config["hyperparameters"]["rho"] == 0.1
+    assert "CORAL + SAM + SWAD" in text
+    here("report", tmp_path, "--figures", tmp_path / "figures", "--figure-formats", "svg")
+    assert list((tmp_path / "figures").iterdir())

@@ -1,0 +1,25 @@
+"""Run `swad` as a user does: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers import SOURCE
+
+SWAD = [sys.executable, "-m", "swad"]
+
+QUICK = ["--steps", "40", "--evaluate-every", "10"]
+
+
+def swad(*arguments: str | Path, cwd: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run([*SWAD, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=environment())
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def environment() -> dict[str, str]:
+    source = str(SOURCE)
+    return os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "150", "PYTHONPATH": source}
