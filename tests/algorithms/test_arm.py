@@ -106,7 +106,7 @@ def test_the_context_keeps_the_scale_of_images():
     ],
 )
 def test_networks_without_one_convolution_for_the_images_are_refused(network):
-    with pytest.raises(NetworkError, match="ARM widens the one convolution that sees the images, and"):
+    with pytest.raises(NetworkError, match="needs exactly one such convolution, which"):
         get_algorithm("arm").wrap_predictor(network, get_algorithm("arm").Hyperparameters())
 
 

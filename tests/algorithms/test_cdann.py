@@ -11,9 +11,9 @@ from swad.data.loaders import Batch
 def test_class_weights_do_not_depend_on_the_largest_label_of_the_batch():
     algorithm = make("cdann")
     labels = torch.tensor([0, 0, 0, 1] * 3)  # of five classes
-    assert algorithm.weights(labels)[:4].tolist() == pytest.approx([1 / 45, 1 / 45, 1 / 45, 1 / 15])
+    assert algorithm.image_weights(labels)[:4].tolist() == pytest.approx([1 / 45, 1 / 45, 1 / 45, 1 / 15])
     assert algorithm.loss(Batch(1, batch_for(algorithm).images, labels), noise_for(algorithm)).isfinite()
-    assert make("dann").weights(labels).tolist() == pytest.approx([1 / 12] * 12)
+    assert make("dann").image_weights(labels).tolist() == pytest.approx([1 / 12] * 12)
 
 
 def unbalanced(generator):

@@ -69,12 +69,12 @@ def test_it_says_what_it_is(name):
     hyperparameters = kind.Hyperparameters
     assert not hyperparameters().problems()
     for field in dataclasses.fields(hyperparameters):
-        assert field.metadata["about"]
+        assert field.metadata["help"]
     for seed in range(20):
         for dataset in ("PACS", "digits"):
             drawn = draw(hyperparameters, seed, dataset)
             assert not drawn.problems()
-        assert not drawn.problems_on_small_images()
+        assert not drawn.problems_on_low_res()
 
 
 # --- a step ----------------------------------------------------------------------------------------------------

@@ -96,9 +96,9 @@ def test_as_many_columns_as_channels():
     algorithm = make("mixstyle", networks.build("test_resnet", 5), p=1.0, alpha=1.0, batch_size=1)
     hook = next(iter(networks.stages(algorithm.predictor)[0]._forward_hooks.values()))
     side = networks.channels(algorithm.predictor)[0]
-    assert hook._places(torch.zeros(1, side, side, side)) == (2, 3)
+    assert hook._position_axes(torch.zeros(1, side, side, side)) == (2, 3)
     hook.layout = "NHWC"
-    assert hook._places(torch.zeros(1, side, side, side)) == (1, 2)
+    assert hook._position_axes(torch.zeros(1, side, side, side)) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_copy_of_the_algorithm_mixes_by_itself():
     twin = copy.deepcopy(algorithm)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     assert twin.loss(batch, noise).equal(algorithm.loss(batch, noise))
-    assert twin._now is not algorithm._now
+    assert twin._mixing is not algorithm._mixing
 
 
 def test_probability_zero_is_erm():

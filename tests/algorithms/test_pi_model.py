@@ -76,8 +76,8 @@ def test_equal_views_of_small_images_are_refused(name, dataset, tmp_path):
         )
 
     rule = (
-        "the two views of small images, which are not augmented, are equal with dropout 0 and input_noise 0: "
-        "set one of them above 0 (input_noise=0.15)"
+        "pi_model needs two different views, but low-resolution images are not augmented, and dropout and "
+        "input_noise are both 0: set one of them above 0 (input_noise=0.15)"
     )
     assert problems() == problems(weight=3.0) == ([] if dataset == "PACS" else [rule])
     assert problems(input_noise=0.15) == problems(dropout=0.1) == []

@@ -53,7 +53,7 @@ def test_masks_and_loss_by_hand(drops, dropout):
     algorithm = make("rsc", feature_drop=drops[0], batch_drop=drops[1], dropout=dropout, batch_size=8)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     features, masks = by_hand(algorithm, batch, noise.get("dropout_mask"))
-    assert algorithm._kept(features, batch.labels).equal(masks)
+    assert algorithm._feature_mask(features, batch.labels).equal(masks)
     muted = masks.min(1).values == 0
     assert muted.sum().item() == pytest.approx(24 * drops[1], abs=1)
     assert (1 - masks[muted]).mean().item() == pytest.approx(drops[0], abs=0.01)

@@ -90,5 +90,5 @@ def test_settings_of_a_composition(tmp_path):
                 dataset="digits", target="paper", output=tmp_path, algorithm="coral+sam", hyperparameters={"beta": 1}
             )
         )
-    with pytest.raises(ConfigError, match="SAM climbs the one loss"):
+    with pytest.raises(ConfigError, match="SAM needs an algorithm that steps on one loss"):
         resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="dann+sam"))

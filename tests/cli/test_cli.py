@@ -53,7 +53,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "folder"], "(--data)"),
         (["train", "digits", "--algorithm", "corral"], "there is no algorithm 'corral'; choose one of arm, "),
         (["train", "digits", "--algorithm", "coral+irm"], "only SAM can be combined with another algorithm"),
-        (["train", "digits", "--algorithm", "dann+sam"], "SAM climbs the one loss that a method steps on"),
+        (["train", "digits", "--algorithm", "dann+sam"], "SAM needs an algorithm that steps on one loss"),
         (["train", "digits", "--algorithm", "dann", "--set", "rho=1"], "no hyperparameter rho; there are lr, batch"),
         (["algorithms", "show", "corral"], "there is no algorithm 'corral'; choose one of arm, "),
         (["report", "."], "no run below ."),

@@ -1,4 +1,4 @@
-"""What DANN and CDANN share: a discriminator that tells domains apart by the features, and its turns."""
+"""What DANN and CDANN share: a discriminator that predicts the domain from the features, and taking turns with it."""
 
 from __future__ import annotations
 
@@ -10,120 +10,124 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms.base import Algorithm, Noise, StepContext
-from swad.algorithms.hyperparameters import Choice, Constant, Power, hyper
-from swad.data.loaders import Batch
+from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, hyper
 from swad.models import networks
 
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
+"""The names of the two phases and of their optimizers."""
 
 
 @dataclass(frozen=True)
-class AdversarialHyperparameters(hp.Hyperparameters):
-    """The two sides' own rates, the discriminator's shape, and how they play."""
+class AdversarialHyperparameters(Hyperparameters):
+    """The common hyperparameters, learning rates of both sides, and the discriminator's architecture."""
 
-    weight_decay: float = hyper(0.0, Constant(0), "stays 0: the two sides have wd_g and wd_d")
+    weight_decay: float = hyper(0.0, Constant(0), "must be 0: the two sides have wd_g and wd_d")
     lr_g: float = hyper(
-        0.0, Power(10, -5, -3.5), "the predictor's learning rate; 0: as lr", small=Power(10, -4.5, -2.5)
+        0.0, Power(10, -5, -3.5), "learning rate of the predictor; 0: same as lr", low_res=Power(10, -4.5, -2.5)
     )
     lr_d: float = hyper(
-        0.0, Power(10, -5, -3.5), "the discriminator's learning rate; 0: as lr", small=Power(10, -4.5, -2.5)
+        0.0, Power(10, -5, -3.5), "learning rate of the discriminator; 0: same as lr", low_res=Power(10, -4.5, -2.5)
     )
-    wd_g: float = hyper(0.0, Power(10, -6, -2), "the predictor's L2 penalty", small=Constant(0))
-    wd_d: float = hyper(0.0, Power(10, -6, -2), "the discriminator's L2 penalty")
+    wd_g: float = hyper(0.0, Power(10, -6, -2), "L2 penalty of the predictor", low_res=Constant(0))
+    wd_d: float = hyper(0.0, Power(10, -6, -2), "L2 penalty of the discriminator")
     adversary: float = hyper(1.0, Power(10, -2, 2), "weight of the discriminator's loss in the predictor's, λ")
-    d_steps: int = hyper(1, Power(2, 0, 3, whole=True), "steps of the discriminator for one of the predictor", low=1)
+    d_steps: int = hyper(1, Power(2, 0, 3, integer=True), "discriminator steps for each predictor step", low=1)
     grad_penalty: float = hyper(0.0, Power(10, -2, 1), "weight of the squared gradient at the discriminator's input")
-    beta1: float = hyper(0.5, Choice((0, 0.5)), "Adam's first beta, on both sides; the second is .9")
-    mlp_width: int = hyper(256, Power(2, 6, 10, whole=True), "units of a hidden layer of the discriminator", low=1)
+    beta1: float = hyper(0.5, Choice((0, 0.5)), "first beta of Adam on both sides; the second is .9")
+    mlp_width: int = hyper(256, Power(2, 6, 10, integer=True), "units of a hidden layer of the discriminator", low=1)
     mlp_depth: int = hyper(3, Choice((3, 4, 5)), "linear layers of the discriminator", low=2)
-    mlp_dropout: float = hyper(0.0, Choice((0, 0.1, 0.5)), "share of the discriminator's hidden units dropped")
+    mlp_dropout: float = hyper(0.0, Choice((0, 0.1, 0.5)), "fraction of the discriminator's hidden units dropped")
 
     def problems(self) -> list[str]:
-        """Shares and betas are below 1, and a penalty is said to be whose it is."""
-        found = super().problems()
-        if not found:
+        """Check also that fractions and betas are below 1, and that weight decay is set for each side."""
+        problems = super().problems()
+        if not problems:
             if self.weight_decay:
-                found.append(f"weight_decay must be 0, got {self.weight_decay}: set wd_g and wd_d, one for each side")
+                problems.append(
+                    f"weight_decay must be 0, got {self.weight_decay}: set wd_g and wd_d, one for each side"
+                )
             for name in ("beta1", "mlp_dropout"):
                 if getattr(self, name) >= 1:
-                    found.append(f"{name} must be below 1, got {getattr(self, name)}")
-        return found
+                    problems.append(f"{name} must be below 1, got {getattr(self, name)}")
+        return problems
 
 
 class Discriminator(nn.Module):
-    """Linear layers with dropout and ReLU between them, as DomainBed's MLP; masks come from outside."""
+    """Linear layers with dropout and ReLU between them, like DomainBed's MLP; the dropout masks are an input."""
 
     def __init__(self, n_inputs: int, n_outputs: int, width: int, depth: int) -> None:
         super().__init__()
         sizes = [n_inputs, *[width] * (depth - 1), n_outputs]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
 
-    def forward(self, rows: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Scores of the domains; `keep[k]` multiplies the k-th hidden layer."""
+    def forward(self, features: Tensor, dropout_masks: Tensor | None = None) -> Tensor:
+        """Return the scores of the domains; `dropout_masks[k]` multiplies the k-th hidden layer."""
         *hidden, last = self.layers
+        rows = features
         for k, layer in enumerate(hidden):
             rows = layer(rows)
-            rows = functional.relu(rows if keep is None else rows * keep[k])
+            rows = functional.relu(rows if dropout_masks is None else rows * dropout_masks[k])
         scores: Tensor = last(rows)
         return scores
 
 
 class Adversarial(Algorithm):
-    """Discriminator and predictor in turns; each phase has its loss, and its optimizer is named after it."""
+    """A discriminator and a predictor that take turns; each has a phase, a loss and an optimizer."""
 
     hyperparameters: AdversarialHyperparameters
     domains: Tensor
     conditional = False
+    """Whether the discriminator knows the class."""
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
-        chosen, head = self.hyperparameters, networks.head(self.predictor)
+        hparams, head = self.hyperparameters, networks.head(self.predictor)
         self.n_classes = head.out_features
-        self.discriminator = Discriminator(head.in_features, n_domains, chosen.mlp_width, chosen.mlp_depth)
+        self.discriminator = Discriminator(head.in_features, n_domains, hparams.mlp_width, hparams.mlp_depth)
         self.class_embeddings = nn.Embedding(self.n_classes, head.in_features) if self.conditional else None
-        domains = torch.arange(n_domains).repeat_interleave(chosen.batch_size)
+        domains = torch.arange(n_domains).repeat_interleave(hparams.batch_size)
         self.register_buffer("domains", domains, persistent=False)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """One Adam for each side."""
-        chosen, betas = self.hyperparameters, (self.hyperparameters.beta1, 0.9)
-        against = [*self.discriminator.parameters()]
+        """Return one Adam for each side."""
+        hparams, betas = self.hyperparameters, (self.hyperparameters.beta1, 0.9)
+        discriminator = [*self.discriminator.parameters()]
         if self.class_embeddings is not None:
-            against += self.class_embeddings.parameters()
-        lr_g, lr_d = chosen.lr_g or chosen.lr, chosen.lr_d or chosen.lr
+            discriminator += self.class_embeddings.parameters()
+        lr_g, lr_d = hparams.lr_g or hparams.lr, hparams.lr_d or hparams.lr
         return {
-            GENERATOR: self.adam(self.predictor.parameters(), betas=betas, lr=lr_g, weight_decay=chosen.wd_g),
-            DISCRIMINATOR: self.adam(against, betas=betas, lr=lr_d, weight_decay=chosen.wd_d),
+            GENERATOR: self.adam(self.predictor.parameters(), betas=betas, lr=lr_g, weight_decay=hparams.wd_g),
+            DISCRIMINATOR: self.adam(discriminator, betas=betas, lr=lr_d, weight_decay=hparams.wd_d),
         }
 
     def phase(self, step: int) -> str:
-        """Whose turn it is: as in DomainBed, the first d_steps - 1 and then d_steps after each step of the other."""
+        """Return whose turn it is. As in DomainBed, the first turn of the discriminator is one step shorter."""
         d_steps = self.hyperparameters.d_steps
         return DISCRIMINATOR if step % (1 + d_steps) < d_steps else GENERATOR
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """The discriminator's dropout comes along."""
-        drawn, chosen = super().draw_randomness(generator, step), self.hyperparameters
-        if chosen.mlp_dropout:
-            shape = (chosen.mlp_depth - 1, self.n_images, chosen.mlp_width)
-            kept = torch.rand(shape, generator=generator, device=generator.device) >= chosen.mlp_dropout
-            drawn["hidden_dropout_mask"] = kept.float() / (1 - chosen.mlp_dropout)
-        return drawn
+        """Add the dropout masks of the discriminator."""
+        noise, hparams = super().draw_randomness(generator, step), self.hyperparameters
+        if hparams.mlp_dropout:
+            shape = (hparams.mlp_depth - 1, self.n_images, hparams.mlp_width)
+            kept = torch.rand(shape, generator=generator, device=generator.device) >= hparams.mlp_dropout
+            noise["hidden_dropout_mask"] = kept.float() / (1 - hparams.mlp_dropout)
+        return noise
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """What the side whose turn it is descends."""
+        """The loss of the side whose turn it is."""
         labels = self.labels(batch)
         if self.phase(batch.step) == DISCRIMINATOR:
-            with torch.no_grad():  # nothing of the predictor moves
-                seen = self.head_inputs(batch, noise)
-            return self.domain_loss(seen, labels, noise)
-        seen = self.head_inputs(batch, noise)
-        fooled = self.hyperparameters.adversary * self.domain_loss(seen, labels, noise)
-        return functional.cross_entropy(self.head(seen), labels) - fooled
+            with torch.no_grad():  # the predictor is not trained in this phase
+                features = self.head_inputs(batch, noise)
+            return self.domain_loss(features, labels, noise)
+        features = self.head_inputs(batch, noise)
+        adversary = self.hyperparameters.adversary * self.domain_loss(features, labels, noise)
+        return functional.cross_entropy(self.head(features), labels) - adversary
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
-        """One step of the side whose turn it is."""
+        """Make one step of the side whose turn it is."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         with ctx.autocast():
@@ -132,25 +136,25 @@ class Adversarial(Algorithm):
         self.step(ctx, self.phase(batch.step))
         return loss.detach()
 
-    def domain_loss(self, seen: Tensor, labels: Tensor, noise: Noise) -> Tensor:
-        """The discriminator's loss over the whole batch, in full precision, with its gradient penalty."""
-        weight = self.hyperparameters.grad_penalty
-        with torch.autocast(seen.device.type, enabled=False):
-            inputs = seen.float()
+    def domain_loss(self, features: Tensor, labels: Tensor, noise: Noise) -> Tensor:
+        """Return the discriminator's loss over the whole batch, in full precision, with its gradient penalty."""
+        penalty = self.hyperparameters.grad_penalty
+        with torch.autocast(features.device.type, enabled=False):
+            inputs = features.float()
             if self.class_embeddings is not None:
                 inputs = inputs + self.class_embeddings(labels)
-            if weight and not inputs.requires_grad:
+            if penalty and not inputs.requires_grad:
                 inputs.requires_grad_()
-            each = functional.cross_entropy(
+            losses = functional.cross_entropy(
                 self.discriminator(inputs, noise.get("hidden_dropout_mask")), self.domains, reduction="none"
             )
-            loss = (each * self.weights(labels)).sum()
-            if weight:
-                # Only the discriminator is differentiated twice: its input is where this gradient ends.
-                (slopes,) = torch.autograd.grad(each.sum(), inputs, create_graph=True)
-                loss = loss + weight * slopes.square().sum(1).mean()
+            loss = (losses * self.image_weights(labels)).sum()
+            if penalty:
+                # The gradient is taken at the discriminator's input, so only the discriminator is differentiated twice.
+                (gradient,) = torch.autograd.grad(losses.sum(), inputs, create_graph=True)
+                loss = loss + penalty * gradient.square().sum(1).mean()
             return loss
 
-    def weights(self, labels: Tensor) -> Tensor:
-        """How much every image counts in the discriminator's loss."""
+    def image_weights(self, labels: Tensor) -> Tensor:
+        """Return the weight of every image in the discriminator's loss: all equal."""
         return torch.full((len(labels),), 1 / len(labels), device=labels.device)

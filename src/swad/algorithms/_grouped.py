@@ -1,7 +1,7 @@
-"""Predictors that look at images of one domain together: what ARM and MTL share.
+"""What ARM and MTL share: predictors that look at several images of one domain together.
 
-A batch is taken as groups of `group` consecutive images, the last perhaps smaller. Evaluated in batches of any
-multiple of that, a dataset gives the same numbers.
+A batch is split into groups of `group_size` consecutive images; the last group may be smaller. A dataset evaluated in
+batches of any multiple of `group_size` gives the same predictions.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from swad.models import networks
 
 
 class Grouped(nn.Module):
-    """Around a network, answering to timm's names."""
+    """A wrapper around a network, with timm's method names."""
 
-    def __init__(self, network: nn.Module, group: int) -> None:
+    def __init__(self, network: nn.Module, group_size: int) -> None:
         super().__init__()
-        self.network, self.group = network, group
+        self.network, self.group_size = network, group_size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores."""
+        """Return class scores."""
         return self.forward_head(self.forward_features(images))
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """The network's last map of features."""
+        """Return the network's last feature map."""
         return cast(Tensor, cast(Any, self.network).forward_features(images))
 
     def forward_head(self, maps: Tensor, pre_logits: bool = False) -> Tensor:
-        """Class scores from that map, or with `pre_logits` the network's features."""
+        """Return class scores from that map, or the network's features with `pre_logits`."""
         return cast(Tensor, cast(Any, self.network).forward_head(maps, pre_logits=pre_logits))
 
     def get_classifier(self) -> nn.Linear:
-        """The head."""
+        """Return the head."""
         return networks.head(self.network)
 
-    def means(self, rows: Tensor) -> Tensor:
-        """Every row replaced by the mean of its group, in full precision."""
-        groups = torch.split(rows.float(), self.group)
+    def group_means(self, rows: Tensor) -> Tensor:
+        """Replace every row by the mean of its group, in full precision."""
+        groups = torch.split(rows.float(), self.group_size)
         return torch.cat([group.mean(0, keepdim=True).expand_as(group) for group in groups])

@@ -1,15 +1,15 @@
-"""CDANN: features by which a discriminator that knows the class cannot tell the domains apart.
+"""CDANN: learn features from which a discriminator that knows the class cannot tell the domain.
 
-Li et al., "Deep Domain Generalization via Conditional Invariant Adversarial Networks", ECCV 2018. As DANN (see its
-file: turns, optimizers, gradient penalty), with two differences. The discriminator is told the class, by a learned
-vector added to the features as in DomainBed (the paper has a discriminator for each class),
+Li et al., "Deep Domain Generalization via Conditional Invariant Adversarial Networks", ECCV 2018. Like DANN (see
+`dann.py` for the turns, the optimizers and the gradient penalty), with two differences. First, the discriminator knows
+the class: a learned vector v_y is added to the features, as in DomainBed (the paper has one discriminator per class),
 
-    d(z + v_y),
+    d(z + v_y).
 
-and every class weighs the same in its loss whatever its share of the batch: an image of class y has the weight
-1 / (C n_y), with C classes in all and n_y images of that class in the batch (over all domains, as in DomainBed; the
-paper normalizes within each domain). C is the number of classes there are; public code takes the largest label of the
-batch for it, so that the weights change with the draw.
+Second, every class has the same total weight in the discriminator's loss, whatever its share of the batch. An image of
+class y has the weight 1 / (C n_y), with C classes in all and n_y images of class y in the batch. As in DomainBed, n_y
+counts all domains; the paper normalizes within each domain. C is the true number of classes. Public code uses the
+largest label of the batch instead, so that the weights change with the draw.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class CDANN(Adversarial):
     min_domains = 2
     conditional = True
 
-    def weights(self, labels: Tensor) -> Tensor:
-        """Every class the same."""
+    def image_weights(self, labels: Tensor) -> Tensor:
+        """Give every class the same total weight."""
         counts = functional.one_hot(labels, self.n_classes).sum(0)
         return 1 / (self.n_classes * counts[labels]).float()
 

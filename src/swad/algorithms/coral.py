@@ -1,14 +1,15 @@
-"""CORAL: features with the same mean and covariance in every domain.
+"""CORAL: give the features the same mean and covariance in every domain.
 
-Sun and Saenko, "Deep CORAL: Correlation Alignment for Deep Domain Adaptation", ECCV Workshops 2016, as DomainBed made
-it a method for several sources. With the mean m_e and the covariance C_e (divided by n - 1) of domain e's features:
+Sun and Saenko, "Deep CORAL: Correlation Alignment for Deep Domain Adaptation", ECCV Workshops 2016, in DomainBed's form
+for several source domains. With the mean m_e and the covariance C_e (divided by n - 1) of the features of domain e:
 
     cross entropy + γ · mean over pairs d < e of ( ‖m_d - m_e‖² + ‖C_d - C_e‖² )      ‖·‖²: mean over the entries
 
-Sun and Saenko align the covariances alone, divided by 4 F² for F features; the means of the features, and the mean over
-entries, are DomainBed's. The mean over pairs of a squared difference is twice the variance over the D domains (divided
-by D - 1), and is computed so: no pair is ever written down. Features are what the head sees, after dropout, and their
-statistics are in full precision. One image of a domain has no covariance: it takes two.
+Sun and Saenko align only the covariances, divided by 4 F² for F features. Aligning the means too, and taking the mean
+over entries, are DomainBed's choices. The features are those that the head receives, after dropout.
+
+The mean over pairs of a squared difference is twice the variance over the D domains (divided by D - 1). The code
+computes that variance, so it never forms a pair. Statistics are in full precision. A covariance takes two images.
 """
 
 from __future__ import annotations
@@ -19,21 +20,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import hyperparameters as hp
-from swad.algorithms.base import Algorithm, Noise
-from swad.algorithms.hyperparameters import Power, hyper
-from swad.data.loaders import Batch
+from swad.algorithms.base import Algorithm, Batch, Noise
+from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
 
 @dataclass(frozen=True)
-class CORALHyperparameters(hp.Hyperparameters):
-    """How much the distance of the domains weighs."""
+class CORALHyperparameters(Hyperparameters):
+    """The common hyperparameters and the weight of the distance."""
 
     gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains, γ")
 
 
 class CORAL(Algorithm):
-    """Cross entropy, and how far means and covariances of the domains' features lie apart."""
+    """Cross entropy plus the distance between the domains' feature means and covariances."""
 
     paper = "Sun and Saenko: Deep CORAL: Correlation Alignment for Deep Domain Adaptation. ECCV Workshops, 2016."
     needs = ("domain labels",)
@@ -43,19 +42,19 @@ class CORAL(Algorithm):
     hyperparameters: CORALHyperparameters
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """Mean cross entropy, and the mean distance over pairs of domains."""
+        """Mean cross entropy plus γ times the mean distance over pairs of domains."""
         features = self.head_inputs(batch, noise)
         distance = coral(self.by_domain(features))
         return functional.cross_entropy(self.head(features), self.labels(batch)) + self.hyperparameters.gamma * distance
 
 
 def coral(features: Tensor) -> Tensor:
-    """The mean over pairs of domains of the distances of means and covariances; `[domains, images, features]`."""
+    """Return the mean distance over pairs of domains, for features of shape `[domains, images, features]`."""
     with torch.autocast(features.device.type, enabled=False):
         features = features.float()
         means = features.mean(1, keepdim=True)
-        centerd = features - means
-        covariances = centerd.mT @ centerd / (features.shape[1] - 1)
+        centered = features - means
+        covariances = centered.mT @ centered / (features.shape[1] - 1)
         return 2 * (means.var(0).mean() + covariances.var(0).mean())
 
 

@@ -1,8 +1,8 @@
-"""ERM: the mean loss over all images, whatever domain they come from.
+"""ERM: minimize the mean loss over all images, whatever domain they come from.
 
-Vapnik, "Statistical Learning Theory", 1998. With the same number of images from every domain, this is also the mean
-of the domains' losses. Gulrajani and Lopez-Paz, "In Search of Lost Domain Generalization", ICLR 2021, found it hard
-to beat; SWAD is ERM with its weights averaged.
+Vapnik, "Statistical Learning Theory", 1998. Every domain contributes the same number of images, so this is also the
+mean of the domains' losses. Gulrajani and Lopez-Paz, "In Search of Lost Domain Generalization", ICLR 2021, found it
+hard to beat. SWAD is ERM with averaged weights.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms.base import Algorithm, Noise
-from swad.data.loaders import Batch
+from swad.algorithms.base import Algorithm, Batch, Noise
 
 
 class ERM(Algorithm):

@@ -1,4 +1,15 @@
-"""Hyperparameters as dataclass fields that know their default, the range to search, and what they mean."""
+"""Hyperparameters: dataclass fields that know their default, the range to search and what they mean.
+
+An algorithm declares its own in a subclass of `Hyperparameters`:
+
+>>> @dataclass(frozen=True)
+... class CORALHyperparameters(Hyperparameters):
+...     gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains")
+>>> fill(CORALHyperparameters, {"gamma": 0.5}).gamma
+0.5
+>>> fill(CORALHyperparameters, {"gamma": -1}).problems()
+['gamma must be at least 0, got -1']
+"""
 
 from __future__ import annotations
 
@@ -14,25 +25,25 @@ from swad.data import benchmarks
 
 @dataclass(frozen=True)
 class Power:
-    """base^U(low, high); `whole` cuts the fraction off."""
+    """The distribution base^U(low, high); with `integer` the fraction is cut off."""
 
     base: float
     low: float
     high: float
-    whole: bool = False
+    integer: bool = False
 
     def __str__(self) -> str:
-        return f"{'int ' if self.whole else ''}{self.base:g}^U({self.low:g}, {self.high:g})"
+        return f"{'int ' if self.integer else ''}{self.base:g}^U({self.low:g}, {self.high:g})"
 
     def draw(self, random: random.Random) -> float:
         """Draw a value."""
         value = self.base ** random.uniform(self.low, self.high)
-        return int(value) if self.whole else float(value)
+        return int(value) if self.integer else float(value)
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """U(low, high)."""
+    """The uniform distribution U(low, high)."""
 
     low: float
     high: float
@@ -47,7 +58,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the values, each as likely."""
+    """One of the values, all equally likely."""
 
     values: tuple[float, ...]
 
@@ -61,7 +72,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same: not searched."""
+    """Always the same value: the hyperparameter is not searched."""
 
     value: float
 
@@ -69,7 +80,7 @@ class Constant:
         return f"{self.value:g}, not searched"
 
     def draw(self, random: random.Random) -> float:
-        """Draw the value."""
+        """Return the value."""
         return self.value
 
 
@@ -79,83 +90,99 @@ Range = Power | Uniform | Choice | Constant
 def hyper(
     default: float,
     search: Range,
-    about: str,
+    help: str,
     *,
     low: float = 0,
     high: float = math.inf,
-    small: Range | None = None,
-    only: Mapping[str, Range] | None = None,
+    low_res: Range | None = None,
+    by_dataset: Mapping[str, Range] | None = None,
 ) -> Any:
-    """Declare a field: its default, the values allowed, and where to search.
+    """Declare a hyperparameter as a dataclass field.
 
-    `small` is the range for small images, `only` has those of single datasets by name.
+    Args:
+        default: The default. An integer default makes the hyperparameter an integer.
+        search: The range that a random search draws from.
+        help: What it means, in a few words; `swad algorithms show` prints it.
+        low: The smallest value allowed.
+        high: The largest value allowed.
+        low_res: The search range on low-resolution images (digits, MNIST), if it differs.
+        by_dataset: Search ranges of single datasets by name, if they differ.
     """
-    told = {"range": search, "small": small or search, "only": only or {}, "about": about, "low": low, "high": high}
-    return field(default=default, metadata=told)
+    metadata = {
+        "range": search,
+        "low_res": low_res or search,
+        "by_dataset": by_dataset or {},
+        "help": help,
+        "low": low,
+        "high": high,
+    }
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What every algorithm has; an algorithm's own are added in a subclass."""
+    """The hyperparameters that every algorithm has; defaults and ranges are DomainBed's."""
 
-    lr: float = hyper(5e-5, Power(10, -5, -3.5), "Adam's learning rate", small=Power(10, -4.5, -2.5))
+    lr: float = hyper(5e-5, Power(10, -5, -3.5), "Adam's learning rate", low_res=Power(10, -4.5, -2.5))
     batch_size: int = hyper(
         32,
-        Power(2, 3, 5.5, whole=True),
+        Power(2, 3, 5.5, integer=True),
         "images of every source domain in a step",
         low=1,
-        small=Power(2, 3, 9, whole=True),
-        only={"DomainNet": Power(2, 3, 5, whole=True)},
+        low_res=Power(2, 3, 9, integer=True),
+        by_dataset={"DomainNet": Power(2, 3, 5, integer=True)},
     )
-    weight_decay: float = hyper(0.0, Power(10, -6, -2), "Adam's L2 penalty", small=Constant(0))
-    dropout: float = hyper(0.0, Choice((0, 0.1, 0.5)), "share of features dropped before the head", small=Constant(0))
+    weight_decay: float = hyper(0.0, Power(10, -6, -2), "Adam's L2 penalty", low_res=Constant(0))
+    dropout: float = hyper(
+        0.0, Choice((0, 0.1, 0.5)), "fraction of the features dropped before the head", low_res=Constant(0)
+    )
 
     def problems(self) -> list[str]:
-        """What is wrong with the values, one sentence each."""
-        found = []
-        for one in dataclasses.fields(self):
-            value, low = getattr(self, one.name), one.metadata["low"]
-            whole = isinstance(one.default, int)
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                found.append(f"{one.name} must be a {'whole ' if whole else ''}number, got {value!r}")
+        """Return what is wrong with the values, one sentence each."""
+        problems = []
+        for declared in dataclasses.fields(self):
+            name, value, limits = declared.name, getattr(self, declared.name), declared.metadata
+            integer = isinstance(declared.default, int)
+            if isinstance(value, bool) or not isinstance(value, int if integer else int | float):
+                problems.append(f"{name} must be {'an integer' if integer else 'a number'}, got {value!r}")
             elif not math.isfinite(value):
-                found.append(f"{one.name} must be a finite number, got {value!r}")
-            elif value < low:
-                found.append(f"{one.name} must be at least {low:g}, got {value!r}")
-            elif value > one.metadata["high"]:
-                found.append(f"{one.name} must be at most {one.metadata['high']:g}, got {value!r}")
-        if not found and self.lr == 0:
-            found.append("lr must be above 0, got 0")
-        if not found and self.dropout >= 1:
-            found.append(f"dropout must be below 1, got {self.dropout}")
-        return found
+                problems.append(f"{name} must be a finite number, got {value!r}")
+            elif value < limits["low"]:
+                problems.append(f"{name} must be at least {limits['low']:g}, got {value!r}")
+            elif value > limits["high"]:
+                problems.append(f"{name} must be at most {limits['high']:g}, got {value!r}")
+        if not problems and self.lr == 0:
+            problems.append("lr must be above 0, got 0")
+        if not problems and self.dropout >= 1:
+            problems.append(f"dropout must be below 1, got {self.dropout}")
+        return problems
 
-    def problems_on_small_images(self) -> list[str]:
-        """What is wrong with the values where images are small, and so not augmented."""
+    def problems_on_low_res(self) -> list[str]:
+        """Return what is wrong with the values on low-resolution images, which are never augmented."""
         return []
 
 
-def fill(kind: type[Hyperparameters], given: Mapping[str, Any]) -> Hyperparameters:
-    """Make hyperparameters of a kind from some of their values; unknown names are listed with those there are."""
-    known = {one.name: one for one in dataclasses.fields(kind)}
-    unknown = sorted(set(given) - set(known))
+def fill(cls: type[Hyperparameters], values: Mapping[str, Any]) -> Hyperparameters:
+    """Build hyperparameters of a class from some of their values; the others take their defaults."""
+    known = [declared.name for declared in dataclasses.fields(cls)]
+    unknown = sorted(set(values) - set(known))
     if unknown:
         raise ValueError(f"no hyperparameter {', '.join(unknown)}; there are {', '.join(known)}")
-    return kind(**given)
+    return cls(**values)
 
 
-def draw(kind: type[Hyperparameters], seed: int, dataset: str) -> Hyperparameters:
-    """Draw every hyperparameter from its range on a dataset: a function of the seed and the range alone."""
+def draw(cls: type[Hyperparameters], seed: int, dataset: str) -> Hyperparameters:
+    """Draw every hyperparameter from its range on a dataset; each value depends on the seed and its own range alone."""
     values: dict[str, Any] = {
-        one.name: search_range(one, dataset).draw(random.Random(f"{seed}/{one.name}"))
-        for one in dataclasses.fields(kind)
+        declared.name: search_range(declared, dataset).draw(random.Random(f"{seed}/{declared.name}"))
+        for declared in dataclasses.fields(cls)
     }
-    return kind(**values)
+    return cls(**values)
 
 
-def search_range(one: dataclasses.Field[Any], dataset: str) -> Range:
-    """Where a field is searched on a dataset: the set's own range, or that of its kind of images."""
+def search_range(declared: dataclasses.Field[Any], dataset: str) -> Range:
+    """Return the range of a hyperparameter on a dataset: the dataset's own range, or that of its resolution."""
     benchmark = benchmarks.get(dataset)
-    usual = one.metadata["small" if benchmark.image_spec.low_res else "range"]
-    found: Range = one.metadata["only"].get(benchmark.name, usual)
-    return found
+    usual = declared.metadata["low_res" if benchmark.image_spec.low_res else "range"]
+    search: Range = declared.metadata["by_dataset"].get(benchmark.name, usual)
+    return search

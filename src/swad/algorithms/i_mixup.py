@@ -2,12 +2,13 @@
 
 Xu et al., "Adversarial Domain Adaptation with Domain Mixup", AAAI 2020; Yan et al., "Improve Unsupervised Domain
 Adaptation with Mixup Training", arXiv 2001.00677; Wang, Li and Kot, "Heterogeneous Domain Generalization via Domain
-Mixup", ICASSP 2020. As in DomainBed, a random order of the domains is closed to a ring, and the images of every
-domain d are mixed, place by place, with those of the next, e, by a λ_d ~ Beta(α, α) of its own:
+Mixup", ICASSP 2020. As in DomainBed, the domains form a ring in random order. The k-th image of every domain d is mixed
+with the k-th image of the next domain e, with one λ_d ~ Beta(α, α) per domain:
 
     x = λ_d x_d + (1 - λ_d) x_e,      loss = mean over d of λ_d CE(f(x), y_d) + (1 - λ_d) CE(f(x), y_e)
 
-All mixtures go through the network at once. Images are drawn at random, so place by place is as good as any pairing.
+All mixed images pass through the network together. The images of a batch are in random order, so mixing those at the
+same position is as good as any other pairing.
 """
 
 from __future__ import annotations
@@ -18,22 +19,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import hyperparameters as hp
 from swad.algorithms._helpers import draw_beta, host_stream, to_device
-from swad.algorithms.base import Algorithm, Noise
-from swad.algorithms.hyperparameters import Power, hyper
-from swad.data.loaders import Batch
+from swad.algorithms.base import Algorithm, Batch, Noise
+from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
 
 @dataclass(frozen=True)
-class IMixupHyperparameters(hp.Hyperparameters):
-    """How far domains are mixed."""
+class IMixupHyperparameters(Hyperparameters):
+    """The common hyperparameters and the distribution of λ."""
 
-    alpha: float = hyper(0.2, Power(10, -1, 1), "of Beta(α, α), the share of a domain; 0: nothing is mixed")
+    alpha: float = hyper(0.2, Power(10, -1, 1), "α of Beta(α, α), the weight of the first domain; 0: no mixing")
 
 
 class IMixup(Algorithm):
-    """Cross entropy of images mixed across domains, over both labels."""
+    """Cross entropy of images mixed across domains with both labels."""
 
     paper = "Wang, Li and Kot: Heterogeneous Domain Generalization via Domain Mixup. ICASSP, 2020."
     needs = ("domain labels",)
@@ -42,7 +41,7 @@ class IMixup(Algorithm):
     hyperparameters: IMixupHyperparameters
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """Every domain's partner, and its own share."""
+        """Draw every domain's partner and its weight."""
         n, device = self.n_domains, generator.device
         shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, n)
         order = torch.rand(n, generator=generator, device=device).argsort()
@@ -53,15 +52,15 @@ class IMixup(Algorithm):
         }
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """Both labels' cross entropy, by their shares."""
+        """Cross entropy with both labels, weighted like the images."""
         share, partner = noise["share"], noise["partner"]
-        of_image = share.view(-1, 1, 1, 1, 1)
+        image_share = share.view(-1, 1, 1, 1, 1)
         images, labels = self.by_domain(self.gather(batch.images)), self.by_domain(self.labels(batch))
-        mixed = of_image * images + (1 - of_image) * images[partner]
+        mixed = image_share * images + (1 - image_share) * images[partner]
         scores = self.scores(batch._replace(images=self.local_shard(mixed.flatten(0, 1))), noise)
         first, second = (
-            self.by_domain(functional.cross_entropy(scores, one.flatten(), reduction="none")).mean(1)
-            for one in (labels, labels[partner])
+            self.by_domain(functional.cross_entropy(scores, target.flatten(), reduction="none")).mean(1)
+            for target in (labels, labels[partner])
         )
         return (share * first + (1 - share) * second).mean()
 

@@ -1,16 +1,16 @@
-"""IRM: features on which one classifier is the best for every domain at once.
+"""IRM: learn features on which one classifier is optimal for every domain at once.
 
-Arjovsky, Bottou, Gulrajani and Lopez-Paz, "Invariant Risk Minimization", arXiv 1907.02893, 2019. Of a scalar
-w that multiplies the class scores z, w = 1 must be stationary for the risk R_e of every domain e:
+Arjovsky, Bottou, Gulrajani and Lopez-Paz, "Invariant Risk Minimization", arXiv 1907.02893, 2019. Let a scalar w
+multiply the class scores z. The value w = 1 must be stationary for the risk R_e of every domain e:
 
     mean over e of  R_e + λ (dR_e/dw)²,      dR_e/dw = mean over images of Σ_k (softmax(z)_k - y_k) z_k  at w = 1
 
-As in the paper's code and DomainBed's, the square is estimated without bias, as the product of the derivatives on two
-halves of the domain's images, every other image: it can be negative, and that is intended. λ is 1 for the first
-`anneal` updates. From DomainBed: the sum is not divided by λ afterwards (the paper's code does it), and Adam
-begins anew.
+As in the paper's code and in DomainBed, the square is estimated without bias as a product: the derivative on every
+other image of the domain times the derivative on the rest. The product can be negative; that is intended. λ is 1 for
+the first `anneal` updates. Two choices are DomainBed's: the loss is not divided by λ afterwards (the paper's code
+divides), and Adam is reset when λ changes.
 
-The derivative is taken in the closed form above, so that the penalty needs no second derivative.
+The derivative is computed in the closed form above, so the penalty needs no second derivative.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from swad.algorithms._annealed import Annealed, AnnealedHyperparameters
-from swad.algorithms.base import Noise
+from swad.algorithms.base import Batch, Noise
 from swad.algorithms.hyperparameters import Power, hyper
-from swad.data.loaders import Batch
 
 
 @dataclass(frozen=True)
 class IRMHyperparameters(AnnealedHyperparameters):
-    """With DomainBed's weight for IRM."""
+    """The annealed penalty with DomainBed's weight for IRM."""
 
-    penalty: float = hyper(100.0, Power(10, -1, 5), "weight of the penalty once annealed, λ; 1 before")
+    penalty: float = hyper(100.0, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before")
 
 
 class IRM(Annealed):
-    """Cross entropy, and how far a factor before the scores is from being right for every domain."""
+    """Cross entropy plus a penalty on how much every domain would gain by rescaling the scores."""
 
     paper = "Arjovsky, Bottou, Gulrajani and Lopez-Paz: Invariant Risk Minimization. arXiv 1907.02893, 2019."
     needs = ("domain labels",)
@@ -43,7 +42,7 @@ class IRM(Annealed):
     min_domains = 2
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """Mean cross entropy, and the mean over domains of the product of two derivatives."""
+        """Mean cross entropy plus λ times the mean over domains of the product of two derivatives."""
         scores, labels = self.scores(batch, noise), self.labels(batch)
         slopes = self.by_domain(slope(scores, labels))
         penalty = (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()
@@ -51,7 +50,7 @@ class IRM(Annealed):
 
 
 def slope(scores: Tensor, labels: Tensor) -> Tensor:
-    """The derivative of every image's cross entropy by a factor before its scores, where that is 1."""
+    """Return the derivative of every image's cross entropy by a factor on its scores, at the factor 1."""
     return (scores.softmax(1) * scores).sum(1) - scores.gather(1, labels[:, None])[:, 0]
 
 

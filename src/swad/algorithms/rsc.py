@@ -1,16 +1,16 @@
-"""RSC: learn without the features that count most.
+"""RSC: learn without the features that matter most.
 
 Huang, Wang, Xing and Huang, "Self-Challenging Improves Cross-Domain Generalization", ECCV 2020. For every image, the
-features z with the largest gradients of its own class's score are muted:
+features z with the largest gradients of the score of its own class are muted:
 
-    g = ∂ score_y / ∂z,      z' = z · [g < its (1 - feature_drop) percentile]
+    g = ∂ score_y / ∂z,      z' = z · [g < the (1 - feature_drop) percentile of g]
 
-and of the batch only the images stay muted whose probability of their class falls the most by it, a share of
-`batch_drop`. The loss is the cross entropy of what is left.
+The muting is kept only for the fraction `batch_drop` of the images, those whose class probability it lowers the most.
+The loss is the cross entropy of the resulting features.
 
-As in DomainBed, features are those before the linear head, for which g is the class's row of the head's weights: no
-pass back is needed, and the percentile is a place in that row, sorted (as NumPy's with interpolation: what is strictly
-below it is the same). The network is passed once. A drop of 0 still mutes the largest one, which equals its
+As in DomainBed, the features are those before the linear head. Then g is the class's row of the head's weights, so no
+backward pass is needed, and the network runs once. The percentile is an entry of the sorted row: NumPy's interpolated
+percentile has the same values strictly below it. A drop of 0 still mutes the largest feature, which equals its
 percentile.
 """
 
@@ -23,23 +23,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms import hyperparameters as hp
-from swad.algorithms.base import Algorithm, Noise
-from swad.algorithms.hyperparameters import Uniform, hyper
-from swad.data.loaders import Batch
+from swad.algorithms.base import Algorithm, Batch, Noise
+from swad.algorithms.hyperparameters import Hyperparameters, Uniform, hyper
 from swad.models import networks
 
 
 @dataclass(frozen=True)
-class RSCHyperparameters(hp.Hyperparameters):
-    """How much is muted."""
+class RSCHyperparameters(Hyperparameters):
+    """The common hyperparameters and how much is muted."""
 
-    feature_drop: float = hyper(1 / 3, Uniform(0, 0.5), "share of an image's features that are muted", high=1)
-    batch_drop: float = hyper(1 / 3, Uniform(0, 0.5), "share of the images of which features are muted", high=1)
+    feature_drop: float = hyper(1 / 3, Uniform(0, 0.5), "fraction of an image's features that are muted", high=1)
+    batch_drop: float = hyper(1 / 3, Uniform(0, 0.5), "fraction of the images whose features are muted", high=1)
 
 
 class RSC(Algorithm):
-    """Cross entropy with the most telling features muted, where that tells most."""
+    """Cross entropy with the most predictive features muted."""
 
     paper = "Huang, Wang, Xing and Huang: Self-Challenging Improves Cross-Domain Generalization. ECCV, 2020."
     needs = ("a linear head",)
@@ -47,29 +45,28 @@ class RSC(Algorithm):
     hyperparameters: RSCHyperparameters
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """Mean cross entropy of muted features."""
+        """Mean cross entropy of the muted features."""
         features, labels = self.head_inputs(batch, noise), self.labels(batch)
         with torch.no_grad():
-            kept = self._kept(features, labels)
-        return functional.cross_entropy(self.head(features * kept), labels)
+            mask = self._feature_mask(features, labels)
+        return functional.cross_entropy(self.head(features * mask), labels)
 
-    def _kept(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Which features of which images stay, as ones and zeros."""
-        ours = self.hyperparameters
-        weights = networks.head(self.predictor).weight
-        of_class = below(weights, ours.feature_drop)
-        mask = of_class[labels]
-        own = labels[:, None]
-        before, after = (self.head(one).softmax(1).gather(1, own)[:, 0] for one in (features, features * mask))
-        harmless = below(before - after, ours.batch_drop)
-        return (mask | harmless[:, None]).to(features.dtype)
+    def _feature_mask(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return a mask with 1 for the features that are kept and 0 for those that are muted."""
+        hparams = self.hyperparameters
+        kept_by_class = below(networks.head(self.predictor).weight, hparams.feature_drop)
+        kept = kept_by_class[labels]
+        column = labels[:, None]
+        before, after = (self.head(rows).softmax(1).gather(1, column)[:, 0] for rows in (features, features * kept))
+        harmless = below(before - after, hparams.batch_drop)
+        return (kept | harmless[:, None]).to(features.dtype)
 
 
 def below(values: Tensor, drop: float) -> Tensor:
-    """Which values lie strictly below the (1 - drop) percentile of the last dimension."""
-    place = (values.shape[-1] - 1) * (1 - drop)
-    # Rounded down a little: where the place is whole, chance in the last bit must not decide.
-    threshold = values.sort(-1).values[..., math.ceil(place - 1e-9), None]
+    """Return which values are strictly below the (1 - drop) percentile of the last dimension."""
+    position = (values.shape[-1] - 1) * (1 - drop)
+    # Rounded down a little: where the position is an integer, rounding in the last bit must not decide.
+    threshold = values.sort(-1).values[..., math.ceil(position - 1e-9), None]
     return values < threshold
 
 

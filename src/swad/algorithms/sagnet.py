@@ -1,22 +1,22 @@
-"""SagNet: classes told apart by content, with the style of features made useless.
+"""SagNet: classify by content, and make the style of features useless.
 
-Nam, Lee, Park, Yoon and Yoo, "Reducing Domain Gap by Reducing Style Bias", CVPR 2021. The style of an image is the
-mean and the deviation of its features, the content what is left when they are taken off. As in DomainBed, on the
-pooled features z of any network, with μ and σ² over the features of one image, ε = 1e-5 and partner images k' by a
-random permutation of the whole batch:
+Nam, Lee, Park, Yoon and Yoo, "Reducing Domain Gap by Reducing Style Bias", CVPR 2021. The style of an image is the mean
+and the deviation of its features; its content are the features normalized by them. As in DomainBed, this is applied to
+the pooled features z of any network, with μ and σ² over the features of one image, ε = 1e-5, and partner images k' from
+a random permutation of the whole batch:
 
-    1. content:    f and c descend  CE(c(style-randomized z), y):   the content of z_k with  μ = α μ_k + (1 - α) μ_k',
+    1. content:    f and c minimize  CE(c(style-randomized z), y):   the content of z_k with  μ = α μ_k + (1 - α) μ_k',
                    σ² likewise, α ~ U(0, 1) for every image
-    2. style:      s descends       CE(s(content-randomized z), y): the content of z_k', without gradient, in the
+    2. style:      s minimizes       CE(s(content-randomized z), y): the content of z_k', without gradient, in the
                    style of z_k
-    3. adversary:  f descends       w_adv · mean over images and classes of -log softmax s(content-randomized z)
+    3. adversary:  f minimizes       w_adv · mean over images and classes of -log softmax s(content-randomized z)
 
-with f the network, c its head and s a second head, each with an Adam of its own; f steps twice. (In the paper the
-branches are the last stages of a ResNet, randomized in its maps; DomainBed's are linear, for any network.) Parts 2 and
-3 see the same weights of f, so one pass serves both: a step is two passes, where public code makes three. With
-dropout, each part has its mask.
+Here f is the network, c its head and s a second head, each with an Adam of its own; f steps twice. (In the paper, the
+branches are the last stages of a ResNet and feature maps are randomized. DomainBed's branches are linear and work with
+any network.) Parts 2 and 3 use the same weights of f, so one pass serves both: a step takes two passes, where public
+code makes three. With dropout, each part has a mask of its own.
 
-The predictor is f and c. The loss that is reported is that of the content.
+The predictor is f and c. The reported loss is that of part 1.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms.base import Algorithm, Noise, StepContext
-from swad.algorithms.hyperparameters import Power, hyper
-from swad.data.loaders import Batch
+from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 from swad.models import networks
 
 EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class SagNetHyperparameters(hp.Hyperparameters):
-    """The common ones, and the adversary's weight."""
+class SagNetHyperparameters(Hyperparameters):
+    """The common hyperparameters and the weight of the adversary."""
 
     w_adv: float = hyper(0.1, Power(10, -2, 1), "weight of the adversary against style")
 
 
 class SagNet(Algorithm):
-    """Cross entropy on randomized style, against a head that sees style."""
+    """Cross entropy under randomized style, against a head that predicts from style."""
 
     paper = "Nam et al.: Reducing Domain Gap by Reducing Style Bias. CVPR, 2021."
     needs = ("two passes", "own optimizers")
@@ -57,79 +56,81 @@ class SagNet(Algorithm):
         self.style = nn.Linear(head.in_features, head.out_features)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """An Adam each for the network, its head, and the head that sees style."""
+        """Return one Adam each for the network, its head and the style head."""
         content = list(networks.head(self.predictor).parameters())
-        own = {id(weight) for weight in content}
+        head_ids = {id(weight) for weight in content}
         return {
-            "features": self.adam(weight for weight in self.predictor.parameters() if id(weight) not in own),
+            "features": self.adam(weight for weight in self.predictor.parameters() if id(weight) not in head_ids),
             "content": self.adam(content),
             "style": self.adam(self.style.parameters()),
         }
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """The three parts' partners and dropout, and how far the first mixes styles."""
-        drawn = {
+        """Draw partners and dropout masks for the three parts, and how far part 1 mixes styles."""
+        noise = {
             f"{name}{part}": rows
             for part in ("", "_style", "_adversary")
             for name, rows in super(SagNet, self).draw_randomness(generator, step).items()
         }
         order = torch.rand((3, self.n_images), generator=generator, device=generator.device).argsort(1)
         mix = torch.rand((self.n_images, 1), generator=generator, device=generator.device)
-        return {**drawn, "partner": order, "mix": mix}
+        return {**noise, "partner": order, "mix": mix}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """The cross entropy of the content, with the style randomized."""
+        """Part 1: the cross entropy of the content under randomized style."""
         mixed = other_style(self.head_inputs(batch, noise).float(), noise["partner"][0], noise["mix"])
         return functional.cross_entropy(self.head(mixed), self.labels(batch))
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
-        """The three parts, one after the other."""
+        """Make the steps of the three parts in order."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         with ctx.autocast():
-            content = self.loss(batch, noise)
-        content.backward()  # type: ignore[no-untyped-call]
+            content_loss = self.loss(batch, noise)
+        content_loss.backward()  # type: ignore[no-untyped-call]
         self.step(ctx, "features", "content")
 
         labels = self.labels(batch)
         with ctx.autocast():
             features = self.gather(self.features(batch.images)).float()
-            seen = _dropped(features.detach(), noise.get("dropout_mask_style"))
-            style = functional.cross_entropy(self.style(other_content(seen, noise["partner"][1])).float(), labels)
-        style.backward()  # type: ignore[no-untyped-call]
+            inputs = _apply_mask(features.detach(), noise.get("dropout_mask_style"))
+            scores = self.style(other_content(inputs, noise["partner"][1])).float()
+            style_loss = functional.cross_entropy(scores, labels)
+        style_loss.backward()  # type: ignore[no-untyped-call]
         self.step(ctx, "style")
 
         self.optimizers["features"].zero_grad()
         with ctx.autocast():
-            seen = _dropped(features, noise.get("dropout_mask_adversary"))
-            scores = self.style(other_content(seen, noise["partner"][2])).float()
-            adversary = self.hyperparameters.w_adv * -scores.log_softmax(1).mean()
-        adversary.backward()
+            inputs = _apply_mask(features, noise.get("dropout_mask_adversary"))
+            scores = self.style(other_content(inputs, noise["partner"][2])).float()
+            adversarial_loss = self.hyperparameters.w_adv * -scores.log_softmax(1).mean()
+        adversarial_loss.backward()
         self.step(ctx, "features")
-        return content.detach()
+        return content_loss.detach()
 
 
 def other_style(rows: Tensor, partner: Tensor, mix: Tensor) -> Tensor:
-    """The content of every row in a style between its own and its partner's."""
-    content, mean, variance = _taken_apart(rows)
+    """Return the content of every row in a style between its own and its partner's."""
+    content, mean, variance = _split(rows)
     mean = mix * mean + (1 - mix) * mean[partner]
     variance = mix * variance + (1 - mix) * variance[partner]
     return content * (variance + EPS).sqrt() + mean
 
 
 def other_content(rows: Tensor, partner: Tensor) -> Tensor:
-    """The content of every row's partner, without gradient, in the row's own style."""
-    content, mean, variance = _taken_apart(rows)
+    """Return the content of every row's partner, without gradient, in the row's own style."""
+    content, mean, variance = _split(rows)
     return content[partner].detach() * (variance + EPS).sqrt() + mean
 
 
-def _taken_apart(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _split(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Split every row into its content, and its style: mean and variance."""
     mean, variance = rows.mean(1, keepdim=True), rows.var(1, keepdim=True)
     return (rows - mean) / (variance + EPS).sqrt(), mean, variance
 
 
-def _dropped(rows: Tensor, keep: Tensor | None) -> Tensor:
-    return rows if keep is None else rows * keep
+def _apply_mask(rows: Tensor, mask: Tensor | None) -> Tensor:
+    return rows if mask is None else rows * mask
 
 
 ALGORITHM = SagNet

@@ -61,13 +61,13 @@ def show_algorithm(name: Annotated[str, typer.Argument(help="Name of an algorith
     for column in ("--set", "default", "search range", "on low-resolution images", "meaning"):
         table.add_column(column, no_wrap=column != "meaning")
     for field in fields(algorithm.Hyperparameters):
-        search_range, low_res_range = field.metadata["range"], field.metadata["small"]
-        exceptions = "".join(f"; {dataset}: {own_range}" for dataset, own_range in field.metadata["only"].items())
+        search_range, low_res_range = field.metadata["range"], field.metadata["low_res"]
+        exceptions = "".join(f"; {dataset}: {own_range}" for dataset, own_range in field.metadata["by_dataset"].items())
         table.add_row(
             field.name,
             f"{field.default:g}",
             f"{search_range}{exceptions}",
             "" if low_res_range == search_range else str(low_res_range),
-            field.metadata["about"],
+            field.metadata["help"],
         )
     console.print(table)

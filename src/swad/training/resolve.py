@@ -186,7 +186,7 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     except (AlgorithmError, ValueError) as error:
         return [str(error)]
     low_res = benchmark is not None and benchmark.image_spec.low_res
-    problems = filled.problems() or (filled.problems_on_small_images() if low_res else [])
+    problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
         problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")

@@ -187,8 +187,7 @@ class Training:
                 log("the batch norms of this network are computed as they are: none could be joined to a convolution")
         if kind == COMPILE:
             compiled = partial(torch.compile, dynamic=False)
-            self.algorithm._features = compiled(self.algorithm._features)
-            self.algorithm._predict = compiled(self.algorithm._predict)
+            self.algorithm.compile_forward(compiled)
             if isinstance(self.batches, CachedTrainLoader):
                 self.batches.augment = compiled(self.batches.augment)
         return Engine(kind, self._whole_step, log)
