@@ -48,12 +48,12 @@ def test_mappings_and_forward_fn():
             super().__init__()
             self.inner = net()
 
-        def forward(self, *, image_spec, scale):
-            return self.inner(image_spec * scale)
+        def forward(self, *, pixels, scale):
+            return self.inner(pixels * scale)
 
     one, two = Keyword(), Keyword()
     update_bn([{"pixels": DATA, "scale": 2.0}], one)
-    update_bn([DATA], two, forward_fn=lambda model, batch: model(image_spec=batch, scale=2.0))
+    update_bn([DATA], two, forward_fn=lambda model, batch: model(pixels=batch, scale=2.0))
     assert torch.equal(one.inner[1].running_mean, two.inner[1].running_mean)
 
 

@@ -209,7 +209,7 @@ def test_validating_a_checkpoint_leaves_nothing_for_the_next_fit(tmp_path):
 
 
 def test_a_missing_monitor_lists_what_is_logged():
-    with pytest.raises(ValueError, match=r"'valid_loss' is not among .*'val_loss'"):
+    with pytest.raises(ValueError, match=r"'valid_loss' is not; got .*'val_loss'"):
         fit([SWADCallback(monitor="valid_loss")])
 
 
@@ -264,7 +264,7 @@ def test_several_averages_ride_on_one_training(tmp_path):
     assert second.averager.step == STOP
 
 
-def test_the_optimizer_is_let_go_when_training_fails():
+def test_the_hook_is_removed_when_training_fails():
     class Breaks(Net):
         def training_step(self, batch, batch_idx):
             if self.global_step == 3:

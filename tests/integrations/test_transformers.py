@@ -220,7 +220,7 @@ def test_one_of_several_evaluation_sets_is_monitored(tmp_path):
 
 
 def test_a_missing_monitor_lists_the_metrics(tmp_path):
-    with pytest.raises(ValueError, match=r"'eval_los' is not; there are 'eval_loss'"):
+    with pytest.raises(ValueError, match=r"'eval_los' is not; got 'eval_loss'"):
         train(tmp_path, SWADCallback(monitor="eval_los"))
 
 
@@ -260,9 +260,9 @@ def test_the_real_evaluation_loss_is_what_is_watched(tmp_path):
     seen = []
 
     class Watch(SWADCallback):
-        def _see(self, loss):
+        def _observe_once(self, loss):
             seen.append(loss)
-            return super()._see(loss)
+            return super()._observe_once(loss)
 
     trainer = train(tmp_path, Watch(apply_at_end=False), trainer_class=Trainer)
     logged = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]

@@ -1,4 +1,4 @@
-"""Batch-norm statistics for averaged weights."""
+"""Recomputing batch-norm statistics for averaged weights."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ def update_bn(
 ) -> None:
     """Recompute the running statistics of every batch norm in `model` from one pass over `loader`.
 
-    Averaged weights produce activations that no running statistic has seen. Models trained with frozen
+    The running statistics belong to the weights of training, not to averaged weights. Models trained with frozen
     statistics, as in the paper's protocol, do not need this.
 
-    A batch may be a tensor, a tuple or list (its first item goes in), or a mapping (its items become keyword
-    arguments), and is moved to `device`, the model's by default; anything else goes, as it is, through
-    `forward_fn(model, batch)`. Batches weigh by their size, so a short last one does not count as a full one.
-    Dropout stays off: the statistics are those inference sees.
-    Modes and momenta are as before afterwards, also when the pass raises.
+    Batches count in proportion to their size, so a short last batch does not count as a full one. Dropout stays off,
+    as in inference. Modes and momenta are restored afterwards; if the pass raises, the statistics are restored too.
 
     >>> model = nn.Sequential(nn.BatchNorm1d(1))
     >>> update_bn([torch.tensor([[1.0], [3.0]]), torch.tensor([[8.0], [8.0], [8.0], [8.0]])], model)
     >>> model[0].running_mean.item()
     6.0
+
+    Args:
+        loader: Batches: tensors, tuples or lists (the first item is the input), or mappings (keyword arguments).
+        model: The model with averaged weights.
+        forward_fn: Called as `forward_fn(model, batch)` instead, for any other batch. It moves the batch to the device.
+        device: Where batches are moved to. By default the device of the model.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
@@ -41,12 +44,12 @@ def update_bn(
     device = norms[0].get_buffer("running_mean").device if device is None else torch.device(device)
     modes = {module: module.training for module in model.modules()}
     momenta = {norm: norm.momentum for norm in norms}
-    before = [(norm, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]
+    saved = [(norm, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]
     sizes: dict[_BatchNorm, int] = dict.fromkeys(norms, 0)
     rows: dict[_BatchNorm, int] = {}
 
     def weigh(norm: nn.Module, args: tuple[Any, ...]) -> None:
-        # In the layer rather than in the loop: only it knows how many rows reach it, whatever the batch's shape.
+        # Counted in the layer: only there the number of rows is known, whatever the shape of the batch.
         assert isinstance(norm, _BatchNorm)
         rows[norm] = args[0].shape[0]
         norm.momentum = rows[norm] / (sizes[norm] + rows[norm])
@@ -66,9 +69,11 @@ def update_bn(
             else:
                 _forward(model, _to(batch, device))
         if n_batches == 0:
-            raise ValueError("update_bn needs at least one batch, and the loader gave none")
+            raise ValueError(
+                "update_bn needs at least one batch, and the loader gave none: pass a loader that is not exhausted"
+            )
     except BaseException:
-        for norm, buffers in before:  # half-reset statistics are worse than the old ones
+        for norm, buffers in saved:  # partly reset statistics are worse than the old ones
             for name, value in buffers.items():
                 norm.get_buffer(name).copy_(value)
         raise
@@ -90,8 +95,8 @@ def _forward(model: nn.Module, batch: Any) -> None:
         model(batch[0])
     else:
         raise TypeError(
-            f"a batch must be a tensor, a tuple or list beginning with one, or a mapping; got {type(batch).__name__}: "
-            f"pass forward_fn(model, batch)"
+            f"a batch must be a tensor, a tuple or list that starts with one, or a mapping; "
+            f"got {type(batch).__name__}: pass forward_fn(model, batch)"
         )
 
 

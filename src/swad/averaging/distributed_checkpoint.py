@@ -1,8 +1,8 @@
 """Averages in PyTorch's distributed checkpoints (DCP), loadable on another number of processes.
 
-Each rank writes its own shards; a checkpoint of two ranks loads on one or on four. Of tensors that every rank
-has whole, one rank's are kept: batch-norm statistics that differ between ranks become alike. The state of an
-average, or of a whole feed, may be one entry of a larger checkpoint:
+Each rank writes its own shards; a checkpoint of two ranks loads on one or on four. Of tensors that every rank has in
+full, DCP keeps one rank's: batch-norm statistics that differ between ranks become equal. The state of an average or of
+a group may be one entry of a larger checkpoint:
 
     dcp.save({"model": ..., "swad": averager.state_dict()}, checkpoint_id=path)
     swad.averaging.distributed_checkpoint.load(averager, path, key="swad")
@@ -21,16 +21,26 @@ from swad.averaging.group import AverageGroup
 
 
 def save(averager: Average | AverageGroup, path: str | os.PathLike[str], key: str = "swad") -> None:
-    """Write the average's state as a distributed checkpoint of its own; every rank must call it."""
+    """Write the state of an average or a group as a distributed checkpoint. Every rank must call it.
+
+    Args:
+        averager: The average or group.
+        path: Directory of the checkpoint.
+        key: Entry of the checkpoint to write.
+    """
     dcp_save({key: averager.state_dict(clone=False)}, checkpoint_id=path)
 
 
 def load(averager: Average | AverageGroup, path: str | os.PathLike[str], key: str = "swad") -> None:
-    """Read the state under `key` of a distributed checkpoint; every rank must call it.
+    """Restore an average or a group from a distributed checkpoint. Every rank must call it.
 
-    DCP fills tensors in place and so needs to know them beforehand. Which pieces there are depends on where
-    the valley was, so the header is read first and room made for what it names.
+    Args:
+        averager: The average or group, with the settings it was saved with.
+        path: Directory of the checkpoint.
+        key: Entry of the checkpoint to read.
     """
+    # DCP reads tensors in place, and which sums there are depends on the phase of the valley. So the header comes
+    # first, and the sums that it names are allocated.
     header: dict[str, Any] = {key: averager.headers()}
     dcp_load(header, checkpoint_id=path)
     state: dict[str, Any] = {key: averager.prepare_to_load(header[key])}

@@ -1,4 +1,4 @@
-"""The cyclic learning rate that SWA is run with, as a plain scheduler."""
+"""The cyclic learning rate of SWA, as a PyTorch scheduler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 class _Cycle:
-    """An object rather than a lambda, so that the scheduler's state dict holds its settings."""
+    """The factor of the learning rate. An object, not a lambda, so that the scheduler's state dict has its settings."""
 
     def __init__(self, cycle: int, low: float, start: int) -> None:
         self.cycle, self.low, self.start = cycle, low, start
@@ -19,11 +19,11 @@ class _Cycle:
 
 
 def cyclic_lr(optimizer: torch.optim.Optimizer, cycle: int, low: float = 1 / 20, start: int = 0) -> LambdaLR:
-    """Fall linearly from the optimizer's learning rate to `low` times it in every `cycle` updates, from `start` on.
+    """Lower the learning rate linearly to `low` times its value in every cycle of updates.
 
-    Izmailov et al. (2018): lr(i) = (1 - t) lr + t low lr with t = ((i - 1) mod cycle + 1) / cycle, so that an
-    SWA whose interval is the cycle takes the weights at the lowest rate. Call `.step()` after every update.
-    The SWAD paper gives a cycle of 2 % of training and no bounds; 1/20 is our choice.
+    Izmailov et al. (2018): lr(i) = (1 - t) lr + t low lr with t = ((i - 1) mod cycle + 1) / cycle, so that an SWA whose
+    interval is the cycle takes the weights at the lowest rate. Call `.step()` after every update. The SWAD paper uses a
+    cycle of 2 % of training and gives no bounds; 1/20 is our choice.
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> scheduler = cyclic_lr(optimizer, cycle=4, low=0.2)
@@ -34,6 +34,12 @@ def cyclic_lr(optimizer: torch.optim.Optimizer, cycle: int, low: float = 1 / 20,
     ...     scheduler.step()
     >>> rates
     [0.8, 0.6, 0.4, 0.2, 0.8]
+
+    Args:
+        optimizer: The optimizer, with the highest learning rate set.
+        cycle: Updates in a cycle.
+        low: The lowest learning rate, as a share of the highest.
+        start: Updates before the first cycle.
     """
     if cycle < 1 or start < 0 or not 0 <= low <= 1:
         raise ValueError(f"a cycle needs cycle >= 1, start >= 0, 0 <= low <= 1; got {cycle=}, {start=}, {low=}")

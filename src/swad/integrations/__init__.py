@@ -1,4 +1,4 @@
-"""Averages inside other people's training loops, each module loading its package only when it is imported.
+"""Averages inside other training loops. Each module loads its package only when it is imported.
 
 from swad.integrations.lightning import SWADCallback       # lightning.pytorch.Trainer
 from swad.integrations.transformers import SWADCallback    # transformers.Trainer

@@ -4,7 +4,7 @@ from swad.integrations.lightning import SWADCallback
 
 callback = SWADCallback(monitor="val_loss")
 trainer = Trainer(callbacks=[callback], val_check_interval=100)
-trainer.fit(model, train_loader, val_loader)     # model holds the average now
+trainer.fit(model, train_loader, val_loader)     # afterwards the model has the averaged weights
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from swad.averaging.base import Average
-from swad.integrations._callback import AverageDriver, MissingState, metrics, whole
+from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -24,33 +24,38 @@ except ImportError as error:
     raise ImportError('the Lightning callback needs lightning: pip install "swad[lightning]"') from error
 
 
-class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
+class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
     """Average the weights of every optimizer step inside the valley of a validation loss logged by the module.
 
     The loss is the live model's: log it in `validation_step` with `self.log("val_loss", loss)`, and with
-    `sync_dist=True` where there are several processes, which must agree on it. The sanity check is not
-    observed. Steps are counted by a hook on the optimizer, so gradient accumulation and steps a scaler skips
-    need no care. Works on one device and under DDP and ModelParallelStrategy (FSDP2), where each rank averages
-    its own shard.
+    `sync_dist=True` if there are several processes, which must agree on it. The sanity check is not observed. A hook on
+    the optimizer counts the steps, so gradient accumulation and steps that a scaler skips are counted correctly. The
+    callback works on one device, under DDP and under ModelParallelStrategy (FSDP2), where each rank averages its shard.
 
-    Training stops when the valley does (`stop_training`), and when `fit` ends the average is put into the
-    module (`apply_at_end`). To compare without that:
+    To evaluate the average during training:
 
         with callback.average_parameters():
             trainer.validate(model, val_loader)
 
-    **Checkpoints.** Those written during `fit`, the last one included, hold the live weights in `state_dict`
-    and the average, apart, in the state of this callback: `fit(ckpt_path=...)` goes on exactly. What is saved
-    after `fit` (`trainer.save_checkpoint`) holds the average in `state_dict`, if it was put into the module, and
-    cannot be resumed. A checkpoint that knows no average is refused, unless `missing_state="start"` says to
-    begin one there. Under FSDP2 the average is gathered on rank 0 to be written. Lightning itself does not catch
-    up on a validation that was due at the very step a checkpoint was written before it
-    (`ModelCheckpoint(every_n_train_steps=...)` without `monitor`): such a checkpoint resumes without that loss.
+    **Checkpoints.** Checkpoints written during `fit`, including the last, have the live weights in `state_dict` and the
+    average in the state of this callback; `fit(ckpt_path=...)` continues exactly. A checkpoint saved after `fit`
+    (`trainer.save_checkpoint`) has the average in `state_dict` if it was copied into the module, and cannot be resumed.
+    Under FSDP2 rank 0 gathers the average to write it. Lightning does not repeat a validation that was due at the step
+    at which a checkpoint was written before it (`ModelCheckpoint(every_n_train_steps=...)` without `monitor`): such a
+    checkpoint resumes without that loss.
 
-    `average` takes another class (`average=swad.EMA, decay=0.999`); further options are that class's, by
-    default those of `swad.SWAD`. `name` keeps several callbacks apart, and is what the logged metrics begin
-    with: `swad/phase` (0 searching, 1 averaging, 2 stopped), `swad/threshold`, `swad/n_averaged`,
-    `swad/start_step`, `swad/end_step`. `optimizer_index` chooses the optimizer where the module has several.
+    **Logged metrics**: `swad/phase` (0 searching, 1 averaging, 2 stopped), `swad/threshold`, `swad/n_averaged`,
+    `swad/start_step`, `swad/end_step`.
+
+    Args:
+        monitor: The logged validation loss.
+        stop_training: Stop when the valley ends.
+        apply_at_end: Copy the average into the module when `fit` ends.
+        missing_state: What to do when a resumed checkpoint contains no average: "raise", or "start" a new one.
+        optimizer_index: The optimizer to follow, if the module has several.
+        name: The prefix of the logged metrics; several callbacks need different names.
+        average: Another class, e.g. `average=swad.EMA, decay=0.999`. By default `swad.SWAD`.
+        options: Options of that class.
     """
 
     def __init__(
@@ -69,44 +74,44 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
         self.stop_training, self.apply_at_end = stop_training, apply_at_end
         self.optimizer_index = optimizer_index
         self._applied = False
-        self._pending: Mapping[str, Any] | None = None  # restored before there is a model to average
+        self._pending: Mapping[str, Any] | None = None  # restored before the model is set up
 
     @property
     def state_key(self) -> str:
-        """What a checkpoint files the state under: the name alone, so that changed settings are found and refused."""
+        """The key of the state in checkpoints: only the name, so that changed settings are found and refused."""
         return f"SWADCallback[{self.name}]"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin anew with every fit; `trainer.validate(ckpt_path=...)` restores callbacks too, and must leave none."""
+        """Reset before every fit, also after `trainer.validate(ckpt_path=...)`, which restores callbacks too."""
         self._pending = None
         if stage == "fit":
             self._averager, self._applied = None, False
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Refuse to resume from a checkpoint that knows no average."""
-        known = checkpoint.get("callbacks", {})
-        if trainer.state.fn == "fit" and self.state_key not in known and self.missing_state == "raise":
+        """Refuse to resume from a checkpoint without an average."""
+        saved = checkpoint.get("callbacks", {})
+        if trainer.state.fn == "fit" and self.state_key not in saved and self.missing_state == "raise":
             raise ValueError(
                 f"a resumed average needs its state, and this checkpoint has none under {self.state_key!r}, "
-                f"only {', '.join(map(repr, known)) or 'nothing'}: pass missing_state='start' to begin averaging here"
+                f"only {', '.join(map(repr, saved)) or 'nothing'}: pass missing_state='start' to begin averaging here"
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state until training starts: Lightning restores callbacks before it has set up the model."""
+        """Keep the state until training starts: Lightning restores callbacks before it sets up the model."""
         self._pending = state_dict
 
     def state_dict(self) -> dict[str, Any]:
-        """The average, for Lightning's checkpoints: strings and tensors, apart from the model's weights."""
+        """Return the average for a checkpoint, as strings and tensors."""
         if self._averager is None:
             return dict(self._pending or {})
         writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
-        return {"average": whole(self._averager.state_dict(), keep=writes), "applied": self._applied}
+        return {"average": gather_state(self._averager.state_dict(), keep=writes), "applied": self._applied}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Build the average on the model as the strategy has set it up, and follow the optimizer."""
+        """Build the average on the model that the strategy has set up, and follow the optimizer."""
         if self._pending is not None and self._pending["applied"]:
             raise ValueError(
-                "training goes on from live weights, and this checkpoint was saved after fit had replaced them by "
+                "training resumes from live weights, and this checkpoint was saved after fit had replaced them by "
                 "the average: resume from one written during training"
             )
         state = None if self._pending is None else self._pending["average"]
@@ -116,16 +121,16 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Observe the loss. Lightning calls checkpoint callbacks last, so theirs already know of it."""
+        """Observe the loss. Lightning calls checkpoint callbacks last, so their checkpoints include it."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         logged = trainer.callback_metrics
         if self.monitor not in logged:
             raise ValueError(
-                f"the monitored loss must be logged in every validation, and {self.monitor!r} is not among "
-                f"{', '.join(map(repr, logged)) or 'the metrics, which are none'}: log it, or set monitor"
+                f"the monitored loss must be logged in every validation, and {self.monitor!r} is not; "
+                f"got {', '.join(map(repr, logged)) or 'no metrics'}: log it, or set monitor"
             )
-        status = self._see(logged[self.monitor])
+        status = self._observe_once(logged[self.monitor])
         if status is None:
             return
         numbers = {f"{self.name}/{key}": value for key, value in metrics(status).items()}
@@ -136,15 +141,15 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the average into the module, now that no checkpoint callback can mistake it for live weights."""
-        self._let_go()
+        """Copy the average into the module, now that no checkpoint callback can save it as live weights."""
+        self._detach()
         if self.apply_at_end and self._averager is not None and self._averager.step:
             self._averager.copy_to(pl_module)
             self._applied = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Let go of the optimizer."""
-        self._let_go()
+        """Stop following the optimizer."""
+        self._detach()
 
     def _optimizer(self, trainer: Trainer) -> torch.optim.Optimizer:
         optimizers: list[torch.optim.Optimizer] = trainer.optimizers
@@ -153,6 +158,6 @@ class SWADCallback(AverageDriver, Callback):  # type: ignore[misc]
         if self.optimizer_index is None or not 0 <= self.optimizer_index < len(optimizers):
             raise ValueError(
                 f"an average follows one optimizer, and the module has {len(optimizers)}; "
-                f"got optimizer_index={self.optimizer_index}: choose one from 0 on"
+                f"got optimizer_index={self.optimizer_index}: choose one, counted from 0"
             )
         return optimizers[self.optimizer_index]

@@ -1,4 +1,4 @@
-"""SWAD in the shape of timm's `ModelEmaV3`, for training scripts written around it. Needs no timm.
+"""SWAD with the interface of timm's `ModelEmaV3`, for timm training scripts. It does not import timm.
 
 model_swad = ModelSwad(model)
 ...
@@ -25,21 +25,23 @@ from swad.averaging.valley import Status
 
 
 class ModelSwad(nn.Module):
-    """A second model that always holds the average as if training ended now.
+    """A second model with the average as if training ended now.
 
-    Where a timm script has `model_ema`, this fits: `update(model, step)` after every optimizer step, call or
-    validate it like a model, hand it to a `CheckpointSaver`, which files the averaged weights under
-    `state_dict_ema`. One line is new: `observe(loss)` after every evaluation of the *live* model, whose answer
-    says when to stop.
+    Use it where a timm script has `model_ema`: call `update(model, step)` after every optimizer step, call or validate
+    it like a model, and pass it to a `CheckpointSaver`, which saves the averaged weights under `state_dict_ema`. One
+    line is new: `observe(loss)` after every evaluation of the *live* model returns when to stop.
 
-    `module` is an ordinary model in eval mode; it is brought up to date when it is read, and only if the average
-    has changed, so it costs nothing until then. Before the first update it holds the initial weights; before the
-    valley is confirmed, reading it warns (`swad.NeverConvergedWarning`). Build it before DDP and compilation, as
-    `ModelEmaV3`. `device` puts the second model elsewhere, `offload=True` the average.
+    `module` is an ordinary model in eval mode. It is updated when it is read, and only if the average has changed, so
+    it costs nothing until then. Before the first update it has the initial weights; before the valley is confirmed,
+    reading it warns (`swad.NeverConvergedWarning`). Build it before DDP and compilation, like `ModelEmaV3`.
 
-    `state_dict` is what a resumed training needs, not the averaged weights: save it beside the checkpoint.
-    `average` takes another class (`average=swad.SMA, start=100`); further options are that class's, by default
-    those of `swad.SWAD`.
+    `state_dict` is the state needed to resume, not the averaged weights: save it with the checkpoint.
+
+    Args:
+        model: The model to follow.
+        device: Device of the second model. By default the model's. (`offload=True` moves the sums to the host.)
+        average: Another class, e.g. `average=swad.SMA, start=100`. By default `swad.SWAD`.
+        options: Options of that class.
     """
 
     def __init__(
@@ -53,20 +55,20 @@ class ModelSwad(nn.Module):
         super().__init__()
         self.averager = (SWAD if average is None else average)(model, **options)
         second = copy.deepcopy(unwrap(model)).eval().requires_grad_(False)
-        self._second = (second.to(device),)  # in a tuple: no submodule, or its weights would enter the state dict
-        self._held: Status | None = None  # what the second model holds
+        self._second = (second.to(device),)  # in a tuple, or it would be a submodule and enter the state dict
+        self._copied: Status | None = None  # the status whose average the second model has
 
     def update(self, model: nn.Module, step: int | None = None) -> None:
-        """Take the weights after an optimizer step; `step` is accepted for `ModelEmaV3`'s sake, steps are counted."""
+        """Take the weights after an optimizer step. `step` is unused; `ModelEmaV3` has it."""
         self.averager.update_parameters(model)
 
     def observe(self, loss: float | Tensor) -> Status:
-        """Take the live model's validation loss after an evaluation and say where the trajectory is."""
+        """Take the live model's validation loss after an evaluation and return the new status."""
         return self.averager.observe(loss)
 
     @property
     def status(self) -> Status:
-        """Where the trajectory is, and what would be averaged if training ended now."""
+        """The phase of the trajectory, and what is averaged if training ends now."""
         return self.averager.status
 
     @property
@@ -74,20 +76,20 @@ class ModelSwad(nn.Module):
         """The averaged model, up to date."""
         (second,) = self._second
         status = self.status
-        if self.averager.step and (self._held is None or self._held.spans != status.spans):
+        if self.averager.step and (self._copied is None or self._copied.spans != status.spans):
             self.averager.copy_to(second)
-            self._held = status
+            self._copied = status
         return second
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the averaged model answers."""
+        """Call the averaged model."""
         return self.module(*args, **kwargs)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The state of the average, all there is in `state_dict`."""
+        """Return the state of the average, which is all that `state_dict` contains."""
         return self.averager.state_dict()
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly where the state was taken."""
+        """Continue exactly where the state was taken."""
         self.averager.load_state_dict(state)
-        self._held = None
+        self._copied = None

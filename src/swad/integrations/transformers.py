@@ -4,7 +4,7 @@ from swad.integrations.transformers import SWADCallback
 
 callback = SWADCallback()
 trainer = Trainer(model, args, train_dataset=..., eval_dataset=..., callbacks=[callback])
-trainer.train()                                  # model holds the average now
+trainer.train()                                  # afterwards the model has the averaged weights
 """
 
 from __future__ import annotations
@@ -15,41 +15,47 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.integrations import _files
-from swad.integrations._callback import AverageDriver, MissingState, whole
+from swad.integrations._callback import AverageCallback, MissingState, gather_state
+from swad.util.files import atomic_write
 
 try:
+    from safetensors import safe_open
+    from safetensors.torch import save_file
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise ImportError('the Hugging Face callback needs transformers: pip install "swad[transformers]"') from error
 
 
-class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
+class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
     """Average the weights of every optimizer step inside the valley of the evaluation loss.
 
-    The Trainer evaluates the live model (`eval_strategy="steps"`); its `eval_loss` (or another `monitor`, such
-    as `eval_<dataset>_loss` with several evaluation sets) decides. Steps are counted by a hook on the
-    optimizer inside accelerate's, so gradient accumulation and steps a scaler skips need no care. An evaluation
-    before the first step (`eval_on_start`) and those outside `train` are not observed.
+    The Trainer evaluates the live model (`eval_strategy="steps"`), and its `eval_loss` decides. A hook on the optimizer
+    inside accelerate's counts the steps, so gradient accumulation and steps that a scaler skips are counted correctly.
+    An evaluation before the first step (`eval_on_start`) and evaluations outside `train` are not observed.
 
-    Training stops when the valley does (`stop_training`). When `train` ends, the average is put into the model
-    (`apply_at_end`), also over the best model that `load_best_model_at_end` brought back; `trainer.save_model()`
-    then saves it. To compare without that:
+    To evaluate the average during training:
 
         with callback.average_parameters():
             trainer.evaluate()
 
-    **Checkpoints** hold the live weights. The average is written beside them as `swad.safetensors`, by the
-    process that saves, and `train(resume_from_checkpoint=...)` goes on exactly. The Trainer does not tell
-    callbacks which folder it resumes from, so the trainer's state remembers where the file was written and an
-    identity it carries; a folder that has moved since is named with `resume_from`. If no such file is found,
-    that is an error, unless `missing_state="start"` says to begin a new average there.
+    **Checkpoints** have the live weights. The process that saves them writes the average next to them as
+    `swad.safetensors`, and `train(resume_from_checkpoint=...)` continues exactly. The Trainer does not pass the folder
+    it resumes from to callbacks, so the trainer's state records the path of the file and an identity written in it. If
+    the folder has moved since, pass it as `resume_from`.
 
-    `average` takes another class (`average=swad.EMA, decay=0.999`); further options are that class's, by
-    default those of `swad.SWAD`. `name` keeps the files of several callbacks apart.
+    Args:
+        monitor: The evaluation loss; with several evaluation sets, one of `eval_<dataset>_loss`.
+        stop_training: Stop when the valley ends.
+        apply_at_end: Copy the average into the model when `train` ends, also over the best model that
+            `load_best_model_at_end` restored. `trainer.save_model()` then saves the average.
+        missing_state: What to do when a resumed checkpoint contains no average: "raise", or "start" a new one.
+        resume_from: The checkpoint folder to read the average from, if it has moved.
+        name: The name of the files; several callbacks need different names.
+        average: Another class, e.g. `average=swad.EMA, decay=0.999`. By default `swad.SWAD`.
+        options: Options of that class.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
         self.stop_training, self.apply_at_end = stop_training, apply_at_end
         self.resume_from = resume_from
         self._training = False
-        self._first_step = 0  # updates made when this call of train began
+        self._first_step = 0  # updates before this call of train
         self._monitored = False
         self._unmonitored: set[str] = set()
         self._identity = ""
@@ -76,12 +82,12 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> TrainerControl:
-        """Build the average on the prepared model, or read back where it was, and follow the optimizer."""
+        """Build the average on the prepared model, restore its state when resuming, and follow the optimizer."""
         resumed = self._resumed(args, state) if state.global_step else None
         self._start(trainer["model"], trainer["optimizer"], resumed)
         self._training, self._monitored, self._unmonitored = True, False, set()
         self._first_step = self.averager.step
-        # The state is saved with every checkpoint: it says which file belongs to it, and where that was.
+        # The trainer saves this with every checkpoint: it identifies the file that belongs to the checkpoint.
         self._identity = uuid.uuid4().hex
         state.stateful_callbacks[self.name] = {
             "identity": self._identity,
@@ -94,7 +100,7 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> TrainerControl:
-        """Observe the loss; with several evaluation sets, of the one that is monitored."""
+        """Observe the loss; with several evaluation sets, that of the monitored one."""
         if not self._training or self.averager.step == self._first_step:
             return control
         metrics: Mapping[str, float] = trainer["metrics"]
@@ -102,7 +108,7 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
             self._unmonitored |= {key for key in metrics if key.startswith("eval_")}
             return control
         self._monitored = True
-        status = self._see(metrics[self.monitor])
+        status = self._observe_once(metrics[self.monitor])
         if status is not None and status.should_stop and self.stop_training:
             control.should_training_stop = True
         return control
@@ -110,26 +116,26 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
-        """Refuse to train on when an evaluation is over and the monitored loss was in none of its sets."""
+        """Refuse to continue after an evaluation that reported no monitored loss."""
         if self._unmonitored and not self._monitored:
             raise ValueError(
-                f"the monitored loss must be among the metrics of an evaluation, and {self.monitor!r} is not; there "
-                f"are {', '.join(map(repr, sorted(self._unmonitored)))}: set monitor to one of them"
+                f"the monitored loss must be among the metrics of an evaluation, and {self.monitor!r} is not; "
+                f"got {', '.join(map(repr, sorted(self._unmonitored)))}: set monitor to one of them"
             )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
-        """Write the average beside the checkpoint that was just saved."""
+        """Write the average next to the checkpoint that was just saved."""
         if state.is_hyper_param_search:
-            return  # trials are saved in folders a callback is not told, and are not resumed
-        saved = whole(self.averager.state_dict(), keep=args.should_save)
+            return  # callbacks do not know the folders of trials, and trials are not resumed
+        saved = gather_state(self.averager.state_dict(), keep=args.should_save)
         if args.should_save:
-            _files.write(self._file(args.output_dir, state), saved, f"{self._identity}:{state.global_step}")
+            _write(self._file(args.output_dir, state), saved, f"{self._identity}:{state.global_step}")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
-        """Put the average into the model."""
-        self._let_go()
+        """Copy the average into the model."""
+        self._detach()
         self._training = False
         model: nn.Module = trainer["model"]
         if self.apply_at_end and self.averager.step:
@@ -139,27 +145,59 @@ class SWADCallback(AverageDriver, TrainerCallback):  # type: ignore[misc]
         return Path(output_dir, f"checkpoint-{state.global_step}", f"{self.name}.safetensors")
 
     def _resumed(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-        """The state of the average in the checkpoint that `state` was read from."""
-        known = state.stateful_callbacks.get(self.name)
-        if known is None:
+        """Return the state of the average in the checkpoint that `state` was read from."""
+        recorded = state.stateful_callbacks.get(self.name)
+        if recorded is None:
             if self.missing_state == "start":
                 return None
             raise ValueError(
                 f"a resumed average needs its state, and the checkpoint of step {state.global_step} was saved "
                 f"without this callback: pass missing_state='start' to begin averaging here"
             )
-        named = [
-            Path(os.fspath(p), f"{self.name}.safetensors") for p in (self.resume_from, args.resume_from_checkpoint) if p
-        ]
-        places = [*named, self._file(known["output_dir"], state), self._file(args.output_dir, state)]
-        wanted = f"{known['identity']}:{state.global_step}"  # of this training, and of this very step
-        for place in dict.fromkeys(places):
-            if place.is_file() and _files.identity(place) == wanted:
-                return _files.read(place)
+        folders = [os.fspath(folder) for folder in (self.resume_from, args.resume_from_checkpoint) if folder]
+        named = [Path(folder, f"{self.name}.safetensors") for folder in folders]
+        candidates = [*named, self._file(recorded["output_dir"], state), self._file(args.output_dir, state)]
+        identity = f"{recorded['identity']}:{state.global_step}"  # of this training and this step
+        for path in dict.fromkeys(candidates):
+            if path.is_file() and _metadata(path).get("identity") == identity:
+                return _read(path)
         if self.missing_state == "start":
             return None
         raise FileNotFoundError(
             f"a resumed average needs its state, and that of step {state.global_step} is not at "
-            f"{' or '.join(dict.fromkeys(map(str, places)))}: name the folder of the checkpoint in resume_from, "
+            f"{' or '.join(dict.fromkeys(map(str, candidates)))}: pass the folder of the checkpoint as resume_from, "
             f"or pass missing_state='start' to begin averaging here"
         )
+
+
+def _write(path: Path, state: dict[str, Any], identity: str) -> None:
+    """Write the state of an average as one safetensors file: tensors by name, the header in the metadata.
+
+    Args:
+        path: The file.
+        state: From `state_dict`.
+        identity: The checkpoint that the file belongs to.
+    """
+    tensors = {
+        f"{total}/{role}/{name}": tensor.detach().contiguous()
+        for total, roles in state["tensors"].items()
+        for role, named in roles.items()
+        for name, tensor in named.items()
+    }
+    with atomic_write(path) as partial:
+        save_file(tensors, partial, metadata={"header": state["header"], "identity": identity})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return a written state in the form that `load_state_dict` takes."""
+    tensors: dict[str, dict[str, dict[str, Tensor]]] = {}
+    with safe_open(path, framework="pt") as file:
+        for key in file.keys():  # noqa: SIM118 - a file handle, not a dict
+            total, role, name = key.split("/", 2)
+            tensors.setdefault(total, {"sums": {}, "buffers": {}})[role][name] = file.get_tensor(key)
+    return {"header": _metadata(path)["header"], "tensors": tensors}
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        return dict(file.metadata() or {})
