@@ -1,10 +1,11 @@
-"""Fetching from a server that behaves, breaks off, lies and attacks; all on this machine."""
+"""Downloading from a local server that works, breaks connections, and serves damaged or malicious archives."""
 
 import dataclasses
 import hashlib
 import io
 import json
 import os
+import random
 import stat
 import tarfile
 import threading
@@ -14,21 +15,20 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from helpers.small_trees import make_tree, save_image
-from swad.data import _http, benchmarks
-from swad.data._unpack import unpack
-from swad.data.benchmarks import Benchmark, Download, fetch, show_fetched
+from swad.data import benchmarks
+from swad.data.benchmark import Benchmark, Download
 from swad.data.domains import DataError
+from swad.data.download import download_dataset, unpack
+from swad.util.files import FileLock
 
 
 class Server:
-    """Files by name. ``cut`` breaks the connection after that many bytes, as often as it lists numbers."""
+    """Serves files by name; each number in ``cut`` breaks one connection after that many bytes."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.types: dict[str, str] = {}
         self.cut: list[int] = []
         self.ranges: list[str | None] = []
         self.length, self.tag = True, '"one"'
@@ -65,18 +65,19 @@ class Server:
         if self.length:
             request.send_header("Content-Length", str(len(data) - start))
         request.send_header("ETag", self.tag)
-        request.send_header("Content-Type", self.types.get(name, "application/octet-stream"))
+        request.send_header("Content-Type", "application/octet-stream")
         request.end_headers()
         body = data[start:]
         request.wfile.write(body[: self.cut.pop(0)] if self.cut else body)
 
 
 @pytest.fixture
-def server():
-    one = Server()
-    yield one
-    one.http.shutdown()
-    one.http.server_close()
+def server(monkeypatch):
+    monkeypatch.setattr(random, "uniform", lambda low, high: 0)  # gdown's delay before it retries
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
 
 
 def pack(tree: Path, inner: str, kind: str = "zip") -> bytes:
@@ -94,9 +95,9 @@ def pack(tree: Path, inner: str, kind: str = "zip") -> bytes:
 
 @pytest.fixture
 def toy(server, tmp_path) -> Benchmark:
-    """A benchmark whose archive the server holds."""
+    """A benchmark whose archive is on the server."""
     tree = make_tree(tmp_path / "made", ["a", "b"], ["x", "y"])
-    # Noise, so that the archive has a size worth cutting.
+    # Noise does not compress, so the archive is large enough to be cut.
     for i, path in enumerate(sorted(tree.rglob("*.png"))):
         Image.frombytes("RGB", (16, 16), hashlib.shake_256(bytes([i])).digest(768)).save(path)
     server.files["toy.zip"] = pack(tree, "kfold")
@@ -106,94 +107,94 @@ def toy(server, tmp_path) -> Benchmark:
         domains=("a", "b"),
         counts={"a": 6, "b": 6},
         n_classes=2,
-        inner="kfold",
+        archive_folder="kfold",
         downloads=(Download(server.url + "toy.zip", "toy.zip"),),
     )
 
 
-def sum_of(server: Server, name: str = "toy.zip") -> str:
+def checksum(server: Server, name: str = "toy.zip") -> str:
     return hashlib.sha256(server.files[name]).hexdigest()
 
 
-def with_sum(toy: Benchmark, digest: str) -> Benchmark:
+def with_checksum(toy: Benchmark, digest: str) -> Benchmark:
     return dataclasses.replace(toy, downloads=(dataclasses.replace(toy.downloads[0], sha256=digest),))
 
 
-def left(root: Path) -> list[str]:
+def entries(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def test_a_fetch(server, toy, tmp_path):
+def test_a_dataset_is_downloaded_and_moved_into_place(server, toy, tmp_path):
     root = tmp_path / "root"
     calls = []
-    result = fetch(with_sum(toy, sum_of(server)), root, progress=lambda *a: calls.append(a), pause=0)
+    result = download_dataset(with_checksum(toy, checksum(server)), root, progress=lambda *a: calls.append(a))
     assert result.path == root / "toy"
     assert result.check.ok
     assert result.files[0].verified
     assert not result.notes
-    assert {words.split()[0] for words, _, _ in calls} == {"downloading", "checking", "unpacking"}
-    assert left(root) == ["toy", "toy.fetched.json"]
-    assert left(root / "toy") == ["a", "b"]
-    with pytest.raises(DataError, match="exists already"):
-        fetch(toy, root)
+    assert {words.split()[0] for words, _, _ in calls} == {"downloading", "unpacking"}
+    assert entries(root) == ["toy", "toy.fetched.json"]
+    assert entries(root / "toy") == ["a", "b"]
+    with pytest.raises(DataError, match="already exists"):
+        download_dataset(toy, root)
 
 
 @pytest.mark.parametrize("kind", ["", "gz", "xz"])
-def test_tars_of_any_compression(server, toy, tmp_path, kind):
+def test_tar_archives_of_any_compression(server, toy, tmp_path, kind):
     server.files["toy.zip"] = pack(tmp_path / "made", "kfold", kind)
-    assert fetch(toy, tmp_path / "root", pause=0).check.ok
+    assert download_dataset(toy, tmp_path / "root").check.ok
 
 
-def test_unknown_checksums_are_recorded_and_said(server, toy, tmp_path):
+def test_unpublished_checksums_are_recorded_and_compared(server, toy, tmp_path):
     root = tmp_path / "root"
-    result = fetch(toy, root, pause=0)
+    result = download_dataset(toy, root)
     assert "no checksum is published" in result.notes[0]
     record = json.loads((root / "toy.fetched.json").read_text())
-    assert record["files"][0]["sha256"] == sum_of(server)
+    assert record["files"][0]["sha256"] == checksum(server)
     (root / "toy").rename(root / "old")
-    assert fetch(toy, root, pause=0).notes == ()
+    assert download_dataset(toy, root).notes == ()
     (root / "toy").rename(root / "older")
     server.files["toy.zip"] += b"\0"
-    changed = fetch(toy, root, pause=0)
-    assert "differs from the one recorded before" in changed.notes[0]
-    out = io.StringIO()
-    show_fetched(changed, Console(file=out, width=200))
-    assert "recorded (no checksum was published)" in out.getvalue()
+    changed = download_dataset(toy, root)
+    assert "differs from the one recorded" in changed.notes[0]
 
 
-def test_a_broken_connection_is_taken_up_by_itself(server, toy, tmp_path):
-    server.cut = [700, 900]
-    assert fetch(with_sum(toy, sum_of(server)), tmp_path / "root", pause=0).check.ok
-    assert server.ranges == [None, "bytes=700-", "bytes=1600-"]
+def enlarge(server: Server, tree: Path) -> None:
+    """Replace the archive by one of 2 MB: gdown keeps the received bytes in chunks of 512 KiB."""
+    pixels = hashlib.shake_256(b"large").digest(800 * 800 * 3)
+    Image.frombytes("RGB", (800, 800), pixels).save(tree / "a" / "x" / "000.png")
+    server.files["toy.zip"] = pack(tree, "kfold")
 
 
-def test_an_interrupted_fetch_goes_on_when_run_again(server, toy, tmp_path):
+def test_a_broken_connection_is_resumed(server, toy, tmp_path):
+    enlarge(server, tmp_path / "made")
+    server.cut = [700_000, 600_000]
+    assert download_dataset(with_checksum(toy, checksum(server)), tmp_path / "root").check.ok
+    assert server.ranges == [None, f"bytes={2**19}-", f"bytes={2**20}-"]
+
+
+def test_an_interrupted_download_is_resumed_by_the_next_one(server, toy, tmp_path):
     root = tmp_path / "root"
-    server.cut = [1000]
-    with pytest.raises(DataError, match=r"toy\.zip stopped \(1,000 of .*; run this again to go on"):
-        fetch(toy, root, attempts=1)
-    assert left(root) == [".fetch-toy"]
-    assert not (root / "toy").exists()
-    assert fetch(with_sum(toy, sum_of(server)), root, attempts=1).check.ok
-    assert server.ranges == [None, "bytes=1000-"]
+    enlarge(server, tmp_path / "made")
+    server.cut = [700_000]
+    with pytest.raises(DataError, match=r"cannot download toy\.zip .*; run the command again to resume") as caught:
+        download_dataset(toy, root, retries=0)
+    assert "\n" not in str(caught.value)
+    assert entries(root) == [".fetch-toy"]
+    assert download_dataset(with_checksum(toy, checksum(server)), root, retries=0).check.ok
+    assert server.ranges == [None, None, f"bytes={2**19}-"]
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_whole(server, toy, tmp_path):
+def test_a_file_that_changed_on_the_server_is_not_mixed_with_the_old_one(server, toy, tmp_path):
     root = tmp_path / "root"
-    server.cut = [1000]
-    with pytest.raises(DataError):
-        fetch(toy, root, attempts=1)
-    server.tag = '"two"'
-    assert fetch(with_sum(toy, sum_of(server)), root, attempts=1).check.ok
-
-
-def test_a_part_that_is_whole_already(server, toy, tmp_path):
-    work = tmp_path / "root" / ".fetch-toy"
-    work.mkdir(parents=True)
-    data = server.files["toy.zip"]
-    (work / "toy.zip.part").write_bytes(data)
-    (work / "toy.zip.part.json").write_text(json.dumps({"total": len(data), "validator": server.tag}))
-    assert fetch(toy, tmp_path / "root", attempts=1).check.ok
+    enlarge(server, tmp_path / "made")
+    server.cut = [700_000]
+    with pytest.raises(DataError, match="run the command again to resume"):
+        download_dataset(toy, root, retries=0)
+    server.files["toy.zip"] = pack(tmp_path / "made", "kfold", "gz")
+    with pytest.raises(DataError, match="removed it, download it again"):
+        download_dataset(with_checksum(toy, checksum(server)), root)
+    assert download_dataset(with_checksum(toy, checksum(server)), root).check.ok
 
 
 @pytest.mark.parametrize("kind", ["zip", "", "gz"])
@@ -201,33 +202,33 @@ def test_a_truncated_archive(server, toy, tmp_path, kind):
     root = tmp_path / "root"
     whole = pack(tmp_path / "made", "kfold", kind)
     server.files["toy.zip"] = whole[: len(whole) // 2]
-    with pytest.raises(DataError, match="not a whole archive") as caught:
-        fetch(toy, root, pause=0)
+    with pytest.raises(DataError, match="not a complete archive") as caught:
+        download_dataset(toy, root)
     assert "\n" not in str(caught.value)
     assert not (root / "toy").exists()
     assert not (root / ".fetch-toy" / "toy.zip").exists()
     server.files["toy.zip"] = whole
-    assert fetch(toy, root, pause=0).check.ok
+    assert download_dataset(toy, root).check.ok
 
 
-def test_a_truncated_answer_without_a_length(server, toy, tmp_path):
+def test_a_truncated_response_without_a_length(server, toy, tmp_path):
     server.length, server.cut = False, [1000]
-    with pytest.raises(DataError, match="not a whole archive"):
-        fetch(toy, tmp_path / "root", pause=0)
+    with pytest.raises(DataError, match="not a complete archive"):
+        download_dataset(toy, tmp_path / "root")
 
 
 def test_a_corrupted_archive(server, toy, tmp_path):
     root = tmp_path / "root"
-    whole, digest = server.files["toy.zip"], sum_of(server)
+    whole, digest = server.files["toy.zip"], checksum(server)
     middle = len(whole) // 2
     server.files["toy.zip"] = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
-    with pytest.raises(DataError, match=f"expected {digest}; it is removed"):
-        fetch(with_sum(toy, digest), root, pause=0)
-    with pytest.raises(DataError, match="not a whole archive"):  # its own checksums notice
-        fetch(toy, root, pause=0)
+    with pytest.raises(DataError, match=f"expected {digest}; removed it"):
+        download_dataset(with_checksum(toy, digest), root)
+    with pytest.raises(DataError, match="not a complete archive"):  # by the archive's own checksums
+        download_dataset(toy, root)
     assert not (root / "toy").exists()
     server.files["toy.zip"] = whole
-    assert fetch(with_sum(toy, digest), root, pause=0).check.ok
+    assert download_dataset(with_checksum(toy, digest), root).check.ok
 
 
 def evil_zip(name: str, kind: int = stat.S_IFREG, text: str = "evil") -> bytes:
@@ -270,115 +271,82 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_malicious_archives_are_refused_whole(server, toy, tmp_path, attack):
-    root = tmp_path / "deep" / "er" / "root"
-    server.files["toy.zip"] = ATTACKS[attack]
-    with pytest.raises(DataError, match="is refused: its entry") as caught:
-        fetch(toy, root, pause=0)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("evil*"))
-    assert not list(tmp_path.rglob("passwd"))
+def test_malicious_archives_cannot_write_outside_of_their_folder(tmp_path, attack):
+    into = tmp_path / "deep" / "er" / "into"
+    into.mkdir(parents=True)
+    archive = tmp_path / "archive"
+    archive.write_bytes(ATTACKS[attack])
+    try:
+        unpack(archive, into)
+    except DataError as error:
+        assert "has an unsafe entry" in str(error)
+        assert "\n" not in str(error)
+    else:
+        assert "zip" in attack or attack == "tar, absolute"  # whose entries are renamed
+    outside = [path for path in tmp_path.rglob("*") if into not in (path, *path.parents)]
+    assert set(outside) == {archive, *(parent for parent in into.parents if tmp_path in parent.parents)}
     assert not Path("/tmp/swad-evil.txt").exists()
-    assert not (root / "toy").exists()
+    assert not any(path.is_symlink() or "root:" in path.read_text() for path in into.rglob("*") if not path.is_dir())
 
 
-def test_an_archive_that_grows_too_large(tmp_path):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb", b"\0" * 3_000_000)
-    (tmp_path / "bomb.zip").write_bytes(out.getvalue())
-    tar = io.BytesIO()
-    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
-        entry = tarfile.TarInfo("bomb")
-        entry.size = 3_000_000
-        archive.addfile(entry, io.BytesIO(b"\0" * entry.size))
-    (tmp_path / "bomb.tgz").write_bytes(tar.getvalue())
-    for name in ("bomb.zip", "bomb.tgz"):
-        with pytest.raises(DataError, match="unpacks to more than 1,000,000 bytes"):
-            unpack(tmp_path / name, tmp_path / "out", max_bytes=1_000_000)
-        assert sum(f.stat().st_size for f in (tmp_path / "out").iterdir()) <= 1_000_000
-
-
-def test_an_entry_that_occurs_twice(tmp_path):
-    with zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive:
-        archive.writestr("a.txt", "1")
-        with pytest.warns(UserWarning, match="Duplicate"):
-            archive.writestr("a.txt", "2")
-    with pytest.raises(DataError, match="occurs twice"):
-        unpack(tmp_path / "twice.zip", tmp_path / "out", max_bytes=100)
-
-
-def test_answers_that_are_no_file(server, toy, tmp_path):
-    server.types["toy.zip"] = "text/html"
-    with pytest.raises(DataError, match=r"web page instead of toy\.zip.* by hand, save it as .*toy\.zip") as caught:
-        fetch(toy, tmp_path / "root", pause=0)
+def test_an_unsafe_archive_is_a_one_line_error(server, toy, tmp_path):
+    server.files["toy.zip"] = ATTACKS["tar, up"]
+    with pytest.raises(
+        DataError, match=r"toy\.zip has an unsafe entry .*; get the archive from another source"
+    ) as caught:
+        download_dataset(toy, tmp_path / "root")
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "root" / "toy").exists()
+
+
+def test_a_missing_file_and_an_unreachable_server_are_one_line_errors(server, toy, tmp_path):
     del server.files["toy.zip"]
-    with pytest.raises(DataError, match="answered 404"):
-        fetch(toy, tmp_path / "root", pause=0)
+    with pytest.raises(DataError, match=r"404.*download http.*toy\.zip yourself and save it as .*toy\.zip") as caught:
+        download_dataset(toy, tmp_path / "root")
+    assert "\n" not in str(caught.value)
     server.http.shutdown()
     server.http.server_close()
-    with pytest.raises(DataError, match="run this again"):
-        fetch(toy, tmp_path / "root", attempts=2, pause=0)
+    with pytest.raises(DataError, match="run the command again to resume"):
+        download_dataset(toy, tmp_path / "root", retries=1)
 
 
-def test_a_file_saved_by_hand_is_taken(server, toy, tmp_path):
+def test_a_file_downloaded_by_hand_is_used(server, toy, tmp_path):
     work = tmp_path / "root" / ".fetch-toy"
     work.mkdir(parents=True)
     (work / "toy.zip").write_bytes(server.files.pop("toy.zip"))
-    assert fetch(toy, tmp_path / "root", pause=0).check.ok
+    assert download_dataset(toy, tmp_path / "root").check.ok
 
 
-def test_a_confirmation_page_is_answered(server, toy, tmp_path):
-    server.files["confirmed"] = server.files.pop("toy.zip")
-    page = '<form action="/confirmed"><input type="hidden" name="confirm" value="t"></form>'
-    server.files["toy.zip"], server.types["toy.zip"] = page.encode(), "text/html"
-    assert fetch(toy, tmp_path / "root", pause=0).check.ok
-    # A form that leads elsewhere is not followed.
-    away = _http.WebPageError(page.replace("/confirmed", "http://127.0.0.2/x"), server.url)
-    with pytest.raises(_http.WebPageError):
-        _http.confirmed(away)
+def test_an_archive_without_the_expected_folder(server, toy, tmp_path):
+    other = dataclasses.replace(toy, archive_folder="PACS")
+    with pytest.raises(DataError, match="must contain PACS, got kfold"):
+        download_dataset(other, tmp_path / "root")
 
 
-def test_addresses():
-    found = _http.direct("https://drive.google.com/uc?id=abc")
-    assert found == "https://drive.usercontent.google.com/download?id=abc&export=download&confirm=t"
-    with pytest.raises(DataError, match="only http and https"):
-        _http.direct("file:///etc/passwd")
-
-
-def test_an_archive_of_another_shape(server, toy, tmp_path):
-    other = dataclasses.replace(toy, inner="PACS")
-    with pytest.raises(DataError, match="holds kfold rather than PACS"):
-        fetch(other, tmp_path / "root", pause=0)
-
-
-def test_nothing_to_fetch_and_nowhere_to_put_it(toy, tmp_path):
+def test_nothing_to_download_and_a_folder_that_cannot_be_written(toy, tmp_path):
     for name in ("digits", "folder"):
-        with pytest.raises(DataError, match="nothing to fetch"):
-            fetch(name, tmp_path)
+        with pytest.raises(DataError, match="nothing to download"):
+            download_dataset(name, tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot write in"):
-        fetch(toy, tmp_path / "file" / "below")
+    with pytest.raises(DataError, match="cannot write toy to"):
+        download_dataset(toy, tmp_path / "file" / "below")
 
 
-def test_two_fetches_at_once(toy, tmp_path):
-    fcntl = pytest.importorskip("fcntl")
+def test_a_second_download_at_the_same_time_is_refused(toy, tmp_path):
+    pytest.importorskip("fcntl")
     work = tmp_path / "root" / ".fetch-toy"
     work.mkdir(parents=True)
-    with (work / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another fetch works"):
-            fetch(toy, tmp_path / "root")
+    with FileLock(work / "lock"), pytest.raises(DataError, match=f"process {os.getpid()} is already downloading"):
+        download_dataset(toy, tmp_path / "root")
 
 
-def test_several_files_and_one_left_as_it_is(server, toy, tmp_path):
+def test_several_files_one_of_which_is_not_unpacked(server, toy, tmp_path):
     server.files["list.txt"] = b"a/x/000.png\n"
-    extra = Download(server.url + "list.txt", "list.txt", sum_of(server, "list.txt"), unpack=False)
-    whole = dataclasses.replace(toy, inner="", downloads=(*toy.downloads, extra), folder="both")
+    extra = Download(server.url + "list.txt", "list.txt", checksum(server, "list.txt"), unpack=False)
+    whole = dataclasses.replace(toy, archive_folder="", downloads=(*toy.downloads, extra), folder="both")
     server.files["toy.zip"] = pack(tmp_path / "made" / "a", "a")
-    fetch(whole, tmp_path / "root", pause=0)
-    assert left(tmp_path / "root" / "both") == ["a", "list.txt"]
+    download_dataset(whole, tmp_path / "root")
+    assert entries(tmp_path / "root" / "both") == ["a", "list.txt"]
 
 
 def test_terra_incognita_is_arranged(server, tmp_path):
@@ -400,7 +368,7 @@ def test_terra_incognita_is_arranged(server, tmp_path):
     server.files["i.tar.gz"] = pack(images, "eccv_18_all_images_sm", "gz")
     server.files["a.tar.gz"] = pack(notes, "eccv_18_annotation_files", "gz")
     downloads = tuple(Download(server.url + name, name) for name in ("i.tar.gz", "a.tar.gz"))
-    result = fetch(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root", pause=0)
+    result = download_dataset(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root")
     found = sorted(str(p.relative_to(result.path)) for p in result.path.rglob("*.png"))
     assert found == [
         "location_100/cat/2.png",
@@ -412,5 +380,5 @@ def test_terra_incognita_is_arranged(server, tmp_path):
     (notes / "train.json").write_text(json.dumps(half))
     server.files["a.tar.gz"] = pack(notes, "eccv_18_annotation_files", "gz")
     os.rename(result.path, tmp_path / "away")
-    with pytest.raises(DataError, match="not among its images"):
-        fetch(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root", pause=0)
+    with pytest.raises(DataError, match="not one of its images"):
+        download_dataset(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root")

@@ -1,4 +1,4 @@
-"""Small datasets of the same layout as the real ones, made by the tests."""
+"""Small datasets with the layout of the real ones."""
 
 import gzip
 import io
@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from swad.data.benchmarks import Benchmark, _mnist
+from swad.data.benchmark import Benchmark
+from swad.data.benchmarks import _mnist
 
 
 @lru_cache
@@ -56,10 +57,10 @@ def make_idx(root: Path, train: int = 40, test: int = 20, zipped: bool = True) -
 
 
 def make(benchmark: Benchmark, root: Path) -> Path | None:
-    """A small dataset that the benchmark can read, and the path to give it."""
-    if benchmark.kind == "embedded":
+    """Write a small dataset that the benchmark can read, and return the root to load it from."""
+    if benchmark.layout == "embedded":
         return None
-    if benchmark.kind == "idx":
+    if benchmark.layout == "idx":
         return make_idx(root / "MNIST").parent
     domains = list(benchmark.domains) or ["left", "right"]
     make_tree(root / benchmark.folder, domains, class_names(benchmark), 1 if (benchmark.n_classes or 0) > 20 else 3)

@@ -79,11 +79,13 @@ def check_dataset(
     decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
 ) -> None:
     """Count the images of a copy, decode every one, and list the problems."""
-    from swad.data import benchmarks
+    from swad.cli._dataset_output import print_check
+    from swad.data.verify import check
+    from swad.util.progress import progress_bar
 
-    with benchmarks.progress_bar() as progress:
-        result = benchmarks.check(path, name, decode=decode, progress=progress)
-    benchmarks.show_check(result)
+    with progress_bar() as progress:
+        result = check(path, name, decode=decode, progress=progress)
+    print_check(result)
     if not result.ok:
         raise typer.Exit(1)
 
@@ -94,8 +96,10 @@ def fetch_dataset(
     output: Output = Path("data"),
 ) -> None:
     """Download a dataset, verify its checksum and unpack it. An interrupted download resumes."""
-    from swad.data import benchmarks
+    from swad.cli._dataset_output import print_download
+    from swad.data.download import download_dataset
+    from swad.util.progress import progress_bar
 
-    with benchmarks.progress_bar() as progress:
-        result = benchmarks.fetch(name, output, progress=progress)
-    benchmarks.show_fetched(result)
+    with progress_bar() as progress:
+        result = download_dataset(name, output, progress=progress)
+    print_download(result)

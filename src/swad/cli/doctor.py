@@ -9,7 +9,7 @@ import shutil
 import time
 
 EXTRAS = {
-    "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer"),
+    "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer", "gdown"),
     "report": ("matplotlib", "jinja2"),
     "lightning": ("lightning",),
     "transformers": ("transformers", "accelerate"),

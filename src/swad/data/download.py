@@ -1,36 +1,35 @@
-"""Getting a dataset: download, check, unpack beside the goal, then move it into place in one step.
+"""Downloading a dataset: fetch the files, verify them, unpack them, and move the result into place in one step.
 
-Work happens in ``<root>/.fetch-<folder>``, so an interrupted fetch leaves no half dataset behind, and running it
-again goes on where it stopped. Checksums that are known are compared; the others are recorded in
-``<root>/<folder>.fetched.json``, compared the next time, and said to be unverified.
+The work is done in ``<root>/.fetch-<folder>``, so an interrupted download leaves no incomplete dataset, and running it
+again resumes it. `gdown` transfers the files, also from Google Drive. Published checksums are verified. Other
+checksums are recorded in ``<root>/<folder>.fetched.json`` and compared with those of later downloads.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+import lzma
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tarfile
+import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from swad.data._http import download, sha256
-from swad.data._unpack import unpack
 from swad.data.benchmark import Benchmark, Download
 from swad.data.benchmarks import get
 from swad.data.domains import DataError
-from swad.data.verify import CheckResult, check, show_check
+from swad.data.verify import CheckResult, check
+from swad.util.files import FileLock, FileLockedError, write_json
 from swad.util.progress import Progress
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True)
-class FetchedFile:
-    """One file as it arrived; ``verified`` says that its checksum was known beforehand."""
+class DownloadedFile:
+    """A downloaded file; ``verified`` if its checksum was published."""
 
     url: str
     filename: str
@@ -40,107 +39,151 @@ class FetchedFile:
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """What a fetch did: where the dataset lies, what arrived, and what there is to say about it."""
+class DownloadResult:
+    """A downloaded dataset: its folder, its files, notes on their checksums, and the counts of its images."""
 
     name: str
     path: Path
-    files: tuple[FetchedFile, ...]
+    files: tuple[DownloadedFile, ...]
     notes: tuple[str, ...]
     check: CheckResult
 
 
-def fetch(
-    name: str | Benchmark,
-    root: Path | str,
-    *,
-    progress: Progress | None = None,
-    attempts: int = 5,
-    pause: float = 1.0,
-) -> Fetched:
-    """Download a dataset into its folder below ``root`` and count its images."""
+def download_dataset(
+    name: str | Benchmark, root: Path | str, *, progress: Progress | None = None, retries: int = 4
+) -> DownloadResult:
+    """Download a dataset into its folder below ``root``, and count its images.
+
+    Args:
+        name: Name of the dataset.
+        root: Folder for datasets.
+        progress: Progress callback for downloading and unpacking.
+        retries: How often to resume a broken connection.
+    """
     benchmark = get(name) if isinstance(name, str) else name
     root = Path(root)
     if not benchmark.downloads:
-        what = "comes with the package" if benchmark.kind == "embedded" else "is read from a folder of yours"
-        raise DataError(f"{benchmark.name} {what}; there is nothing to fetch")
-    goal = root / benchmark.folder
-    if goal.exists() and any(goal.iterdir()):
-        raise DataError(f"{goal} exists already; run `swad datasets check {goal}`, or move it away to fetch it again")
+        reason = "is part of an installed package" if benchmark.layout == "embedded" else "is read from your own folder"
+        raise DataError(f"{benchmark.name} {reason}; there is nothing to download")
+    path = root / benchmark.folder
+    if path.exists() and any(path.iterdir()):
+        raise DataError(
+            f"{path} already exists; run `swad datasets check {path}`, or move it away to download it again"
+        )
     work = root / f".fetch-{benchmark.folder}"
     try:
         work.mkdir(parents=True, exist_ok=True)
+        with FileLock(work / "lock"):
+            record = root / f"{benchmark.folder}.fetched.json"
+            files = tuple(_download_file(item, work, progress, retries) for item in benchmark.downloads)
+            notes = _compare_with_record(record, files)
+            dataset = _assemble(benchmark, work, progress)
+            write_json(record, {"dataset": benchmark.name, "files": [asdict(file) for file in files]})
+            os.replace(dataset, path)
+    except FileLockedError as error:
+        raise DataError(f"process {error.owner} is already downloading into {work}; wait until it ends") from None
     except OSError as error:
-        raise DataError(f"cannot write in {root}: {error.strerror}; choose another folder") from error
-    with _alone(work):
-        record = root / f"{benchmark.folder}.fetched.json"
-        files = tuple(_bring(item, work, progress, attempts, pause) for item in benchmark.downloads)
-        notes = _compare(record, files)
-        tree = _assemble(benchmark, work, progress)
-        text = json.dumps({"dataset": benchmark.name, "files": [asdict(file) for file in files]}, indent=2)
-        _write(record, text + "\n")
-        os.replace(tree, goal)
+        raise DataError(
+            f"cannot write {benchmark.name} to {root} ({error}); free disk space or choose another folder"
+        ) from error
     shutil.rmtree(work, ignore_errors=True)
-    return Fetched(benchmark.name, goal, files, notes, check(goal, benchmark, decode=False))
+    return DownloadResult(benchmark.name, path, files, notes, check(path, benchmark, decode=False))
 
 
-def show_fetched(result: Fetched, console: Console | None = None) -> None:
-    """Print what arrived, and the count."""
-    from rich.console import Console
-
-    console = console or Console()
-    for file in result.files:
-        how = "as expected" if file.verified else "recorded (no checksum was published)"
-        console.print(f"{file.filename}  {file.size:,} bytes  sha256 {file.sha256[:16]}… {how}", soft_wrap=True)
-    for note in result.notes:
-        console.print(note, style="yellow", soft_wrap=True, markup=False)
-    show_check(result.check, console)
-    console.print(str(result.path), soft_wrap=True, markup=False)
+def _download_file(item: Download, work: Path, progress: Progress | None, retries: int) -> DownloadedFile:
+    path = work / item.filename
+    if not path.exists():
+        _transfer(item.url, path, progress, retries)
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if item.sha256 is not None and sha256 != item.sha256:
+        path.unlink()  # resuming from damaged bytes would never succeed
+        raise DataError(f"{item.filename} has sha256 {sha256}, expected {item.sha256}; removed it, download it again")
+    return DownloadedFile(item.url, item.filename, path.stat().st_size, sha256, item.sha256 is not None)
 
 
-def _bring(item: Download, work: Path, progress: Progress | None, attempts: int, pause: float) -> FetchedFile:
-    file = work / item.filename
-    if not file.exists():
-        download(item.url, file, progress=progress, attempts=attempts, pause=pause)
-    found = sha256(file, progress)
-    if item.sha256 is not None and found != item.sha256:
-        file.unlink()  # going on from damaged bytes would never end well
-        raise DataError(f"{item.filename} has sha256 {found}, expected {item.sha256}; it is removed, fetch it again")
-    return FetchedFile(item.url, item.filename, file.stat().st_size, found, item.sha256 is not None)
+def _transfer(url: str, path: Path, progress: Progress | None, retries: int) -> None:
+    try:
+        import gdown
+        import requests
+    except ImportError as error:
+        raise DataError(f"downloading needs {error.name}: pip install 'swad[vision]'") from None
+
+    def report(done: int, total: int | None) -> None:
+        if progress:
+            progress(f"downloading {path.name}", done, total)
+
+    try:
+        gdown.download(
+            url,
+            str(path),
+            quiet=True,
+            use_cookies=False,
+            resume=True,
+            progress=report,
+            timeout=60,
+            retries=retries,
+        )
+    except (gdown.exceptions.DownloadError, requests.RequestException) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"cannot download {path.name} ({reason}); run the command again to resume, delete {path.parent} to start "
+            f"over, or download {url} yourself and save it as {path}"
+        ) from error
 
 
 def _assemble(benchmark: Benchmark, work: Path, progress: Progress | None) -> Path:
-    """Unpack everything into one fresh folder and give the folder that is the dataset."""
+    """Unpack all files into one new folder, and return the folder of the dataset in it."""
     unpacked = work / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     unpacked.mkdir()
-    room = benchmark.max_unpacked
     for item in benchmark.downloads:
         file = work / item.filename
         if not item.unpack:
             shutil.copyfile(file, unpacked / item.filename)
             continue
         try:
-            room -= unpack(file, unpacked, max_bytes=room, progress=progress)
+            unpack(file, unpacked, progress)
         except DataError:
-            # Bytes that do not unpack are not worth going on from.
-            file.unlink()
-            shutil.rmtree(unpacked, ignore_errors=True)
+            file.unlink()  # resuming from bytes that do not unpack would never succeed
             raise
     if benchmark.arrange is not None:
         return benchmark.arrange(unpacked)
-    tree = unpacked / benchmark.inner
-    if not tree.is_dir():
-        inside = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"
+    dataset = unpacked / benchmark.archive_folder
+    if not dataset.is_dir():
+        entries = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"
         raise DataError(
-            f"the archive of {benchmark.name} holds {inside} rather than {benchmark.inner}; "
-            f"unpack it by hand to <root>/{benchmark.folder}/<domain>/<class>/<image>"
+            f"the archive of {benchmark.name} must contain {benchmark.archive_folder}, got {entries}; unpack it "
+            f"yourself to <root>/{benchmark.folder}/<domain>/<class>/<image>"
         )
-    return tree
+    return dataset
 
 
-def _compare(record: Path, files: tuple[FetchedFile, ...]) -> tuple[str, ...]:
-    """Notes on files without a published checksum: first seen, the same as before, or different."""
+def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
+    """Unpack a zip or tar archive (of any compression); no entry can write outside of ``into``."""
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zip_file:
+                entries = zip_file.infolist()
+                for done, entry in enumerate(entries, 1):
+                    zip_file.extract(entry, into)  # removes absolute paths and ".." and writes links as plain files
+                    if progress and (done % 200 == 0 or done == len(entries)):
+                        progress(f"unpacking {archive.name}", done, len(entries))
+        else:
+            with tarfile.open(archive) as tar_file:
+                for done, member in enumerate(tar_file, 1):
+                    tar_file.extract(member, into, set_attrs=False, filter="data")
+                    if progress and done % 200 == 0:
+                        progress(f"unpacking {archive.name}", done, None)
+    except tarfile.FilterError as error:
+        raise DataError(f"{archive.name} has an unsafe entry ({error}); get the archive from another source") from error
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{archive.name} is not a complete archive ({reason}); download it again") from error
+
+
+def _compare_with_record(record: Path, files: tuple[DownloadedFile, ...]) -> tuple[str, ...]:
+    """Return notes on files without a published checksum that are new or differ from an earlier download."""
     try:
         before = {entry["url"]: entry["sha256"] for entry in json.loads(record.read_text("utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
@@ -150,31 +193,7 @@ def _compare(record: Path, files: tuple[FetchedFile, ...]) -> tuple[str, ...]:
         if file.verified:
             continue
         if file.url not in before:
-            notes.append(
-                f"{file.filename}: no checksum is published; the one that arrived is recorded in {record.name}"
-            )
+            notes.append(f"{file.filename}: no checksum is published; recorded it in {record.name}")
         elif before[file.url] != file.sha256:
-            notes.append(f"{file.filename}: the checksum differs from the one recorded before in {record.name}")
+            notes.append(f"{file.filename}: the checksum differs from the one recorded in {record.name}")
     return tuple(notes)
-
-
-def _write(file: Path, text: str) -> None:
-    part = file.with_name(file.name + ".part")
-    part.write_text(text, "utf-8")
-    os.replace(part, file)
-
-
-@contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Refuse a second fetch into the same folder: two would write the same part."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    with (work / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DataError(f"another fetch works in {work}; wait for it to end") from error
-        yield

@@ -1,15 +1,14 @@
-"""Reading ``<domain>/<class>/<image>``: the shape of every file benchmark and of any folder of one's own.
+"""Reading image files ``<domain>/<class>/<image>``: the layout of most benchmarks and of your own datasets.
 
-The policy, so that labels can never shift and nothing is swallowed:
+These rules keep labels stable and report everything that is ignored:
 
-- Domains, classes and images are taken in sorted order. Classes are the sorted union over all domains, so a class
-  that one domain lacks leaves the labels of the others alone (it is noted by ``check``).
-- A known benchmark reads its own domains and no other folder; in a folder of one's own every folder is a domain,
-  and one that holds no images is an error.
-- A class without images in any domain, a folder inside a class folder and a class with two spellings, of case or of
-  accents in Unicode, are errors.
-- Hidden files and folders and ``__MACOSX`` are skipped, as are files that are not images by their extension; those
-  are counted and named.
+- Domains, classes and images are read in sorted order. The classes are the sorted union over all domains, so a class
+  that is missing in one domain does not shift the labels of the others.
+- A known benchmark reads its own domains and ignores other folders. In a folder of your own, every subfolder is a
+  domain, and one without images is an error.
+- A class without images in any domain, a folder inside a class folder, and two classes that differ only in case or in
+  how Unicode encodes their accents are errors.
+- Hidden files and folders and ``__MACOSX`` are ignored. Files without an image extension are ignored and counted.
 """
 
 from __future__ import annotations
@@ -30,14 +29,19 @@ EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif",
 
 @dataclass(frozen=True)
 class Tree:
-    """What was found below a folder: ``files[domain][class]`` is a sorted list of file names."""
+    """The image files below a folder."""
 
     path: Path
     folders: dict[str, str]
+    """Folder name of each domain."""
     files: dict[str, dict[str, list[str]]]
-    stray: tuple[str, ...]
-    nested: tuple[str, ...]
-    others: tuple[str, ...]
+    """``files[domain][class]`` is a sorted list of file names."""
+    unknown_folders: tuple[str, ...]
+    """Folders that are not domains of the benchmark."""
+    nested_folders: tuple[str, ...]
+    """Folders inside class folders."""
+    other_files: tuple[str, ...]
+    """Files without an image extension."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -45,11 +49,11 @@ class Tree:
         return tuple(sorted({name for domain in self.files.values() for name in domain}))
 
     def count(self, domain: str) -> int:
-        """Images in a domain."""
+        """Return the number of images of a domain."""
         return sum(len(files) for files in self.files[domain].values())
 
-    def relative(self) -> Iterable[str]:
-        """Every image, relative to the tree."""
+    def paths(self) -> Iterable[str]:
+        """Iterate over the paths of all images, relative to the tree."""
         for domain, classes in self.files.items():
             for name, files in sorted(classes.items()):
                 for file in files:
@@ -57,13 +61,12 @@ class Tree:
 
 
 def locate(benchmark: Benchmark, root: Path | None) -> Path:
-    """The folder that holds a benchmark's domains: ``root`` itself or the benchmark's folder in it."""
+    """Return the folder that contains a benchmark's domains: ``root``, or the benchmark's folder in it."""
     if root is None:
-        raise DataError(
-            f"{benchmark.name} is read from a folder: say which one holds {benchmark.folder or 'its domains'} (--data)"
-        )
+        folder = benchmark.folder or "the domains"
+        raise DataError(f"{benchmark.name} is read from a folder; give the one that contains {folder} (--data)")
     if not root.is_dir():
-        raise DataError(f"{benchmark.name} is read from a folder, but {root} is not one; check the path")
+        raise DataError(f"{benchmark.name} is read from a folder, but {root} is not a folder; check the path")
     if not benchmark.domains:
         return root
     known = {*benchmark.domains, *benchmark.aliases}
@@ -72,21 +75,19 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
             return candidate
     raise DataError(
         f"no domain of {benchmark.name} ({', '.join(benchmark.domains)}) is in {root} or {root / benchmark.folder}; "
-        f"run `swad datasets fetch {benchmark.name}` or give the folder that holds them"
+        f"run `swad datasets fetch {benchmark.name}` or give the folder that contains them"
     )
 
 
 def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tree:
-    """List the images of a benchmark's tree, excluded ones left out; opens no image."""
-    chosen = tuple((options or {}).get("domains") or benchmark.domains)
-    found = _folders(path)
-    folders = {benchmark.aliases.get(name, name): name for name in found}
-    wanted = chosen or tuple(found)
+    """List the images of a benchmark without opening them; excluded images are left out."""
+    requested = _requested_domains(benchmark, options)
+    folders = {benchmark.aliases.get(name, name): name for name in _folders(path)}
     excluded = benchmark.excluded(path, options or {}) if benchmark.excluded else frozenset()
     files: dict[str, dict[str, list[str]]] = {}
     nested: list[str] = []
     others: list[str] = []
-    for domain in sorted(wanted):
+    for domain in sorted(requested or folders):
         if domain not in folders:
             continue
         folder = folders[domain]
@@ -104,77 +105,84 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
                 elif relative not in excluded:
                     images.append(entry.name)
             files[domain][name] = sorted(images)
-    stray = tuple(sorted(folders[name] for name in folders if name not in files))
-    return Tree(path, {d: folders[d] for d in files}, files, stray, tuple(sorted(nested)), tuple(sorted(others)))
+    unknown = tuple(sorted(folder for domain, folder in folders.items() if domain not in files))
+    return Tree(path, {d: folders[d] for d in files}, files, unknown, tuple(sorted(nested)), tuple(sorted(others)))
 
 
-def problems(benchmark: Benchmark, tree: Tree, options: Options | None = None) -> list[str]:
-    """What makes a tree unfit to be read at all, one line each."""
-    chosen = tuple((options or {}).get("domains") or benchmark.domains)
-    lines = [f"domain {name} is missing" for name in sorted(set(chosen) - set(tree.files))]
-    if not tree.files and not chosen:
-        lines.append("it holds no domain; expected folders of the shape <domain>/<class>/<image>")
-    lines += [f"folder {name} lies inside a class folder; images must lie directly in it" for name in tree.nested]
+def layout_problems(benchmark: Benchmark, tree: Tree, options: Options | None = None) -> list[str]:
+    """Return the reasons why a tree cannot be read, one line each."""
+    requested = _requested_domains(benchmark, options)
+    problems = [f"domain {name} is missing" for name in sorted(set(requested) - set(tree.files))]
+    if not tree.files and not requested:
+        problems.append("it contains no domains; expected image files <domain>/<class>/<image>")
+    problems += [
+        f"folder {name} is inside a class folder; images must be directly in the class folder"
+        for name in tree.nested_folders
+    ]
     for domain in tree.files:
         if tree.count(domain) == 0:
-            lines.append(f"folder {tree.folders[domain]} holds no <class>/<image>; remove it or fill it")
+            problems.append(f"folder {tree.folders[domain]} contains no <class>/<image>; remove it or add images")
     for name in tree.classes:
         if not any(tree.files[domain].get(name) for domain in tree.files):
-            lines.append(f"class {name} has no image in any domain; remove its folders or fill them")
-    lines += _spelling_problems(tree.classes)
+            problems.append(f"class {name} has no images in any domain; remove its folders or add images")
+    problems += _spelling_problems(tree.classes)
     if benchmark.classes is not None:
-        strange = [name for name in tree.classes if name not in benchmark.classes]
-        lost = [name for name in benchmark.classes if name not in tree.classes]
-        lines += [f"class {name} does not belong to {benchmark.name}" for name in strange]
-        lines += [f"class {name} is missing in every domain" for name in lost]
+        unknown = [name for name in tree.classes if name not in benchmark.classes]
+        missing = [name for name in benchmark.classes if name not in tree.classes]
+        problems += [f"class {name} does not belong to {benchmark.name}" for name in unknown]
+        problems += [f"class {name} is missing in every domain" for name in missing]
     elif benchmark.n_classes is not None and len(tree.classes) != benchmark.n_classes:
-        lines.append(f"{len(tree.classes)} classes found, expected {benchmark.n_classes}")
-    return lines
+        problems.append(f"found {len(tree.classes)} classes, expected {benchmark.n_classes}")
+    return problems
 
 
 def count_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
-    """Domains with another number of images than published, one line each."""
+    """Return the domains whose number of images differs from the published one, one line each."""
     if not benchmark.counts:
         return []
-    found = {domain: tree.count(domain) for domain in tree.files}
-    if sum(found.values()) in benchmark.other_totals and set(found) == set(benchmark.counts):
+    counts = {domain: tree.count(domain) for domain in tree.files}
+    if sum(counts.values()) in benchmark.other_totals and set(counts) == set(benchmark.counts):
         return []
     return [
-        f"domain {domain} has {found.get(domain, 0)} images, expected {expected}"
+        f"domain {domain} has {counts.get(domain, 0)} images, expected {expected}"
         for domain, expected in benchmark.counts.items()
-        if found.get(domain, 0) != expected
+        if counts.get(domain, 0) != expected
     ]
 
 
-def others_note(tree: Tree) -> list[str]:
-    """What was skipped, in one line where there is any."""
-    if not tree.others:
+def notes(tree: Tree) -> list[str]:
+    """Return a note on ignored files, if there are any."""
+    if not tree.other_files:
         return []
-    return [f"{len(tree.others):,} files are no images by their extension and are not read, e.g. {tree.others[0]}"]
+    return [f"ignored {len(tree.other_files):,} files without an image extension, e.g. {tree.other_files[0]}"]
 
 
-def read_tree(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
-    """Make a dataset of a tree; with ``check_counts`` the published counts must hold."""
+def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
+    """Read a dataset of image files; with ``check_counts`` the image counts must equal the published ones."""
     path = locate(benchmark, root)
     tree = scan(benchmark, path, options)
-    wrong = problems(benchmark, tree, options)
+    layout = layout_problems(benchmark, tree, options)
     counts = count_problems(benchmark, tree) if check_counts else []
-    if wrong or counts:
-        advice = "run `swad datasets check` on it" + (
-            "" if wrong else ", or accept it with --allow-count-mismatch (check_counts=False)"
-        )
-        raise DataError(f"{benchmark.name} at {path}: {'; '.join(_some(wrong + counts))}; {advice}")
+    if layout or counts:
+        advice = "run `swad datasets check` on it"
+        if not layout:
+            advice += ", or allow it with --allow-count-mismatch (check_counts=False)"
+        raise DataError(f"{benchmark.name} at {path}: {'; '.join(_first_lines(layout + counts))}; {advice}")
     classes = tree.classes
-    number = {name: i for i, name in enumerate(classes)}
+    label = {name: i for i, name in enumerate(classes)}
     domains: list[Domain] = []
     for domain in tree.files:
         by_class = sorted(tree.files[domain].items())
-        labels = np.repeat([number[c] for c, _ in by_class], [len(files) for _, files in by_class])
+        labels = np.repeat([label[name] for name, _ in by_class], [len(files) for _, files in by_class])
         folder = tree.folders[domain]
-        paths = tuple(f"{folder}/{c}/{file}" for c, files in by_class for file in files)
+        paths = tuple(f"{folder}/{name}/{file}" for name, files in by_class for file in files)
         domains.append(FileDomain(domain, labels.astype(np.int64), path, paths))
     name = benchmark.name if benchmark.domains else path.resolve().name
-    return Dataset(name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults, tuple(others_note(tree)))
+    return Dataset(name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
+
+
+def _requested_domains(benchmark: Benchmark, options: Options | None) -> tuple[str, ...]:
+    return tuple((options or {}).get("domains") or benchmark.domains)
 
 
 def _folders(path: Path) -> list[str]:
@@ -185,22 +193,23 @@ def _entries(path: Path) -> list[os.DirEntry[str]]:
     try:
         return list(os.scandir(path))
     except PermissionError:
-        raise DataError(f"may not read the folder {path}; give yourself the right to, or leave it away") from None
+        raise DataError(f"no permission to read the folder {path}; change its permissions or remove it") from None
 
 
 def _spelling_problems(names: tuple[str, ...]) -> list[str]:
-    """Names that are one to a reader: in upper and lower case, or with accents as one sign and as two."""
-    spelled: dict[str, list[str]] = {}
+    """Find names that look the same to a reader: they differ in case, or in composed and decomposed accents."""
+    spellings: dict[str, list[str]] = {}
     for name in names:
-        spelled.setdefault(unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()), []).append(name)
-    lines = []
-    for same in spelled.values():
-        if same[1:]:
-            looks = len({unicodedata.normalize("NFC", name) for name in same})
-            how = "case" if looks == len(same) else "how Unicode writes their accents (NFC, NFD)"
-            lines.append(f"classes {' and '.join(same)} differ only in {how}; give them one name")
-    return lines
+        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+        spellings.setdefault(key, []).append(name)
+    problems = []
+    for same in spellings.values():
+        if len(same) > 1:
+            distinct = len({unicodedata.normalize("NFC", name) for name in same})
+            what = "case" if distinct == len(same) else "how Unicode encodes their accents (NFC, NFD)"
+            problems.append(f"classes {' and '.join(same)} differ only in {what}; use one name")
+    return problems
 
 
-def _some(lines: list[str], most: int = 8) -> list[str]:
+def _first_lines(lines: list[str], most: int = 8) -> list[str]:
     return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more"]

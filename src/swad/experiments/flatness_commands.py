@@ -358,7 +358,7 @@ def save(figure: Any, folder: Path, stem: str, formats: Sequence[str]) -> list[P
 @contextmanager
 def following(what: str) -> Iterator[Progress]:
     """A bar with the time left in a terminal; elsewhere a line now and then. Ctrl-C says that work goes on."""
-    from swad.data.benchmarks import progress_bar
+    from swad.util.progress import progress_bar
 
     console = Console(stderr=True)
     begun = last = time.monotonic()

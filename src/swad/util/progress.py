@@ -1,4 +1,4 @@
-"""Saying how far long work is: one kind of callback for downloading, unpacking and decoding, and a bar that is one."""
+"""The progress protocol of long operations such as downloading and decoding, and a progress bar for the terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is going on, how much of it is done, and of how much (None where unknown)."""
+"""``progress(description, done, total)``; ``total`` is None if it is unknown."""
 
 
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[Progress]:
-    """A bar in the terminal for every kind of work; nothing where the output is not a terminal."""
+    """Show a progress bar per description on standard error; show nothing if that is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -25,9 +25,9 @@ def progress_bar(console: Console | None = None) -> Iterator[Progress]:
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
         tasks = {}
 
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+        def update(description: str, done: int, total: int | None) -> None:
+            if description not in tasks:
+                tasks[description] = bars.add_task(description, total=total)
+            bars.update(tasks[description], completed=done, total=total)
 
-        yield show
+        yield update

@@ -1,4 +1,4 @@
-"""What every dataset must keep, whichever it is: found in the folder, made small here, read."""
+"""The contract of every dataset, tested on small copies, and the rules for reading folders."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from helpers.small_trees import make, make_tree
 from swad.data import benchmarks
-from swad.data.benchmarks import Benchmark
+from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError, FileDomain
 from swad.data.splits import hold_out
 
@@ -26,7 +26,7 @@ def test_the_folder_is_the_registry():
     assert {"folder", "rotated_mnist", "colored_mnist", "digits"} <= set(benchmarks.names())
     for spelled in ("OfficeHome", "office-home", "OFFICE_HOME"):
         assert benchmarks.get(spelled).name == "OfficeHome"
-    with pytest.raises(DataError, match=r"no dataset 'imagenet'; there are .*domain_net, folder, office_home, pacs"):
+    with pytest.raises(DataError, match=r"no dataset 'imagenet'; choose one of .*domain_net, folder, office_home"):
         benchmarks.get("imagenet")
 
 
@@ -42,7 +42,7 @@ def test_facts_are_stated(benchmark):
     if benchmark.classes is not None:
         assert list(benchmark.classes) == sorted(benchmark.classes)
         assert len(benchmark.classes) == benchmark.n_classes
-    if benchmark.kind == "tree":
+    if benchmark.layout == "folders":
         assert list(benchmark.domains) == sorted(benchmark.domains)
     for item in benchmark.downloads:
         assert item.url.startswith("http")
@@ -97,7 +97,7 @@ def test_reading(benchmark, tmp_path):
 
 
 def test_a_folder_that_is_not_there(benchmark, tmp_path):
-    if benchmark.kind == "embedded":
+    if benchmark.layout == "embedded":
         return
     for root in (None, tmp_path / "nowhere"):
         with pytest.raises(DataError) as caught:
@@ -112,7 +112,7 @@ def test_wrong_counts_are_named_when_read(tmp_path):
 
 
 def test_unknown_options_are_refused(tmp_path):
-    with pytest.raises(DataError, match="DomainNet takes the options: duplicates; got domain"):
+    with pytest.raises(DataError, match="DomainNet has the options: duplicates; got domain"):
         benchmarks.load("DomainNet", tmp_path, domain="x")
 
 
@@ -138,13 +138,13 @@ def test_stray_folders_do_not_become_domains(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda root: (root / "notes").mkdir(), "folder notes holds no <class>/<image>"),
-        (lambda root: (root / "a" / "cat" / "more").mkdir(), "folder a/cat/more lies inside a class folder"),
-        (lambda root: [(root / d / "fox").mkdir() for d in "ab"], "class fox has no image in any domain"),
+        (lambda root: (root / "notes").mkdir(), "folder notes contains no <class>/<image>"),
+        (lambda root: (root / "a" / "cat" / "more").mkdir(), "folder a/cat/more is inside a class folder"),
+        (lambda root: [(root / d / "fox").mkdir() for d in "ab"], "class fox has no images in any domain"),
         (lambda root: make_tree(root, ["a"], ["Cat"]), "classes Cat and cat differ only in case"),
         (
             lambda root: [make_tree(root, [d], [unicodedata.normalize(form, "Bär")]) for d, form in FORMS.items()],
-            r"classes .* and .* differ only in how Unicode writes their accents \(NFC, NFD\); give them one name",
+            r"classes .* and .* differ only in how Unicode encodes their accents \(NFC, NFD\); use one name",
         ),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", closed)
-    with pytest.raises(DataError, match=r"may not read the folder .*/b/dog; give yourself the right to, or"):
+    with pytest.raises(DataError, match=r"no permission to read the folder .*/b/dog; change"):
         benchmarks.load("folder", tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_files_of_no_known_kind_are_counted(tmp_path):
     for name in ("x.gif", "y.gif", ".hidden"):
         (tmp_path / "a" / "cat" / name).touch()
     (note,) = benchmarks.load("folder", tmp_path).notes
-    assert note == "2 files are no images by their extension and are not read, e.g. a/cat/x.gif"
+    assert note == "ignored 2 files without an image extension, e.g. a/cat/x.gif"
 
 
 def test_chosen_domains_of_a_folder(tmp_path):

@@ -6,8 +6,9 @@ from PIL import Image
 
 from helpers.small_trees import make_idx
 from swad.data import benchmarks
-from swad.data.benchmarks import _mnist, check
+from swad.data.benchmarks import _mnist
 from swad.data.domains import DataError
+from swad.data.verify import check
 
 
 @pytest.mark.parametrize("folder", ["", "MNIST", "MNIST/raw", "raw"])
@@ -21,17 +22,17 @@ def test_idx_files_are_found(tmp_path, folder, zipped):
 def test_rotation_and_dealing(tmp_path):
     make_idx(tmp_path)
     rotated = benchmarks.load("rotated_mnist", tmp_path, check_counts=False)
-    images, labels = _mnist.mnist(benchmarks.get("rotated_mnist"), tmp_path, check_counts=False)
+    images, labels = _mnist.read_mnist(benchmarks.get("rotated_mnist"), tmp_path, check_counts=False)
     assert (rotated.domains[0].image(1)[..., 0] == images[6]).all()
-    turned = Image.fromarray(images[2]).rotate(30, Image.Resampling.BICUBIC)
-    assert (rotated.domains[2].image(0)[..., 0] == np.asarray(turned)).all()
+    expected = Image.fromarray(images[2]).rotate(30, Image.Resampling.BICUBIC)
+    assert (rotated.domains[2].image(0)[..., 0] == np.asarray(expected)).all()
     assert rotated.domains[2].labels.tolist() == labels[2::6].tolist()
 
 
 def test_colors(tmp_path):
     make_idx(tmp_path, 6000, 3000)
     colored = benchmarks.load("colored_mnist", tmp_path, check_counts=False)
-    _, digits = _mnist.mnist(benchmarks.get("colored_mnist"), tmp_path, check_counts=False)
+    _, digits = _mnist.read_mnist(benchmarks.get("colored_mnist"), tmp_path, check_counts=False)
     assert colored.classes == ("5-9", "0-4")
     for i, (domain, flip) in enumerate(zip(colored.domains, (0.1, 0.2, 0.9), strict=True)):
         red = domain.images[..., 1].any(axis=(1, 2))
@@ -45,7 +46,7 @@ def test_wrong_counts_and_broken_files(tmp_path):
     with pytest.raises(DataError, match="60 digits, expected 70000"):
         benchmarks.load("RotatedMNIST", tmp_path)
     result = check(tmp_path)
-    assert result.problems == ("60 images and 60 labels found, expected 70000 of both",)
+    assert result.problems == ("found 60 images and 60 labels, expected 70000 of each",)
     file = tmp_path / "t10k-labels-idx1-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cannot read .*t10k-labels"):

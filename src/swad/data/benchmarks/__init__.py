@@ -1,93 +1,79 @@
-"""Datasets by name: every file of this folder that does not begin with ``_`` is one.
+"""Datasets by name, one file each. The folder is the registry: there is no list to edit.
 
-A file holds one ``BENCHMARK`` with its domains, classes, counts, license, citation and source; nothing else needs
-to know of it. Only the file asked for is imported.
+A dataset is a file of this folder, or of a folder named in the environment variable SWAD_DATASETS (several are
+separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the requested file is imported.
 
 >>> from swad.data import benchmarks
->>> digits = benchmarks.load("digits")
->>> digits.domain_names
+>>> benchmarks.load("digits").domain_names
 ('board', 'clutter', 'outline', 'paper')
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from swad.data.benchmark import Benchmark, Download
+from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError, Dataset
+from swad.data.image_folder import read_image_folder
 
-if TYPE_CHECKING:
-    from swad.data.download import Fetched, fetch, show_fetched
-    from swad.data.verify import CheckResult, check, show_check
-    from swad.util.progress import progress_bar
+__all__ = ["get", "load", "names"]
 
-__all__ = [
-    "Benchmark",
-    "CheckResult",
-    "Download",
-    "Fetched",
-    "check",
-    "fetch",
-    "get",
-    "load",
-    "names",
-    "progress_bar",
-    "show_check",
-    "show_fetched",
-]
-
-# Loaded on first use: they bring in HTTP, archives and the terminal, which reading a dataset does not need.
-_LATER = {
-    "CheckResult": "swad.data.verify",
-    "check": "swad.data.verify",
-    "show_check": "swad.data.verify",
-    "Fetched": "swad.data.download",
-    "fetch": "swad.data.download",
-    "show_fetched": "swad.data.download",
-    "progress_bar": "swad.util.progress",
-}
+# Processes started from here inherit the variable, and so find the same datasets.
+__path__ = [*__path__, *filter(None, os.environ.get("SWAD_DATASETS", "").split(os.pathsep))]
 
 
 def names() -> tuple[str, ...]:
-    """The datasets there are, as file names."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+    """Return the names of all datasets, sorted."""
+    for folder in __path__:
+        if not os.path.isdir(folder):
+            raise DataError(f"SWAD_DATASETS must name existing folders, got {folder}: correct the variable or unset it")
+    # Folder by folder: over several folders at once, pkgutil would hide the second of two files with the same name.
+    counts = Counter(
+        module.name
+        for folder in __path__
+        for module in pkgutil.iter_modules([folder])
+        if not module.name.startswith("_")
+    )
+    for name, count in counts.items():
+        if count > 1:
+            raise DataError(f"dataset names must be unique, but there are {count} files {name}.py: rename yours")
+    return tuple(sorted(counts))
 
 
 def get(name: str) -> Benchmark:
-    """The facts of a dataset; case, ``_``, ``-`` and blanks in its name do not matter (``OfficeHome``)."""
+    """Return the facts about a dataset; case, ``_``, ``-`` and spaces in `name` do not matter."""
 
     def plain(text: str) -> str:
         return "".join(c for c in text.lower() if c.isalnum())
 
-    for known in names():
-        if plain(known) == plain(name):
-            benchmark = importlib.import_module(f"{__name__}.{known}").BENCHMARK
-            assert isinstance(benchmark, Benchmark)
+    known = names()
+    for module in known:
+        if plain(module) == plain(name):
+            benchmark = getattr(importlib.import_module(f"{__name__}.{module}"), "BENCHMARK", None)
+            if not isinstance(benchmark, Benchmark):
+                raise DataError(f"a file of a dataset must define BENCHMARK, but {module}.py does not: add the line")
             return benchmark
-    raise DataError(f"there is no dataset {name!r}; there are {', '.join(names())}")
+    raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
 
 
 def load(name: str, root: Path | str | None = None, *, check_counts: bool = True, **options: Any) -> Dataset:
-    """Read a dataset under ``root`` (its folder, or the folder above it).
+    """Read a dataset.
 
-    ``check_counts`` refuses a known benchmark with other than its published number of images, naming the domains; pass
-    ``check_counts=False`` to work on a part of one. ``options`` are those the dataset's file names.
+    Args:
+        name: Name of the dataset.
+        root: Its folder, or the folder above it.
+        check_counts: Refuse a dataset whose image counts differ from the published ones.
+        options: Options of the dataset, as its file names them.
     """
-    from swad.data.image_folder import read_tree
-
     benchmark = get(name)
     unknown = sorted(set(options) - set(benchmark.options))
     if unknown:
-        takes = ", ".join(sorted(benchmark.options)) or "none"
-        raise DataError(f"dataset {benchmark.name} takes the options: {takes}; got {', '.join(unknown)}")
-    reader = benchmark.read or read_tree
-    return reader(benchmark, None if root is None else Path(root), check_counts, {**benchmark.options, **options})
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        known = ", ".join(sorted(benchmark.options)) or "none"
+        raise DataError(f"dataset {benchmark.name} has the options: {known}; got {', '.join(unknown)}")
+    read = benchmark.read or read_image_folder
+    return read(benchmark, None if root is None else Path(root), check_counts, {**benchmark.options, **options})

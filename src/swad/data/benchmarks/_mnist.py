@@ -1,4 +1,4 @@
-"""Reading MNIST's idx files: a big-endian header of type and sizes, then raw bytes; gzipped or not."""
+"""Reading MNIST from its idx files: a big-endian header with type and shape, then raw bytes; gzipped or not."""
 
 from __future__ import annotations
 
@@ -27,62 +27,62 @@ MNIST = "LeCun, Bottou, Bengio, Haffner: Gradient-Based Learning Applied to Docu
 
 
 def find(root: Path) -> dict[str, Path] | None:
-    """The four files, in ``root`` or where torchvision would put them below it."""
+    """Return the paths of the four files, in ``root`` or where torchvision would put them; None if one is missing."""
     for folder in (root, root / "MNIST", root / "raw", root / "MNIST" / "raw"):
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for name in FILES:
-            # Some tools write a dot before idx when they unpack.
-            for spelled in (name, f"{name}.gz", name.replace("-idx", ".idx")):
-                if (folder / spelled).is_file():
-                    found[name] = folder / spelled
+            # Some tools replace the dash before idx by a dot when they unpack.
+            for variant in (name, f"{name}.gz", name.replace("-idx", ".idx")):
+                if (folder / variant).is_file():
+                    paths[name] = folder / variant
                     break
-        if len(found) == len(FILES):
-            return found
+        if len(paths) == len(FILES):
+            return paths
     return None
 
 
-def read(path: Path) -> ByteArray:
-    """The array in one idx file of unsigned bytes."""
+def read_idx(path: Path) -> ByteArray:
+    """Read the array of an idx file of unsigned bytes."""
     try:
         raw = path.read_bytes()
         data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        zero, kind, rank = struct.unpack(">HBB", data[:4])
+        zero, dtype, rank = struct.unpack(">HBB", data[:4])
         shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank])
-        if zero != 0 or kind != 8:
-            raise ValueError("not an idx file of bytes")
+        if zero != 0 or dtype != 8:
+            raise ValueError("it is not an idx file of unsigned bytes")
         return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}; download it again") from error
 
 
-def mnist(benchmark: Benchmark, root: Path | None, check_counts: bool) -> tuple[ByteArray, IntArray]:
-    """All of MNIST, training and test together, in a fixed shuffled order.
+def read_mnist(benchmark: Benchmark, root: Path | None, check_counts: bool) -> tuple[ByteArray, IntArray]:
+    """Read all images and labels of MNIST, training and test together, in a fixed shuffled order.
 
-    DomainBed shuffles with the run's seed; here the order is the same in every run, so that a trial changes the
-    split and not the domains.
+    DomainBed shuffles with the run's seed. Here the order is the same in every run, so a trial changes the splits and
+    not the domains.
     """
     if root is None:
-        raise DataError(f"{benchmark.name} is read from MNIST's idx files; say which folder holds them")
+        raise DataError(f"{benchmark.name} is read from MNIST's idx files; give the folder that contains them (--data)")
     files = find(root)
     if files is None:
         raise DataError(
-            f"{root} does not hold the four idx files of MNIST ({', '.join(FILES)}); "
+            f"{root} does not contain the four idx files of MNIST ({', '.join(FILES)}); "
             f"run `swad datasets fetch {benchmark.name}`"
         )
-    parts = {name: read(path) for name, path in files.items()}
-    images = np.concatenate([parts["train-images-idx3-ubyte"], parts["t10k-images-idx3-ubyte"]])
-    labels = np.concatenate([parts["train-labels-idx1-ubyte"], parts["t10k-labels-idx1-ubyte"]])
+    arrays = {name: read_idx(path) for name, path in files.items()}
+    images = np.concatenate([arrays["train-images-idx3-ubyte"], arrays["t10k-images-idx3-ubyte"]])
+    labels = np.concatenate([arrays["train-labels-idx1-ubyte"], arrays["t10k-labels-idx1-ubyte"]])
     if images.ndim != 3 or images.shape[1:] != (28, 28) or len(images) != len(labels):
         raise DataError(f"{root}: expected n images of 28 × 28 and n labels, got {images.shape} and {labels.shape}")
     if check_counts and len(images) != TOTAL:
         raise DataError(
-            f"{root} has {len(images)} digits, expected {TOTAL}; download it again or load with check_counts=False"
+            f"{root} has {len(images)} digits, expected {TOTAL}; download it again or load it with check_counts=False"
         )
     order = np.random.RandomState(0).permutation(len(images))
     return images[order], labels[order].astype(np.int64)
 
 
-def deal(n: int, hands: int) -> Iterator[slice]:
-    """Cut ``n`` images into domains as one deals cards: every ``hands``-th image."""
-    for hand in range(hands):
-        yield slice(hand, n, hands)
+def deal(n: int, n_domains: int) -> Iterator[slice]:
+    """Assign ``n`` images to domains in turn, as cards are dealt: each domain gets every ``n_domains``-th image."""
+    for domain in range(n_domains):
+        yield slice(domain, n, n_domains)

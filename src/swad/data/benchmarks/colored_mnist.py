@@ -1,8 +1,8 @@
-"""ColoredMNIST: a color that predicts the label well in training and the wrong way round in the third domain.
+"""ColoredMNIST: the color predicts the label well in two domains and the opposite label in the third.
 
 The label is 1 for digits below 5, then flipped with probability 0.25. The color is the label, flipped with
-probability 0.1, 0.2 or 0.9 by domain; it decides which of two channels keeps the digit (Arjovsky et al. 2019).
-No digit occurs in two domains.
+probability 0.1, 0.2 or 0.9 depending on the domain; it decides which of the two channels contains the digit
+(Arjovsky et al. 2019). No digit occurs in two domains.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 
 
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
-    """Draw labels and colors, in a stream of their own for every domain."""
-    images, digits = _mnist.mnist(benchmark, root, check_counts)
+    """Draw labels and colors, with a random stream per domain."""
+    images, digits = _mnist.read_mnist(benchmark, root, check_counts)
     domains: list[Domain] = []
-    for i, (hand, (name, flip)) in enumerate(zip(_mnist.deal(len(images), len(FLIPS)), FLIPS.items(), strict=True)):
-        gray = images[hand]
-        draw = np.random.RandomState(i)
-        labels = (digits[hand] < 5) ^ (draw.random_sample(len(gray)) < 0.25)
-        colors = labels ^ (draw.random_sample(len(gray)) < flip)
-        painted = np.zeros((*gray.shape, 2), np.uint8)
-        painted[np.arange(len(gray)), :, :, colors.astype(np.int64)] = gray
-        domains.append(ArrayDomain(name, labels.astype(np.int64), painted))
+    shares = _mnist.deal(len(images), len(FLIPS))
+    for i, (share, (name, flip)) in enumerate(zip(shares, FLIPS.items(), strict=True)):
+        gray = images[share]
+        rng = np.random.RandomState(i)
+        labels = (digits[share] < 5) ^ (rng.random_sample(len(gray)) < 0.25)
+        colors = labels ^ (rng.random_sample(len(gray)) < flip)
+        colored = np.zeros((*gray.shape, 2), np.uint8)
+        colored[np.arange(len(gray)), :, :, colors.astype(np.int64)] = gray
+        domains.append(ArrayDomain(name, labels.astype(np.int64), colored))
     return Dataset(benchmark.name, tuple(domains), ("5-9", "0-4"), benchmark.image_spec, benchmark.defaults)
 
 
@@ -46,5 +47,5 @@ BENCHMARK = Benchmark(
     homepage="https://github.com/facebookresearch/DomainBed",
     downloads=_mnist.DOWNLOADS,
     read=read,
-    kind="idx",
+    layout="idx",
 )

@@ -1,9 +1,9 @@
-"""DomainNet: 345 classes in six styles, the largest of the five; 9,431 images that occur twice are left out.
+"""DomainNet: 345 classes in six styles, the largest of the five benchmarks, without its 9,431 duplicate images.
 
 The archives contain duplicates (clipart 704, infograph 1,596, painting 3,493, real 2,380, sketch 1,258). DomainBed
-publishes their names, one ``<domain>/<class>/<image>`` a line; the list is read from ``domain_net_duplicates.txt``
-beside the domains or in the folder above (``fetch`` puts it there), or from the option ``duplicates``. The files
-stay on disk and are left out when the dataset is read.
+publishes a list of them, one ``<domain>/<class>/<image>`` per line. It is read from ``domain_net_duplicates.txt`` in
+the folder of the domains or in the folder above (the download puts it there), or from the option ``duplicates``. The
+files stay on disk and are skipped when the dataset is read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SOURCE = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
 
 
 def duplicates(path: Path, options: Options) -> frozenset[str]:
-    """The images to leave out; none where no list is found (the counts then tell)."""
-    given = options.get("duplicates")
-    for candidate in [Path(given)] if given else [path / LIST, path.parent / LIST]:
+    """Return the duplicates; none if there is no list, which the image counts then reveal."""
+    requested = options.get("duplicates")
+    for candidate in [Path(requested)] if requested else [path / LIST, path.parent / LIST]:
         if candidate.is_file():
             lines = (line.strip() for line in candidate.read_text("utf-8").splitlines())
             return frozenset(line for line in lines if line)
-    if given:
-        raise DataError(f"the list of DomainNet duplicates {given} is not a file; give the path of {LIST}")
+    if requested:
+        raise DataError(f"the option duplicates must be the path of {LIST}, but {requested} is not a file")
     return frozenset()
 
 
@@ -60,7 +60,6 @@ BENCHMARK = Benchmark(
             unpack=False,
         ),
     ),
-    max_unpacked=60 * 2**30,
     options={"duplicates": None},
     excluded=duplicates,
 )

@@ -1,7 +1,7 @@
-"""Any folder of the shape ``<domain>/<class>/<image>``: one's own data, read like a benchmark.
+"""Any folder of image files ``<domain>/<class>/<image>``: your own data, read like a benchmark.
 
-Every folder is a domain, in sorted order; the option ``domains`` chooses some of them. Classes are the sorted union
-over the domains.
+Every subfolder is a domain, in sorted order; the option ``domains`` selects some of them. The classes are the sorted
+union over the domains.
 """
 
 from swad.data.benchmark import Benchmark

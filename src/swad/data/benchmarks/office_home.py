@@ -14,5 +14,5 @@ BENCHMARK = Benchmark(
     "Domain Adaptation. CVPR 2017.",
     homepage="https://www.hemanthdv.org/officeHomeDataset.html",
     downloads=(Download("https://drive.google.com/uc?id=1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC", "office_home.zip"),),
-    inner="OfficeHomeDataset_10072016",
+    archive_folder="OfficeHomeDataset_10072016",
 )

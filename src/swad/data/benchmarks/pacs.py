@@ -13,5 +13,5 @@ BENCHMARK = Benchmark(
     citation="Li, Yang, Song, Hospedales: Deeper, Broader and Artier Domain Generalization. ICCV 2017.",
     homepage="http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",
     downloads=(Download("https://drive.google.com/uc?id=1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "PACS.zip"),),
-    inner="kfold",
+    archive_folder="kfold",
 )

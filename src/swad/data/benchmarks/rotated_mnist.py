@@ -1,7 +1,7 @@
 """RotatedMNIST: a sixth of MNIST at each of six angles, 28 × 28 gray (Ghifary et al. 2015; as in DomainBed).
 
-Training and test digits are put together and dealt to the domains, so no digit occurs in two of them. Rotation is
-counter-clockwise, bicubic, filled with black.
+Training and test digits are combined and dealt to the domains, so no digit occurs in two of them. Rotation is
+counter-clockwise with bicubic interpolation, and the corners are black.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ ANGLES = (0, 15, 30, 45, 60, 75)
 
 
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
-    """Rotate every sixth digit by the domain's angle."""
+    """Rotate each domain's sixth of the digits by its angle."""
     from PIL import Image
 
-    images, labels = _mnist.mnist(benchmark, root, check_counts)
+    images, labels = _mnist.read_mnist(benchmark, root, check_counts)
     domains: list[Domain] = []
-    for angle, hand in zip(ANGLES, _mnist.deal(len(images), len(ANGLES)), strict=True):
-        turned = images[hand]
+    for angle, share in zip(ANGLES, _mnist.deal(len(images), len(ANGLES)), strict=True):
+        rotated = images[share]
         if angle:
             bicubic = Image.Resampling.BICUBIC
-            turned = np.stack([np.asarray(Image.fromarray(one).rotate(angle, bicubic)) for one in turned])
-        domains.append(ArrayDomain(str(angle), labels[hand].copy(), np.ascontiguousarray(turned[..., None])))
+            rotated = np.stack([np.asarray(Image.fromarray(image).rotate(angle, bicubic)) for image in rotated])
+        domains.append(ArrayDomain(str(angle), labels[share].copy(), np.ascontiguousarray(rotated[..., None])))
     classes = tuple(str(digit) for digit in range(10))
     return Dataset(benchmark.name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults)
 
@@ -39,7 +39,7 @@ BENCHMARK = Benchmark(
     domains=tuple(map(str, ANGLES)),
     counts={"0": 11667, "15": 11667, "30": 11667, "45": 11667, "60": 11666, "75": 11666},
     n_classes=10,
-    # DomainBed feeds these digits as they are, between 0 and 1.
+    # DomainBed does not normalize these digits: pixels are between 0 and 1.
     image_spec=ImageSpec(size=28, channels=1, low_res=True, mean=(0.0,), std=(1.0,)),
     defaults=Defaults(batch_size=64, lr=1e-3),
     license=_mnist.LICENSE,
@@ -48,5 +48,5 @@ BENCHMARK = Benchmark(
     homepage="https://github.com/facebookresearch/DomainBed",
     downloads=_mnist.DOWNLOADS,
     read=read,
-    kind="idx",
+    layout="idx",
 )

@@ -1,7 +1,7 @@
-"""TerraIncognita: ten kinds of animals (or none) before four camera traps, a subset of Caltech Camera Traps.
+"""TerraIncognita: nine kinds of animals, or none, at four camera traps; a subset of Caltech Camera Traps.
 
-The published images and annotations are arranged here into ``location_<n>/<category>/<image>``. The annotations
-were revised after the first papers: downloads now give 24,330 images in all rather than 24,788; both are right.
+The downloaded images and annotations are arranged as ``location_<n>/<category>/<image>``. The annotations were revised
+after the first papers: downloads now give 24,330 images instead of 24,788, and both totals are accepted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SOURCE = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps
 
 
 def arrange(unpacked: Path) -> Path:
-    """Sort the images of the four locations into folders by the category of their annotations."""
+    """Sort the images of the four locations into folders by their annotated category."""
     images: dict[str, tuple[str, str]] = {}
     categories: dict[int, str] = {}
     pairs: set[tuple[str, str]] = set()
     annotations = sorted(unpacked.glob("eccv_18_annotation*/*.json"))
     pool = unpacked / "eccv_18_all_images_sm"
     if not annotations or not pool.is_dir():
-        raise DataError(f"the TerraIncognita archives lack {pool.name} or their annotations; fetch them again")
+        raise DataError(f"the TerraIncognita archives must contain {pool.name} and annotations; download them again")
     for path in annotations:
         data = json.loads(path.read_text("utf-8"))
         categories |= {entry["id"]: str(entry["name"]) for entry in data["categories"]}
@@ -38,12 +38,12 @@ def arrange(unpacked: Path) -> Path:
         location, file = images.get(image, ("", ""))
         if location not in LOCATIONS or category not in CATEGORIES:
             continue
-        # The name comes from a downloaded file and must not lead out of the folder.
+        # The name comes from a downloaded file and must not point outside of the folder.
         if PurePosixPath(file).name != file or not (pool / file).is_file():
-            raise DataError(f"TerraIncognita annotates {file!r}, which is not among its images; fetch it again")
+            raise DataError(f"TerraIncognita annotates {file!r}, which is not one of its images; download it again")
         folder = tree / f"location_{location}" / category
         folder.mkdir(parents=True, exist_ok=True)
-        try:  # An image may show two kinds; a link costs nothing where the file system has them.
+        try:  # An image may have two categories; a hard link takes no space, if the file system supports it.
             os.link(pool / file, folder / file)
         except OSError:
             shutil.copyfile(pool / file, folder / file)
@@ -66,5 +66,4 @@ BENCHMARK = Benchmark(
         Download(SOURCE + "eccv_18_annotations.tar.gz", "eccv_18_annotations.tar.gz"),
     ),
     arrange=arrange,
-    max_unpacked=20 * 2**30,
 )

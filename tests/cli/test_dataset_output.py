@@ -1,0 +1,46 @@
+"""The printed results of checking and downloading a dataset."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from swad.cli._dataset_output import print_check, print_download
+from swad.data.download import DownloadedFile, DownloadResult
+from swad.data.verify import BadImage, CheckResult, DomainCount
+
+GOOD = CheckResult("toy", Path("toy"), (DomainCount("a", 3, 3, 2), DomainCount("b", 4, None, 2)), 2, 2, 7)
+
+
+def printed(print_result, *arguments) -> str:
+    output = io.StringIO()
+    print_result(*arguments, Console(file=output, width=200))
+    return output.getvalue()
+
+
+def test_problems_and_bad_images_are_printed():
+    bad = tuple(BadImage(Path(f"a/x/{i}.png"), "truncated") for i in range(25))
+    result = CheckResult(
+        "toy",
+        Path("toy"),
+        (DomainCount("a", 3, 4, 2),),
+        2,
+        2,
+        0,
+        ("domain a has 3 images, expected 4",),
+        ("a note",),
+        bad,
+    )
+    text = printed(print_check, result)
+    for words in ("note: a note", "domain a has 3 images", "a/x/0.png: truncated", "and 6 more", "26 problems"):
+        assert words in text
+    assert "no problems" in printed(print_check, GOOD)
+
+
+def test_checksums_are_printed():
+    known, unknown = (DownloadedFile("http://x", f"{known}.zip", 1000, "ab" * 32, known) for known in (True, False))
+    text = printed(print_download, DownloadResult("toy", Path("data/toy"), (known, unknown), ("a note",), GOOD))
+    assert "True.zip  1,000 bytes  sha256 abababababababab… verified" in text
+    assert "recorded (no checksum is published)" in text
+    assert "a note" in text
+    assert text.rstrip().endswith("data/toy")
