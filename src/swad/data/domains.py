@@ -1,7 +1,6 @@
-"""A domain is a set of labeled images from one place; a dataset is several of them with the same classes.
+"""Domains and datasets: a domain is a set of labeled images from one distribution, a dataset several domains.
 
-One domain is held out and the others are trained on, so everything here serves one rule: what trains and
-validates sees :class:`Sources`, what scores the end sees :class:`Target`, and neither holds the other's images.
+All domains of a dataset share one list of classes. `swad.data.splits` holds domains out and splits them.
 """
 
 from __future__ import annotations
@@ -16,13 +15,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from PIL import Image
 
-
-import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
 
@@ -31,15 +23,15 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class DataError(ValueError):
-    """Data that is missing, broken or not of the expected shape; the message is one line that says what to do."""
+    """Data is missing, damaged or not as expected; the message is one line that says what to do."""
 
 
 class Domain(Protocol):
-    """Images with labels, from one place."""
+    """Labeled images of one domain."""
 
     @property
     def name(self) -> str:
-        """What the domain is called, e.g. ``sketch``."""
+        """Name of the domain, e.g. ``sketch``."""
 
     @property
     def labels(self) -> IntArray:
@@ -48,12 +40,12 @@ class Domain(Protocol):
     def __len__(self) -> int: ...
 
     def image(self, i: int) -> Image.Image | ByteArray:
-        """Image ``i``: RGB PIL when it comes from a file, uint8 height × width × channels when from memory."""
+        """Return image ``i``: an RGB PIL image from a file, or a uint8 array [height, width, channels] from memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileDomain:
-    """A domain on disk: file paths relative to one folder, decoded when asked for."""
+    """A domain of image files, which are decoded when they are requested; paths are relative to ``root``."""
 
     name: str
     labels: IntArray
@@ -67,17 +59,17 @@ class FileDomain:
         return len(self.files)
 
     def path(self, i: int) -> Path:
-        """Where image ``i`` lies."""
+        """Return the path of image ``i``."""
         return self.root / self.files[i]
 
     def image(self, i: int) -> Image.Image:
-        """Image ``i``, whole and as RGB."""
+        """Decode image ``i`` as RGB."""
         return read_image(self.path(i))
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayDomain:
-    """A domain in memory: one uint8 array, images × height × width × channels."""
+    """A domain in memory: one uint8 array, ``[images, height, width, channels]``."""
 
     name: str
     labels: IntArray
@@ -95,15 +87,15 @@ class ArrayDomain:
         return len(self.images)
 
     def image(self, i: int) -> ByteArray:
-        """Image ``i``, height × width × channels."""
+        """Return image ``i``, ``[height, width, channels]``."""
         image: ByteArray = self.images[i]
         return image
 
 
 def read_image(path: Path) -> Image.Image:
-    """Decode an image file completely, as RGB of 8 bits; a file that cannot be decoded is named.
+    """Decode an image file as 8-bit RGB; the error names a file that cannot be decoded.
 
-    The pixels are as they lie in the file: an EXIF orientation is not applied, and alpha is dropped.
+    The EXIF orientation is not applied, and the alpha channel is dropped.
     """
     from PIL import Image
 
@@ -113,20 +105,20 @@ def read_image(path: Path) -> Image.Image:
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"cannot decode image {path}: {reason}; replace it, or remove it before training") from error
+        raise DataError(f"cannot decode image {path}: {reason}; replace or remove it") from error
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Deep gray images by their upper eight bits, as Pillow reads deep colors; it would cut gray ones off at 255."""
+    """Scale 16-bit gray images to 8 bits, as Pillow does with 16-bit colors; it would clip gray ones at 255."""
     from PIL import Image
 
-    # Pillow widens the 16 bits of PGM files to 32; older versions those of PNG files too.
-    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    if sixteen:
-        bits = getattr(image, "tag_v2", {}).get(258, (16,))[0]  # of a TIFF file, which may have twelve
+    # Pillow widens 16-bit PGM files to 32 bits; older versions do so with PNG files too.
+    is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if is_16_bit:
+        bits = getattr(image, "tag_v2", {}).get(258, (16,))[0]  # TIFF files may have 12
         return Image.fromarray((np.asarray(image).astype(np.uint32) >> (bits - 8)).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise ValueError(f"its pixels (mode {image.mode}) have no known white; save it with 8 or 16 bits")
+        raise ValueError(f"pixels of mode {image.mode} have no defined range; save it with 8 or 16 bits")
     return image
 
 
@@ -134,7 +126,12 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 class ImageSpec:
     """How the images of a dataset become tensors.
 
-    ``small`` images (MNIST, digits) are neither resized nor augmented, only normalized.
+    Args:
+        size: Height and width of the images that the network sees.
+        channels: Number of channels.
+        low_res: Low-resolution images (MNIST, digits): neither resized nor augmented, only normalized.
+        mean: Mean of each channel, for pixels from 0 to 1.
+        std: Standard deviation of each channel.
     """
 
     size: int = 224
@@ -146,7 +143,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a dataset asks of a run that says nothing else (the paper's values)."""
+    """Default settings of a training run on a dataset; these are the paper's."""
 
     steps: int = 5000
     evaluate_every: int = 100
@@ -157,7 +154,7 @@ class Defaults:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Domains that share one list of classes, with the defaults of their benchmark."""
+    """Domains that share one list of classes."""
 
     name: str
     domains: tuple[Domain, ...]
@@ -165,7 +162,7 @@ class Dataset:
     image_spec: ImageSpec = field(default_factory=ImageSpec)
     defaults: Defaults = field(default_factory=Defaults)
     notes: tuple[str, ...] = ()
-    """What was found and not read, one line each."""
+    """Remarks on files that were ignored, one line each."""
 
     def __post_init__(self) -> None:
         names = self.domain_names
@@ -180,11 +177,11 @@ class Dataset:
 
     @property
     def domain_names(self) -> tuple[str, ...]:
-        """The names of the domains, in the order that numbers them."""
+        """Names of the domains; their order is the domains' numbering."""
         return tuple(domain.name for domain in self.domains)
 
     def index(self, domain: str | int) -> int:
-        """The number of a domain given by name or number."""
+        """Return the number of a domain, given its name or number."""
         names = self.domain_names
         if isinstance(domain, int) and not isinstance(domain, bool) and 0 <= domain < len(names):
             return domain
@@ -198,4 +195,4 @@ def _check_labels(name: str, labels: IntArray, n: int) -> None:
         got = f"{labels.dtype} {labels.shape}"
         raise DataError(f"domain {name}: labels must be int64 of shape ({n},), got {got}")
     if n and int(labels.min()) < 0:
-        raise DataError(f"domain {name}: labels must be 0 or more, got {math.floor(labels.min())}")
+        raise DataError(f"domain {name}: labels must be at least 0, got {int(labels.min())}")

@@ -1,25 +1,23 @@
-"""TODO."""
+"""Splitting domains into train and validation images, and holding a target domain out.
+
+One rule governs this module: training, validation and selection see only `Sources`, the final score sees `Target`, and
+neither contains an image of the other. Splits are those of DomainBed.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from swad.data.domains import DataError, Dataset, Defaults, Domain, ImageSpec, IntArray
 
-if TYPE_CHECKING:
-    pass
-
-
-# --- splits ---------------------------------------------------------------------------------------------------
-
 
 class Split(NamedTuple):
-    """Disjoint keys that together are all images of a domain; ``test`` is empty with 80/20."""
+    """Disjoint indices that together cover all images of a domain; ``test`` is empty for an 80/20 split."""
 
     train: IntArray
     val: IntArray
@@ -27,7 +25,7 @@ class Split(NamedTuple):
 
 
 def split_seed(trial: int, domain_index: int) -> int:
-    """The seed of a split, shared with DomainBed: the md5 of the text ``(trial, domain_index)``, modulo 2^31.
+    """Return the seed of a split as DomainBed does: the MD5 of the text ``(trial, domain_index)``, modulo 2^31.
 
     >>> [split_seed(0, domain) for domain in range(4)]
     [894182419, 1514274641, 1325548499, 1796103049]
@@ -37,26 +35,26 @@ def split_seed(trial: int, domain_index: int) -> int:
 
 
 def split(n: int, trial: int, domain_index: int, *, three_way: bool = False) -> Split:
-    """Split ``n`` images into 80/20 training and validation, or 60/20/20 with a test part.
+    """Split ``n`` images 80/20 into train and val, or 60/20/20 into train, val and test.
 
-    The three-way split holds 0.4 out and halves that by shuffling it again with the same seed.
+    The three-way split holds 40 % out, shuffles them again with the same seed, and halves them.
 
-    >>> parts = split(2048, trial=0, domain_index=0)
-    >>> parts.val[:3].tolist(), parts.train[:3].tolist()
+    >>> indices = split(2048, trial=0, domain_index=0)
+    >>> indices.val[:3].tolist(), indices.train[:3].tolist()
     ([548, 677, 1997], [895, 510, 1575])
     """
     seed = split_seed(trial, domain_index)
     keys = _shuffled(n, seed)
-    held = int(n * (0.4 if three_way else 0.2))
-    out, train = keys[:held], keys[held:]
+    n_out = int(n * (0.4 if three_way else 0.2))
+    out, train = keys[:n_out], keys[n_out:]
     if not three_way:
         return Split(train, out, np.empty(0, np.int64))
-    out = out[_shuffled(held, seed)]
-    return Split(train, out[: held // 2], out[held // 2 :])
+    out = out[_shuffled(n_out, seed)]
+    return Split(train, out[: n_out // 2], out[n_out // 2 :])
 
 
 def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:
-    """The first ``n`` of ``keys`` in a seeded shuffle, so that a smaller subsample is part of every larger one."""
+    """Return the first ``n`` of ``keys`` in a seeded shuffle; a smaller subsample is part of every larger one."""
     if n is None or n >= len(keys):
         return keys
     if n < 1:
@@ -65,18 +63,15 @@ def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:
 
 
 def _shuffled(n: int, seed: int) -> IntArray:
-    # A list, and RandomState: the stream NumPy has frozen, drawn the way DomainBed draws it.
+    # Shuffle a list with RandomState, as DomainBed does; NumPy guarantees that its stream never changes.
     keys = list(range(n))
     np.random.RandomState(seed).shuffle(keys)
     return np.array(keys, dtype=np.int64)
 
 
-# --- holding a target out -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class DomainSplit:
-    """Some images of one domain: those of one split."""
+    """The images of one split of a domain."""
 
     domain: Domain
     split: str
@@ -87,19 +82,19 @@ class DomainSplit:
 
     @property
     def name(self) -> str:
-        """The domain's name."""
+        """Name of the domain."""
         return self.domain.name
 
     @property
     def labels(self) -> IntArray:
-        """The class index of every image of the part."""
+        """Class index of every image of the split."""
         labels: IntArray = self.domain.labels[self.keys]
         return labels
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """All that training, validation and selection may see: the domains that are not held out."""
+    """The domains that are not held out: all that training, validation and selection may see."""
 
     dataset: str
     classes: tuple[str, ...]
@@ -111,16 +106,16 @@ class Sources:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the source domains."""
-        return tuple(part.name for part in self.train)
+        """Names of the source domains."""
+        return tuple(split.name for split in self.train)
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The held-out domain (several for ``lodo``): for the final number and ``oracle`` alone.
+    """The held-out domain (several for ``lodo``), for the final score and ``oracle`` selection only.
 
-    ``train`` is what is reported (80 %, or 60 % of a three-way split), ``val`` what ``oracle`` chooses by,
-    ``full`` every image.
+    ``train`` (80 % of the images, or 60 % of a three-way split) is reported, ``val`` is for ``oracle`` selection, and
+    ``full`` contains all images. Records call the two splits ``in`` and ``out``, as DomainBed does.
     """
 
     classes: tuple[str, ...]
@@ -132,12 +127,12 @@ class Target:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the held-out domains."""
-        return tuple(part.name for part in self.full)
+        """Names of the held-out domains."""
+        return tuple(split.name for split in self.full)
 
 
 class HeldOut(NamedTuple):
-    """The two sides of a run; hand the first to what trains, the second to what scores."""
+    """The two sides of a run: the sources are for training, the target is for the final score."""
 
     sources: Sources
     target: Target
@@ -150,57 +145,60 @@ def hold_out(
     trial: int = 0,
     three_way: bool = False,
 ) -> HeldOut:
-    """Take the target out of a dataset and split every domain for a trial.
+    """Hold a target domain out of a dataset, and split every domain.
 
-    Splits depend on the trial and on the domain's number in the whole dataset, never on which domain is held
-    out, so a domain has the same validation images whatever the target is.
+    Splits depend on the trial and on the domain's number in the dataset, but not on the target, so a domain has the
+    same validation images for every target.
+
+    Args:
+        dataset: The dataset.
+        target: Name or number of the domain to hold out, or several.
+        trial: Number of the random split; the paper uses 0, 1 and 2.
+        three_way: Split 60/20/20 instead of 80/20.
     """
-    wanted = [target] if isinstance(target, str | int) else list(target)
-    held = {dataset.index(one) for one in wanted}
-    if not 1 <= len(held) < len(dataset.domains):
+    targets = [target] if isinstance(target, str | int) else list(target)
+    held_out = {dataset.index(domain) for domain in targets}
+    if not 1 <= len(held_out) < len(dataset.domains):
         raise DataError(
             f"hold out at least 1 and fewer than all {len(dataset.domains)} domains of {dataset.name}, "
-            f"got {len(held)}; choose from {', '.join(dataset.domain_names)}"
+            f"got {len(held_out)}; choose from {', '.join(dataset.domain_names)}"
         )
     splits = [split(len(d), trial, i, three_way=three_way) for i, d in enumerate(dataset.domains)]
-    for i, (domain, cut) in enumerate(zip(dataset.domains, splits, strict=True)):
-        empty = not len(cut.train) or not len(cut.val) or (three_way and not len(cut.test))
-        if empty:
+    for domain, indices in zip(dataset.domains, splits, strict=True):
+        if not len(indices.train) or not len(indices.val) or (three_way and not len(indices.test)):
             raise DataError(
-                f"domain {domain.name} of {dataset.name} (number {i}) has {len(domain)} images, too few to split; "
-                "add images or leave the domain away"
+                f"domain {domain.name} of {dataset.name} has {len(domain)} images, too few to split; add images or "
+                "remove the domain"
             )
 
-    def parts(side: bool, which: str) -> tuple[DomainSplit, ...]:
+    def select(name: str, *, from_target: bool) -> tuple[DomainSplit, ...]:
         return tuple(
-            DomainSplit(domain, which, getattr(cut, which))
-            for i, (domain, cut) in enumerate(zip(dataset.domains, splits, strict=True))
-            if (i in held) is side
+            DomainSplit(domain, name, getattr(indices, name))
+            for i, (domain, indices) in enumerate(zip(dataset.domains, splits, strict=True))
+            if (i in held_out) is from_target
         )
 
-    tests = (parts(False, "test"), parts(True, "test")) if three_way else ((), ())
     sources = Sources(
         dataset=dataset.name,
         classes=dataset.classes,
         image_spec=dataset.image_spec,
         defaults=dataset.defaults,
-        train=parts(False, "train"),
-        val=parts(False, "val"),
-        test=tests[0],
-    )
-    everything = tuple(
-        DomainSplit(domain, "full", np.arange(len(domain), dtype=np.int64))
-        for i, domain in enumerate(dataset.domains)
-        if i in held
+        train=select("train", from_target=False),
+        val=select("val", from_target=False),
+        test=select("test", from_target=False) if three_way else (),
     )
     return HeldOut(
         sources,
         Target(
             classes=dataset.classes,
             image_spec=dataset.image_spec,
-            train=parts(True, "train"),
-            val=parts(True, "val"),
-            test=tests[1],
-            full=everything,
+            train=select("train", from_target=True),
+            val=select("val", from_target=True),
+            test=select("test", from_target=True) if three_way else (),
+            full=tuple(
+                DomainSplit(domain, "full", np.arange(len(domain), dtype=np.int64))
+                for i, domain in enumerate(dataset.domains)
+                if i in held_out
+            ),
         ),
     )

@@ -167,7 +167,7 @@ def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
         options = ", ".join(sorted(benchmark.options)) or "none"
         listed = ", ".join(unknown)
         problems.append(f"dataset {benchmark.name} takes the options {options}, got {listed!r}")
-    if benchmark.kind != "embedded" and config.data.data_dir is None:
+    if benchmark.layout != "embedded" and config.data.data_dir is None:
         problems.append(f"dataset {benchmark.name} needs its directory: set data_dir (--data)")
     size = benchmark.image_spec.size
     if config.model.network == SMALL and not SMALLEST <= size <= LARGEST:
