@@ -13,13 +13,10 @@ from helpers import ROOT
 from helpers.tiny_runs import copied, tiny
 from swad import cli
 from swad.experiments import paper, run_flatness
-from swad.experiments.flatness_commands import merged
 from swad.experiments.saved_run import open_run
-from swad.flatness import Comparison
-from swad.flatness._local import LocalFlatness
-from swad.results.figures.training import PALETTE
-from swad.results.flatness_stats import flatness_of
-from swad.results.runs import RunData, load_run
+from swad.results.figures.style import PALETTE
+from swad.results.flatness_runs import read_flatness
+from swad.results.runs import load_run
 from swad.training.loop import train
 
 pytest.importorskip("matplotlib")
@@ -218,17 +215,6 @@ def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
     assert means == {"ERM (last)", "SWAD"}  # SWA was measured on one target alone
 
 
-def test_runs_measured_otherwise_are_not_paired():
-    def flat(seed: int) -> Comparison:
-        losses = {"all": torch.zeros(4, 1, dtype=torch.float64)}
-        one = LocalFlatness((1.0,), True, {"seed": seed, "norm": 1.0 + seed}, {"all": 0.0}, losses, {}, {}, named=False)
-        return Comparison({"best": one})
-
-    runs = [RunData(Path(name), {"algorithm": name, "target": "a"}, (), True) for name in ("sam", "erm", "mixup")]
-    (together,) = merged(runs, {run.path: flat(seed) for run, seed in zip(runs, (0, 0, 1), strict=True)}).values()
-    assert list(together.models) == ["ERM (best)", "SAM (best)"]
-
-
 def test_faults_of_any_radii_come_before_anything_is_measured(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     result = here("flatness", folder, *QUICK, "--worst-case", "0.1,0.1", "--device", "cpu", code=1)
@@ -247,7 +233,7 @@ def test_the_first_name_leads_in_table_and_page_however_often_it_is_changed(here
             assert f"{names[second]} against {names[first]}" in text
             assert f"{names[first]} against {names[second]}" not in text
     here("flatness", folder, "--weights", "swad", *few)  # one alone changes nothing
-    assert flatness_of(load_run(folder)).first == "best"
+    assert read_flatness(load_run(folder)).reference == "best"
 
 
 def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_page(here: Call, tiny_run, tmp_path):
@@ -265,7 +251,7 @@ def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_pag
         open_run(folder), ["best", "swad"], run_flatness.FlatnessConfig((0.0, 3.0), directions=2, images=12)
     )
     here("report", folder, "--output", tmp_path / "page.html")
-    assert "2 random directions a point" in (tmp_path / "page.html").read_text()
+    assert "2 random directions" in (tmp_path / "page.html").read_text()
 
 
 def test_normalized_directions_have_shares_for_radii(tiny_run):

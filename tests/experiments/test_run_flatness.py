@@ -25,7 +25,8 @@ from swad.flatness._divergence import divergence
 from swad.flatness._perturb import Weights
 from swad.models.networks import features
 from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile, read_rows
-from swad.results.flatness_stats import average, flatness_of
+from swad.results.flatness_runs import read_flatness
+from swad.results.flatness_stats import average_curves
 from swad.results.records import RecordError
 from swad.results.runs import load_run
 from swad.training import export
@@ -184,9 +185,9 @@ def test_other_settings_stand_beside_each_other(tiny_run, tmp_path):
     assert found.models["swad"].settings["normalize"] == "filter"
     assert found.models["swad"].radii == (1.0,)
     # What is asked for last is what is shown, whether it was measured just now or before.
-    assert flatness_of(load_run(folder)).settings["normalize"] == "filter"
+    assert read_flatness(load_run(folder)).settings["normalize"] == "filter"
     run_flatness.flatness(open_run(folder), ["swad"], COARSE)
-    assert flatness_of(load_run(folder)).settings["normalize"] == "sphere"
+    assert read_flatness(load_run(folder)).settings["normalize"] == "sphere"
 
 
 def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp_path):
@@ -223,11 +224,12 @@ def test_trials_share_the_targets_images_and_not_the_training_images(tiny_run, t
     config = json.loads((again / "config.json").read_text())
     config["config"]["data"]["trial"] = 1
     (again / "config.json").write_text(json.dumps(config))
-    one, two = (flatness_of(load_run(path)) for path in (folder, again))
+    one, two = (read_flatness(load_run(path)) for path in (folder, again))
     for side, shared in (("seen", 1), ("unseen", 2)):
         first, second = one.curves[side][0], two.curves[side][0]
-        assert len(first.pulls.keys() & second.pulls.keys()) == shared  # directions, and the target's images
-        (low, high), (_, alone) = (average(some).at(5.0)[1:] for some in ([first, second], [first, first]))
+        # Trials share the directions, and on the unseen side the target's images, too.
+        assert len(first.contributions.keys() & second.contributions.keys()) == shared
+        (low, high), (_, alone) = (average_curves(some).at(5.0)[1:] for some in ([first, second], [first, first]))
         assert (high < alone) == (side == "seen")
         assert low < high
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.measured_runs import write_measured_run
 from helpers.run_tree import make_tree, write_run
 from swad.results.runs import RunData, find_runs
 
@@ -27,3 +28,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> list[RunData]:
     write_run(root / "d", target="cartoon")
     write_run(root / "e", target="cartoon", trial=1)
     return find_runs(root)
+
+
+@pytest.fixture
+def measured_runs(tmp_path: Path) -> list[RunData]:
+    """Two runs with measured flatness and planes, targets photo and art."""
+    return [write_measured_run(tmp_path / "a"), write_measured_run(tmp_path / "b", target="art", factor=3.0)]

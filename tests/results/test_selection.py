@@ -1,5 +1,4 @@
 import dataclasses
-import statistics
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,12 @@ from swad.results.records import Record
 from swad.results.runs import RunData
 from swad.results.selection import (
     SELECTORS,
-    Choice,
+    SelectedStep,
     SelectionError,
     SourceView,
     select,
     source_accuracy,
     source_view,
-    summarize,
 )
 
 SOURCES = ("art", "cartoon")
@@ -52,8 +50,8 @@ def live(
 
 
 def test_iid_takes_the_best_step_by_source_validation() -> None:
-    (outcome,) = select([run(*live({100: 0.7, 200: 0.9, 300: 0.8}, {100: 0.5, 200: 0.4, 300: 0.6}))], "iid")
-    assert (outcome.value, outcome.step, outcome.target, outcome.trial) == (0.4, 200, TARGET, 0)
+    (result,) = select([run(*live({100: 0.7, 200: 0.9, 300: 0.8}, {100: 0.5, 200: 0.4, 300: 0.6}))], "iid")
+    assert (result.accuracy, result.step, result.target, result.trial) == (0.4, 200, TARGET, 0)
 
 
 def test_the_mean_is_over_domains_not_the_luckiest() -> None:
@@ -81,19 +79,19 @@ def test_the_earlier_of_equals_wins_and_nan_never_does() -> None:
 def test_hyperparameters_are_chosen_with_the_step() -> None:
     weak = run(*live({100: 0.5, 200: 0.6}, {100: 0.9, 200: 0.9}), lr=1.0, name="weak")
     strong = run(*live({100: 0.8, 200: 0.7}, {100: 0.3, 200: 0.2}), lr=2.0, name="strong")
-    (outcome,) = select([weak, strong], "iid")
-    assert (outcome.run.path.name, outcome.step, outcome.value) == ("strong", 100, 0.3)
-    (outcome,) = select([weak, strong], "last")
-    assert (outcome.run.path.name, outcome.step, outcome.value) == ("strong", 200, 0.2)
+    (result,) = select([weak, strong], "iid")
+    assert (result.run.path.name, result.step, result.accuracy) == ("strong", 100, 0.3)
+    (result,) = select([weak, strong], "last")
+    assert (result.run.path.name, result.step, result.accuracy) == ("strong", 200, 0.2)
 
 
 def test_the_two_oracles_differ_in_the_step() -> None:
     one = run(*live({1: 0.5, 2: 0.5}, {1: 0.90, 2: 0.40}, {1: 0.9, 2: 0.4}), lr=1.0)
     two = run(*live({1: 0.5, 2: 0.5}, {1: 0.10, 2: 0.55}, {1: 0.1, 2: 0.5}), lr=2.0)
     (by_last,) = select([one, two], "oracle")
-    assert (by_last.value, by_last.step) == (0.55, 2)
+    assert (by_last.accuracy, by_last.step) == (0.55, 2)
     (by_step,) = select([one, two], "oracle_best_step")
-    assert (by_step.value, by_step.step) == (0.90, 1)
+    assert (by_step.accuracy, by_step.step) == (0.90, 1)
 
 
 def test_an_average_counts_at_its_last_step_only() -> None:
@@ -102,33 +100,30 @@ def test_an_average_counts_at_its_last_step_only() -> None:
     ]
     records += [accuracy(1, TARGET, "in", 0.1, "swad"), accuracy(2, TARGET, "in", 0.7, "swad")]
     for method in ("iid", "last"):
-        (outcome,) = select([run(*records)], method, "swad")
-        assert (outcome.value, outcome.step) == (0.7, 2)
+        (result,) = select([run(*records)], method, "swad")
+        assert (result.accuracy, result.step) == (0.7, 2)
 
 
 def test_one_run_needs_no_validation_accuracy_but_two_do() -> None:
     alone = run(accuracy(9, TARGET, "in", 0.7, "swad"))
-    assert select([alone], "iid", "swad")[0].value == 0.7
-    with pytest.raises(SelectionError, match="2 runs to choose from and no validation accuracy"):
+    assert select([alone], "iid", "swad")[0].accuracy == 0.7
+    with pytest.raises(SelectionError, match="cannot select from 2 runs without a validation accuracy"):
         select([alone, run(accuracy(9, TARGET, "in", 0.8, "swad"), lr=2.0)], "iid", "swad")
 
 
 def test_the_reported_split_can_be_chosen() -> None:
     records = [*live({1: 0.5}, {1: 0.6}, {1: 0.7}), accuracy(1, TARGET, "full", 0.62)]
-    assert [select([run(*records)], split=split)[0].value for split in ("in", "out", "full")] == [0.6, 0.7, 0.62]
-    with pytest.raises(SelectionError, match="target photo has no accuracy on split 'test' for the live weights"):
+    assert [select([run(*records)], split=split)[0].accuracy for split in ("in", "out", "full")] == [0.6, 0.7, 0.62]
+    with pytest.raises(SelectionError, match="no accuracy of the live weights on split 'test' of target photo"):
         select([run(*records)], split="test")
 
 
-def test_settings_found_on_one_trial_serve_all() -> None:
+def test_every_trial_selects_its_own_settings() -> None:
     def at(trial: int, lr: float, source: float, target: float) -> RunData:
         return run(*live({1: source}, {1: target}), trial=trial, lr=lr)
 
     runs = [at(0, 1.0, 0.9, 0.1), at(0, 2.0, 0.8, 0.2), at(1, 1.0, 0.5, 0.3), at(1, 2.0, 0.6, 0.4)]
-    assert [outcome.value for outcome in select(runs)] == [0.1, 0.4]
-    assert [outcome.value for outcome in select(runs, search_trial=0)] == [0.1, 0.3]
-    with pytest.raises(SelectionError, match="no runs of trial 7"):
-        select(runs, search_trial=7)
+    assert [result.accuracy for result in select(runs)] == [0.1, 0.4]
 
 
 def lodo_runs(lr: float, left_out: float, target: float) -> list[RunData]:
@@ -150,8 +145,8 @@ def lodo_runs(lr: float, left_out: float, target: float) -> list[RunData]:
 
 def test_lodo_judges_a_setting_by_sources_left_out_with_the_target() -> None:
     runs = [*lodo_runs(1.0, 0.5, 0.31), *lodo_runs(2.0, 0.6, 0.32)]
-    (outcome,) = [outcome for outcome in select(runs, "lodo") if outcome.target == TARGET]
-    assert (outcome.value, outcome.step) == (0.32, 2)
+    (result,) = [result for result in select(runs, "lodo") if result.target == TARGET]
+    assert (result.accuracy, result.step) == (0.32, 2)
 
 
 @pytest.mark.parametrize("machine", [{"engine": "graph"}, {"cache": "/fast/disk"}, {"threads": 4}])
@@ -159,8 +154,8 @@ def test_lodo_ignores_how_and_where_a_run_was_computed(machine: dict[str, object
     alone, *pairs = lodo_runs(1.0, 0.5, 0.3)
     config = {**alone.config, **machine}
     elsewhere = dataclasses.replace(alone, config=config, roles=roles(config))
-    (outcome,) = [outcome for outcome in select([elsewhere, *pairs], "lodo") if outcome.target == TARGET]
-    assert outcome.value == 0.3
+    (result,) = [result for result in select([elsewhere, *pairs], "lodo") if result.target == TARGET]
+    assert result.accuracy == 0.3
 
 
 def test_lodo_says_what_it_lacks() -> None:
@@ -171,7 +166,7 @@ def test_lodo_says_what_it_lacks() -> None:
 
 
 def test_an_unknown_selection_lists_the_others() -> None:
-    with pytest.raises(SelectionError, match="no selection 'best': choose one of iid, last, lodo"):
+    with pytest.raises(SelectionError, match=r"method must be one of iid, last, lodo.*; got 'best'"):
         select([run()], "best")
 
 
@@ -223,9 +218,9 @@ def test_no_record_of_the_target_can_be_reached_from_a_view(records: list[Record
 def test_selectors_are_handed_views_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 
-    def spy(*arguments: object) -> Choice:
+    def spy(*arguments: object) -> SelectedStep:
         seen.extend(arguments)
-        return Choice(0, 1)
+        return SelectedStep(0, 1)
 
     for method in SELECTORS:
         monkeypatch.setitem(selection.SELECTORS, method, spy)
@@ -244,25 +239,9 @@ def test_the_choice_does_not_move_with_the_target(target: list[float]) -> None:
             run(*live({1: 0.5, 2: 0.8}, {1: values[0], 2: values[1]}, {1: values[2], 2: values[3]}), lr=1.0, name="a"),
             run(*live({1: 0.7, 2: 0.6}, {1: values[4], 2: values[5]}, {1: values[6], 2: values[7]}), lr=2.0, name="b"),
         ]
-        return [(o.run.path.name, o.step) for method in ("iid", "last") for o in select(runs, method)]
+        return [(r.run.path.name, r.step) for method in ("iid", "last") for r in select(runs, method)]
 
     assert chosen(target) == chosen([0.0] * 8)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
-def test_the_summary_is_mean_and_population_error(values: list[float]) -> None:
-    summary = summarize(values)
-    assert summary.mean == pytest.approx(statistics.fmean(values))
-    assert summary.n == len(values)
-    if len(values) == 1:
-        assert summary.error is None
-    else:
-        assert summary.error == pytest.approx(statistics.pstdev(values) / len(values) ** 0.5, abs=1e-9)
-
-
-def test_a_summary_of_nothing_is_refused() -> None:
-    with pytest.raises(SelectionError, match="got none"):
-        summarize([])
 
 
 def test_in_domain_accuracy_prefers_the_test_split() -> None:

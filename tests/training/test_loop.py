@@ -24,8 +24,7 @@ from helpers.runs import require_same, short, values, weights
 from swad.averaging.segment_log import load_segments
 from swad.data.domains import DataError
 from swad.models import networks
-from swad.results import runs
-from swad.results import summary as report_runs
+from swad.results import runs, training_curves
 from swad.results.records import RecordWriter, read_records
 from swad.results.runs import load_run
 from swad.training import evaluator
@@ -104,10 +103,10 @@ def test_the_files_of_a_finished_run(whole):
 def test_records_are_what_selection_and_report_read(whole):
     run = load_run(whole)
     sources = {"board", "clutter", "outline"}
-    curves = report_runs.source_curves(run, "loss")
+    curves = training_curves.source_curves(run, "loss")
     assert set(curves) == sources
     assert curves["board"][0] == [4, 8, 12, 16, 20, 24]
-    steps, mean = report_runs.mean_curve(curves.values())
+    steps, mean = training_curves.mean_curve(curves.values())
     seen = {r.step: r.value for r in run.records if r.metric == "valley_loss"}
     assert [seen[step] for step in steps] == pytest.approx(mean)
     labels = {"best", "last", "swad", "swa", "ema"}
@@ -118,13 +117,13 @@ def test_records_are_what_selection_and_report_read(whole):
     for label in labels:
         out = {r.domain for r in run.records if r.average == label and r.split == "out" and r.metric == "accuracy"}
         assert out == {*sources, "paper"}
-    assert report_runs.valley_averages(run) == ["swad"]
-    valley = report_runs.valley(run, "swad")
+    assert training_curves.valley_averages(run) == ["swad"]
+    valley = training_curves.valley(run, "swad")
     assert valley is not None
     assert valley.start is not None
     assert valley.n_averaged == valley.end - valley.start + 1
     for metric in ("seconds_total", "seconds_per_step", "seconds_evaluation"):
-        assert report_runs.final_value(run, metric) > 0
+        assert training_curves.final_value(run, metric) > 0
 
 
 def test_full_is_in_and_out_together(whole):
@@ -511,7 +510,7 @@ def test_the_target_is_not_looked_at_before_the_end(tmp_path, monkeypatch):
 def test_the_published_schedule(tmp_path):
     train(short(tmp_path / "run", schedule="reference", averages=("swad", "swa")))
     run = load_run(tmp_path / "run")
-    steps = report_runs.source_curves(run, "loss")["board"][0]
+    steps = training_curves.source_curves(run, "loss")["board"][0]
     assert steps == [1, 5, 9, 13, 17, 21, 25]
     done = json.loads((tmp_path / "run" / "done.json").read_text())
     assert done["steps"] == 25
@@ -520,7 +519,7 @@ def test_the_published_schedule(tmp_path):
 
 def test_a_last_evaluation_comes_in_any_case(tmp_path):
     train(short(tmp_path / "run", steps=10, averages=("swa",)))
-    assert report_runs.source_curves(load_run(tmp_path / "run"), "loss")["board"][0] == [4, 8, 10]
+    assert training_curves.source_curves(load_run(tmp_path / "run"), "loss")["board"][0] == [4, 8, 10]
 
 
 def test_three_way_split(tmp_path):

@@ -43,20 +43,21 @@ def print_report(
     from rich.markup import escape
 
     from swad.cli._console import make_console
-    from swad.results import summary, tables
-    from swad.results.figures import training
-    from swad.results.page import build
+    from swad.results.diagnostics import find_problems
+    from swad.results.figures.training import save_valley_figures
+    from swad.results.page.build import write_page
+    from swad.results.run_tables import SELECTIONS, accuracy_tables, ranges_table
     from swad.results.runs import find_runs
 
     _require_choice("format", table_format, ("text", "markdown", "latex", "csv"))
     _require_choice("split", split, ("in", "out", "full", "test"))
     _require_choice("paper", paper, ("few", "all", "none"))
-    _require_choice("select", select, tuple(tables.SELECTIONS))
+    _require_choice("select", select, tuple(SELECTIONS))
     for figure_format in figure_formats.split(","):
         _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
     runs = list(find_runs(folder))
     console = make_console()
-    for number, table in enumerate(tables.results(runs, select, split=split, paper=paper)):  # type: ignore[arg-type]
+    for number, table in enumerate(accuracy_tables(runs, select, split=split, paper=paper)):  # type: ignore[arg-type]
         if table_format == "csv":
             print(table.csv(header=number == 0), end="")
         elif table_format == "text":
@@ -67,12 +68,12 @@ def print_report(
         else:
             print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")
     if table_format == "text":
-        console.print(tables.ranges(runs).rich())
-        for warning in summary.warnings(runs):
-            console.print(f"[yellow]note[/]: {escape(warning)}", highlight=False)
-    written = [build.write(folder, page_path, method=select, split=split)]
+        console.print(ranges_table(runs).rich())
+        for problem in find_problems(runs):
+            console.print(f"[yellow]warning[/]: {escape(problem)}", highlight=False)
+    written = [write_page(folder, page_path, method=select, split=split)]
     if figure_folder is not None:
-        written += training.save_all(runs, figure_folder, formats=tuple(figure_formats.split(",")))
+        written += save_valley_figures(runs, figure_folder, formats=tuple(figure_formats.split(",")))
     figures = f" and {len(written) - 1} figures in {figure_folder}" if written[1:] else ""
     # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
     print(f"wrote {written[0]}{figures}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)

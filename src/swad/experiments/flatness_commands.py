@@ -18,20 +18,35 @@ from swad.cli._console import make_console
 from swad.experiments import run_flatness
 from swad.experiments.run_flatness import BOTH, FlatnessConfig
 from swad.experiments.saved_run import SavedRun, open_runs
-from swad.flatness._compare import Comparison, unlike
 from swad.flatness._hessian import require_curvlinops
-from swad.flatness._local import LocalFlatness, checked_radii
+from swad.flatness._local import checked_radii
 from swad.flatness._rows import Progress
-from swad.results import flatness_stats as reading
-from swad.results.figures import flatness, training
-from swad.results.flatness_stats import Difference, FlatCurve, RunFlatness, Unit
-from swad.results.flatness_tables import curvature_table, domain_table, spread_cell, verdicts, worst_table
-from swad.results.runs import RunData, load_run
-from swad.results.tables import Cell, Row, Table
+from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
+from swad.results.figures.style import save_figure
+from swad.results.figures.surfaces import line_figure, surface_figure
+from swad.results.flatness_runs import (
+    RunFlatness,
+    curves_by_target,
+    difference_curves,
+    method_names,
+    paired_differences,
+    rank_methods,
+    read_flatness,
+    with_mean,
+)
+from swad.results.flatness_tables import (
+    curvature_table,
+    curve_table,
+    domain_table,
+    points_table,
+    verdict_table,
+    worst_case_table,
+)
+from swad.results.labels import weights_label
+from swad.results.runs import load_run
+from swad.results.surfaces import read_surface
 from swad.training.run_dir import RunError
 
-AT_MOST = 7
-"""Radii in a printed table."""
 EVERY = 5.0
 """Least seconds between two lines that say how far it is, where there is no terminal for a bar."""
 
@@ -91,13 +106,12 @@ def flatness_of_runs(
     same: dict[str, Any] = {
         "images": measuring.images, "include": measuring.include, "exclude": measuring.exclude, **options
     }  # fmt: skip
-    found: dict[Path, Comparison] = {}
     kinds = {subject.folder: [subject.known(name) for name in weights[subject.folder]] for subject in subjects}
     for number, subject in enumerate(subjects, start=1):
         names = kinds[subject.folder]
         shown = _counted(subject, number, len(subjects))
         with following(f"{shown}: flatness") as progress:
-            found[subject.folder] = run_flatness.flatness(subject, names, measuring, progress=progress, **options)
+            run_flatness.flatness(subject, names, measuring, progress=progress, **options)
         if worst_radii:
             with following(f"{shown}: worst case") as progress:
                 run_flatness.worst(subject, names, worst_radii, progress=progress, **same)
@@ -105,16 +119,16 @@ def flatness_of_runs(
             with following(f"{shown}: curvature") as progress:
                 run_flatness.curved(subject, names, progress=progress, **same)
     runs = [load_run(subject.folder) for subject in subjects]
-    read = [one for run in runs if (one := reading.flatness_of(run, kinds[run.path])) is not None]
+    read = [one for run in runs if (one := read_flatness(run, kinds[run.path])) is not None]
     read = [
-        replace(one, worst=one.worst if worst_radii else (), curvature=one.curvature if curvature else ())
+        replace(one, worst_case=one.worst_case if worst_radii else (), curvature=one.curvature if curvature else ())
         for one in read
     ]
     console = make_console()
     written = draw_flatness(read, place, stem, formats)
-    written += print_flatness(console, read, merged(runs, found), place, stem, formats)
+    written += print_flatness(console, read, place, stem, formats)
     if worst_radii:
-        console.print(worst_table(read).rich())
+        console.print(worst_case_table(read).rich())
         console.print("A lower bound: the true maximum within the radius is this or more.", style="dim")
     if curvature:
         console.print(curvature_table(read, BOTH).rich())
@@ -154,9 +168,9 @@ def show_surface(
                 progress=progress,
             )  # fmt: skip
     runs = [load_run(subject.folder) for subject in subjects]
-    found = [one for run in runs if (one := reading.surfaces_of(run, shape)) is not None]
+    found = [one for run in runs if (one := read_surface(run, shape)) is not None]
     place = output if output is not None else Path(folders[0]) / "figures"
-    draw = flatness.line_figure if shape == "line" else flatness.surface_figure
+    draw = line_figure if shape == "line" else surface_figure
     written = save(draw(found), place, "line" if shape == "line" else stem, formats)
     console.print(points_table(found).rich())
     _say_written(written, [subject.folder / "surface.jsonl" for subject in subjects])
@@ -173,20 +187,19 @@ def draw_flatness(found: Sequence[RunFlatness], place: Path, stem: str, formats:
     for dataset in datasets:
         some = [one for one in found if one.run.dataset == dataset]
         name = stem if len(datasets) == 1 else f"{stem}-{dataset}"
-        groups = reading.with_mean(reading.by_target(some))
-        written += save(flatness.flatness_figure(groups, colors=_colors(some)), place, name, formats)
+        groups = with_mean(curves_by_target(some))
+        written += save(flatness_figure(groups, colors=_colors(some)), place, name, formats)
     return written
 
 
 def _colors(found: Sequence[RunFlatness]) -> dict[str, int]:
     """The same in all figures of a dataset."""
-    return flatness.colors_of(reading.methods_of(found))
+    return method_colors(method_names(found))
 
 
 def print_flatness(
     console: Console,
     found: Sequence[RunFlatness],
-    together: Mapping[tuple[str, Unit], Comparison],
     place: Path,
     stem: str,
     formats: Sequence[str],
@@ -199,15 +212,15 @@ def print_flatness(
         "comparisons": [],
         "differences": [],
         "ranking": [],
-        "worst_case": _measured(found, "worst"),
+        "worst_case": _measured(found, "worst_case"),
         "curvature": _measured(found, "curvature"),
     }
     written: list[Path] = []
     for dataset in dict.fromkeys(one.run.dataset for one in found):
         some = [one for one in found if one.run.dataset == dataset]
-        groups = reading.by_target(some)
-        summary["settings"][dataset] = {**some[0].settings, "directions": some[0].directions}
-        for title, sides in reading.with_mean(groups).items():
+        groups = curves_by_target(some)
+        summary["settings"][dataset] = {**some[0].settings, "directions": some[0].n_directions}
+        for title, sides in with_mean(groups).items():
             for side in BOTH:
                 # The mean stands for all where there are several; each target is in the figure and the file.
                 if len(groups) == 1 or title not in groups:
@@ -228,14 +241,14 @@ def print_flatness(
             for radius, mean, low, high in zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
         ]  # fmt: skip
         console.print(
-            f"F: by how much the loss rises on average at that distance; less is flatter. {some[0].directions} "
+            f"F: by how much the loss rises on average at that distance; less is flatter. {some[0].n_directions} "
             "directions; ± half of the 95 % interval.",
             style="dim",
             highlight=False,
         )
         for side in BOTH:
             radius = max(some[0].curves[side][0].radii)
-            order = reading.ranking_of(some, side, radius)
+            order = rank_methods(some, side, radius)
             if order is None:
                 continue
             told = (
@@ -251,105 +264,48 @@ def print_flatness(
                  "rows": [vars(row) for row in order.rows]}
             )  # fmt: skip
             name = f"ranking-{side}" if len(summary["settings"]) == 1 else f"ranking-{dataset}-{side}"
-            where = f" at γ = {radius:g}, {side}"
-            figure = flatness.ranking_figure(order, where=where, colors=_colors(some))
+            quantity = f"$F_γ$ at γ = {radius:g}, {side}"
+            figure = ranking_figure(order, quantity=quantity, colors=_colors(some))
             written += save(figure, place, name, formats)
-    pairs: dict[str, dict[Unit, list[Difference]]] = {}
     several = len({one.run.dataset for one in found}) > 1
-    for (dataset, unit), comparison in together.items():
-        title = f"{dataset}, " * several + f"{unit[0]}, trial {unit[1]}"
-        first, *others = comparison.models
-        rows = [row.as_dict() for other in others for row in comparison.differences(other, first)]
-        mine = [one for one in found if (one.run.dataset, one.unit) == (dataset, unit)]
-        pulls = {(c.method, side): c.pulls for one in reversed(mine) for side in BOTH for c in one.curves[side]}
-        if differences := reading.differences(rows, {}, pulls):
-            pairs.setdefault(dataset, {})[unit] = differences
-        summary["comparisons"] += [
-            {"run": title, "side": side, "text": comparison.sentence(other, first, side)}
-            for other in others
-            for side in BOTH
-        ]
-        summary["differences"] += [{"run": title, **row} for row in rows]
-    for dataset, units in pairs.items():
-        title = "Paired, in the same directions and on the same images"
-        console.print(verdicts(f"{dataset}: {title.lower()}" if several else title, units).rich())
-    if pairs:
+    for dataset in dict.fromkeys(one.run.dataset for one in found):
+        units = paired_differences([one for one in found if one.run.dataset == dataset])
+        if not units:
+            continue
+        for (target, trial), differences in units.items():
+            run = f"{dataset}, " * several + f"{target}, trial {trial}"
+            for difference in differences:
+                method, reference, side = difference.pair
+                text = f"{method} against {reference} on {side} domains: {difference.verdict}"
+                summary["comparisons"].append({"run": run, "side": side, "text": text})
+                curve, p = difference.curve, difference.p or (None,) * len(difference.curve.radii)
+                summary["differences"] += [
+                    {"run": run, "first": method, "second": reference, "domain": side, "radius": radius,
+                     "mean": mean, "low": low, "high": high, "p": p_value}
+                    for radius, mean, low, high, p_value in zip(
+                        curve.radii, curve.mean, curve.low, curve.high, p, strict=True
+                    )
+                ]  # fmt: skip
+        title = "Paired differences, on the same directions and images"
+        console.print(verdict_table(f"{dataset}: {title.lower()}" if several else title, units).rich())
         console.print(
-            "By 95 % intervals, bootstrap over directions and images. Numbers are radii; open: no difference shown.",
+            "Numbers are radii. A difference is open at a radius if its 95 % interval includes 0.",
             style="dim",
             highlight=False,
         )
-    for dataset, units in pairs.items():
-        name = f"{stem}-paired-{dataset}" if several else f"{stem}-paired"
-        versus, curves = reading.paired_curves(units)
+        reference, curves = difference_curves(units)
         colors = _colors([one for one in found if one.run.dataset == dataset])
-        figure = flatness.flatness_figure(curves, colors=colors, versus=versus)
-        written += save(figure, place, name, formats)
+        figure = flatness_figure(curves, colors=colors, reference=reference)
+        written += save(figure, place, f"{stem}-paired-{dataset}" if several else f"{stem}-paired", formats)
     path = place / "flatness.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_spelled(summary), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return [*written, path]
 
 
-def merged(runs: Sequence[RunData], found: Mapping[Path, Comparison]) -> dict[tuple[str, Unit], Comparison]:
-    """Models of one dataset, target and trial together, of whichever runs: they saw the same directions and images.
-
-    The one that the others are compared with is the first.
-    """
-    groups: dict[tuple[str, Unit], dict[str, LocalFlatness]] = {}
-    for run in runs:
-        unit = ("+".join(run.targets), run.trial)
-        for name, flat in found[run.path].models.items():
-            groups.setdefault((run.dataset, unit), {}).setdefault(reading.method(run, name), flat)
-    leads = reading.leads((run, next(iter(found[run.path].models))) for run in runs)
-    together = {}
-    for title, models in groups.items():
-        lead = next(name for name in leads if name in models)
-        order = [lead, *(name for name in sorted(models, key=reading.placed) if name != lead)]
-        alike = [name for name in order if not unlike(models[lead], models[name])]  # of others there are no pairs
-        together[title] = Comparison({name: models[name] for name in alike})
-    return together
-
-
-def curve_table(title: str, curves: Sequence[FlatCurve]) -> Table:
-    """Methods below each other, radii side by side."""
-    radii = [radius for radius in curves[0].radii if radius > 0] if curves else []
-    step = math.ceil(len(radii) / AT_MOST)
-    radii = radii[::-1][:: step or 1][::-1]  # the largest always
-    rows = [
-        Row(
-            curve.method,
-            tuple(spread_cell(*curve.at(radius)) if radius in curve.radii else Cell() for radius in radii),
-        )
-        for curve in curves
-    ]
-    return Table(title, tuple(f"γ = {radius:g}" for radius in radii), tuple(rows))
-
-
-def points_table(found: Sequence[reading.RunSurface]) -> Table:
-    """Losses at the corners, their mean and the averages, and how far off the plane they are."""
-    rows = []
-    for one, title in zip(found, reading.titles([one.run for one in found]), strict=True):
-        names = dict(zip(reading.CORNERS, one.corners, strict=False))
-        for name, (_, _, distance) in one.points.items():
-            label = "mean of the corners" if name == reading.MEAN else reading.method(one.run, names.get(name, name))
-            rows.append(
-                Row(
-                    f"{title}, {label}",
-                    (
-                        Cell(one.losses[name]["seen"], decimals=4),
-                        Cell(one.losses[name]["unseen"], decimals=4),
-                        Cell(distance, decimals=2),
-                    ),
-                )
-            )
-    shape = found[0].settings["shape"] if found else "plane"
-    return Table("Loss", ("seen", "unseen", f"off the {shape}"), tuple(rows), corner="Weights")
-
-
 def save(figure: Any, folder: Path, stem: str, formats: Sequence[str]) -> list[Path]:
     """Write a figure in every format."""
-    return [training.save(figure, folder / f"{stem}.{kind}") for kind in formats]
+    return [save_figure(figure, folder / f"{stem}.{kind}") for kind in formats]
 
 
 # ------------------------------------------------------------ small parts
@@ -417,7 +373,7 @@ def _measured(found: Sequence[RunFlatness], kind: str) -> list[dict[str, Any]]:
         {
             "dataset": one.run.dataset,
             "run": f"{one.target}-{one.run.trial}",
-            "method": reading.method(one.run, row["weights"]),
+            "method": weights_label(one.run, row["weights"]),
             **{key: value for key, value in row.items() if key not in ("key", "kind")},
         }
         for one in found

@@ -139,15 +139,16 @@ def figure5(setting: Setting) -> Recipe:
     configs = _configs(setting, "erm")
 
     def draw() -> list[Path]:
-        from swad.results.figures import training
+        from swad.results.figures.style import save_figure
+        from swad.results.figures.training import valleys_figure
         from swad.results.runs import load_run
 
         written = []
         for trial in range(setting.trials):
             runs = [load_run(config.output) for config in configs if config.data.trial == trial]
-            drawn = training.valleys_figure(runs, "swad", ("accuracy", "loss"))
+            drawn = valleys_figure(runs, "swad", ("accuracy", "loss"))
             stem = "figure5" if setting.trials == 1 else f"figure5-trial{trial}"
-            written += [training.save(drawn, _figures(setting) / f"{stem}.{kind}") for kind in setting.formats]
+            written += [save_figure(drawn, _figures(setting) / f"{stem}.{kind}") for kind in setting.formats]
         print(f"wrote {', '.join(map(str, written))}", flush=True)
         return written
 
@@ -160,7 +161,7 @@ RECIPES: dict[str, Callable[[Setting], Recipe]] = {"figure3": figure3, "figure4"
 def reproduce(what: str, setting: Setting, jobs: int = 1) -> list[Path]:
     """Train what is missing of a figure's runs, measure and draw it, and write the report page of its runs."""
     from swad.experiments.launch import train_all
-    from swad.results.page import build
+    from swad.results.page.build import write_page
     from swad.results.runs import find_runs, load_run
 
     if what not in RECIPES:
@@ -173,7 +174,7 @@ def reproduce(what: str, setting: Setting, jobs: int = 1) -> list[Path]:
     plain = [run for run in found if run.config.get("lr_schedule") != "cyclic"] or [
         load_run(config.output) for config in recipe.configs
     ]
-    written.append(build.write(plain, setting.output / "report.html", flatness=found))
+    written.append(write_page(plain, setting.output / "report.html", flatness=found))
     print(f"wrote {written[-1]}", flush=True)
     return written
 

@@ -1,107 +1,144 @@
-"""Tables of the flatness lab, for the terminal and for the page. No torch here."""
+"""Tables of flatness, worst case, curvature and loss surfaces, for the terminal and the page."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
+from swad.results.flatness_runs import OVER_TARGETS, RunFlatness, Unit, differences_by_target
 from swad.results.flatness_stats import (
-    OVER_TARGETS,
     SIDES,
     Difference,
-    RunFlatness,
-    Unit,
-    averaged,
-    mean_differences,
-    method,
-    placed,
-    within_targets,
+    FlatnessCurve,
+    average_differences,
+    display_order,
+    mean_difference_over_targets,
 )
+from swad.results.labels import run_titles, weights_label
+from swad.results.surfaces import CORNERS, MEAN, RunSurface
 from swad.results.tables import Cell, Row, Table
 
+MAX_RADII = 7
+"""Largest number of radii in a table."""
 
-def verdicts(title: str, units: Mapping[Unit, Sequence[Difference]]) -> Table:
-    """Who is flatter, in words: a row for each method of a target and trial, and for means over several of them."""
-    every = {f"{target}, trial {trial}": averaged(some) for (target, trial), some in units.items()}
-    targets = within_targets(units)
-    for target, some in targets.items():
-        mine = [pairs for unit, pairs in units.items() if unit[0] == target]
-        if len(mine) > 1:
-            every[f"{target}, mean over trials"] = [one for one in some if _in_all(one, mine)]
-    if len(targets) > 1:
-        every[OVER_TARGETS] = mean_differences(targets)
+
+def curve_table(title: str, curves: Sequence[FlatnessCurve]) -> Table:
+    """Build a table of F with a row for each method and a column for each radius."""
+    radii = [radius for radius in curves[0].radii if radius > 0] if curves else []
+    step = math.ceil(len(radii) / MAX_RADII)
+    radii = radii[::-1][:: step or 1][::-1]  # the largest radius is always included
+    rows = [
+        Row(
+            curve.method,
+            tuple(interval_cell(*curve.at(radius)) if radius in curve.radii else Cell() for radius in radii),
+        )
+        for curve in curves
+    ]
+    return Table(title, tuple(f"γ = {radius:g}" for radius in radii), tuple(rows))
+
+
+def domain_table(measured: Sequence[RunFlatness]) -> Table:
+    """Build a table of F on every domain at the largest radius: one domain can be sharp although the mean is flat."""
+    domains = list(dict.fromkeys(name for flatness in measured for name in flatness.curves if name not in SIDES))
+    radius = max(radius for flatness in measured for curve in flatness.curves["seen"] for radius in curve.radii)
     rows = []
-    for name, some in every.items():
-        for pair in sorted({(one.curve.method, one.versus) for one in some}, key=lambda pair: placed(pair[0])):
-            told = {one.side: one.verdict for one in some if (one.curve.method, one.versus) == pair}
-            cells = tuple(Cell(text=told.get(side, "–")) for side in SIDES)
-            rows.append(Row(f"{name}: {pair[0]} against {pair[1]}", cells))
-    return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), corner="Target")
-
-
-def _in_all(one: Difference, trials: Sequence[Sequence[Difference]]) -> bool:
-    pair = (one.curve.method, one.versus, one.side)
-    return all(any((d.curve.method, d.versus, d.side) == pair for d in some) for some in trials)
-
-
-def domain_table(found: Sequence[RunFlatness]) -> Table:
-    """F of every method on every domain at the largest radius: a mean can look flat while one domain is sharp."""
-    domains = list(dict.fromkeys(name for one in found for name in one.curves if name not in SIDES))
-    radius = max(radius for one in found for curve in one.curves["seen"] for radius in curve.radii)
-    rows = []
-    for one in found:
-        for place, first in enumerate(one.curves["seen"]):
-            cells = []
-            for domain in domains:
-                curve = one.curves[domain][place] if domain in one.curves else None
-                known = curve is not None and radius in curve.radii
-                cells.append(spread_cell(*curve.at(radius)) if curve is not None and known else Cell())
-            rows.append(Row(f"{one.target}, trial {one.run.trial}: {first.method}", tuple(cells)))
+    for flatness in measured:
+        for method in (curve.method for curve in flatness.curves["seen"]):
+            curves = [flatness.curve(domain, method) for domain in domains]
+            cells = (
+                interval_cell(*curve.at(radius)) if curve is not None and radius in curve.radii else Cell()
+                for curve in curves
+            )
+            rows.append(Row(f"{_unit(flatness)}: {method}", tuple(cells)))
     return Table(f"F by domain at γ = {radius:g}", tuple(domains), tuple(rows), corner="Target")
 
 
-def spread_cell(mean: float, low: float, high: float) -> Cell:
-    """A value of F with half of its interval, with as many digits as it needs."""
+def interval_cell(mean: float, low: float, high: float) -> Cell:
+    """Build the cell of a value of F with half of its interval, with more decimals for small values."""
     size = abs(mean)
     return Cell(mean, (high - low) / 2, decimals=4 if size < 0.1 else 3 if size < 10 else 1)
 
 
-def worst_table(found: Sequence[RunFlatness]) -> Table:
-    """The largest loss and error seen within each radius."""
+def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]]) -> Table:
+    """Build a table that says in words which method is flatter, by target and trial and for their means."""
+    groups = {f"{target}, trial {trial}": average_differences(some) for (target, trial), some in units.items()}
+    by_target = differences_by_target(units)
+    for target, differences in by_target.items():
+        trials = [some for unit, some in units.items() if unit[0] == target]
+        if len(trials) > 1:
+            in_all = [d for d in differences if all(any(other.pair == d.pair for other in some) for some in trials)]
+            groups[f"{target}, mean over trials"] = in_all
+    if len(by_target) > 1:
+        groups[OVER_TARGETS] = mean_difference_over_targets(by_target)
     rows = []
-    radii = sorted({float(row["radius"]) for one in found for row in one.worst})
-    for one in found:
-        for name in dict.fromkeys(row["weights"] for row in one.worst):
-            for measure, words in (("loss", "cross entropy"), ("error", "0-1 error")):
-                mine = {
+    for name, differences in groups.items():
+        pairs = sorted({d.pair[:2] for d in differences}, key=lambda pair: display_order(pair[0]))
+        for method, reference in pairs:
+            verdicts = {d.side: d.verdict for d in differences if d.pair[:2] == (method, reference)}
+            cells = tuple(Cell(text=verdicts.get(side, "–")) for side in SIDES)
+            rows.append(Row(f"{name}: {method} against {reference}", cells))
+    return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), corner="Target")
+
+
+def worst_case_table(measured: Sequence[RunFlatness]) -> Table:
+    """Build a table of the largest loss and error that were found within each radius."""
+    rows = []
+    radii = sorted({float(row["radius"]) for flatness in measured for row in flatness.worst_case})
+    for flatness in measured:
+        for weights in dict.fromkeys(row["weights"] for row in flatness.worst_case):
+            for measure, label in (("loss", "cross entropy"), ("error", "0-1 error")):
+                by_radius = {
                     float(row["radius"]): row
-                    for row in one.worst
-                    if row["weights"] == name and row["measure"] == measure
+                    for row in flatness.worst_case
+                    if row["weights"] == weights and row["measure"] == measure
                 }
-                cells = [Cell(float(next(iter(mine.values()))["loss"]), decimals=4)]
-                cells += [Cell(float(mine[r]["lower_bound"]), decimals=4) if r in mine else Cell() for r in radii]
-                rows.append(Row(f"{_unit(one)}: {method(one.run, name)}, {words}", tuple(cells)))
+                cells = [Cell(float(next(iter(by_radius.values()))["loss"]), decimals=4)]
+                cells += [
+                    Cell(float(by_radius[radius]["lower_bound"]), decimals=4) if radius in by_radius else Cell()
+                    for radius in radii
+                ]
+                rows.append(Row(f"{_unit(flatness)}: {weights_label(flatness.run, weights)}, {label}", tuple(cells)))
     columns = ("at the weights", *(f"γ = {radius:g}" for radius in radii))
     return Table("Worst case on seen domains", columns, tuple(rows), corner="Target")
 
 
-def curvature_table(found: Sequence[RunFlatness], domains: Collection[str] | None = None) -> Table:
-    """Top eigenvalues and trace, of some domains or sides; None: of all that were measured, one target once."""
+def curvature_table(measured: Sequence[RunFlatness], domains: Collection[str] | None = None) -> Table:
+    """Build a table of the largest eigenvalues and the trace of the Hessian.
+
+    `domains` are the domains or sides to show; by default all. The side "unseen" is then left out if it is a single
+    domain, which has a row already.
+    """
     rows = [
-        Row(
-            f"{_unit(one)}: {method(one.run, row['weights'])}, {row['domain']}",
-            (
-                *(Cell(float(value), decimals=2) for value in row["eigenvalues"]),
-                Cell(float(row["trace"]), float(row["trace_error"]), decimals=1),
-            ),
+        (
+            f"{_unit(flatness)}: {weights_label(flatness.run, row['weights'])}, {row['domain']}",
+            [Cell(float(value), decimals=2) for value in row["eigenvalues"]],
+            Cell(float(row["trace"]), float(row["trace_error"]), decimals=1),
         )
-        for one in found
-        for row in one.curvature
-        if (row["domain"] in domains if domains is not None else row["domain"] != "unseen" or len(one.run.targets) > 1)
+        for flatness in measured
+        for row in flatness.curvature
+        if (
+            row["domain"] in domains
+            if domains is not None
+            else row["domain"] != "unseen" or len(flatness.run.targets) > 1
+        )
     ]
-    n = max((len(row.cells) - 1 for row in rows), default=0)
-    filled = (Row(row.name, (*row.cells[:-1], *[Cell()] * (n + 1 - len(row.cells)), row.cells[-1])) for row in rows)
+    n = max((len(eigenvalues) for _, eigenvalues, _ in rows), default=0)
+    filled = (Row(name, (*values, *[Cell()] * (n - len(values)), trace)) for name, values, trace in rows)
     return Table("Curvature", (*(f"λ{i}" for i in range(1, n + 1)), "trace"), tuple(filled), corner="Target")
 
 
-def _unit(one: RunFlatness) -> str:
-    return f"{one.target}, trial {one.run.trial}"
+def points_table(surfaces: Sequence[RunSurface]) -> Table:
+    """Build a table of the loss at the corners, their mean and the averages, and their distance from the surface."""
+    rows = []
+    for surface, title in zip(surfaces, run_titles([surface.run for surface in surfaces]), strict=True):
+        corners = dict(zip(CORNERS, surface.corners, strict=False))
+        for name, (_, _, distance) in surface.points.items():
+            label = "mean of the corners" if name == MEAN else weights_label(surface.run, corners.get(name, name))
+            losses = (Cell(surface.losses[name][side], decimals=4) for side in SIDES)
+            rows.append(Row(f"{title}, {label}", (*losses, Cell(distance, decimals=2))))
+    shape = surfaces[0].settings["shape"] if surfaces else "plane"
+    return Table("Loss", (*SIDES, f"distance from the {shape}"), tuple(rows), corner="Weights")
+
+
+def _unit(flatness: RunFlatness) -> str:
+    return f"{flatness.target}, trial {flatness.run.trial}"

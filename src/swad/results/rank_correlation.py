@@ -1,9 +1,9 @@
-"""Whether the flatter of several methods is the better one: rank correlations with what they are worth.
+"""Rank correlation between flatness and accuracy of several methods, with its p-value and interval.
 
-The paper's appendix D.1 says that flatness-aware solvers rank the same by local flatness as by accuracy on domains
-never seen. Here that is a number: Spearman's and Kendall's correlation between the two orders, +1 when the flattest
-method is the most accurate, and so on down. Few methods prove little, so each comes with the exact share of all
-orders that agree at least as well by chance, and with an interval by bootstrap.
+The paper's appendix D.1 says that flatness-aware solvers have the same order by local flatness as by accuracy on unseen
+domains. Spearman's and Kendall's rank correlations measure this: they are +1 if the flattest method is the most
+accurate, the second flattest the second most accurate, and so on. A few methods prove little, so each correlation comes
+with an exact permutation test and a bootstrap interval.
 
 >>> order = ranking({"ERM": 0.9, "SAM": 0.6, "SWA": 0.5, "SWAD": 0.2}, {"ERM": 0.855, "SAM": 0.858, "SWA": 0.869,
 ...                 "SWAD": 0.881})
@@ -18,23 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any
 
 Values = float | Sequence[float]
-"""One number, or one for each unit (a target, a trial) that all methods share in the same order."""
+"""One number, or one for each unit (target or trial). All methods have the same units in the same order."""
 
 Statistic = Callable[[Any, Any], Any]
 
 EXACT_UP_TO = 8
-"""Methods up to which all orders are tried (40,320); beyond, 20,000 drawn ones."""
+"""Up to this number of methods, the test enumerates all permutations (40,320); beyond it, it draws 20,000."""
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """One method: what was measured, and its place in both orders, 1 being flattest and most accurate."""
+class RankedMethod:
+    """A method with its flatness and accuracy, and its rank by both: 1 is the flattest and the most accurate."""
 
     method: str
     flatness: float
@@ -45,7 +42,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Correlation:
-    """A rank correlation, its interval, and the share of orders that agree as well or better, either way round."""
+    """A rank correlation, its 95 % interval, and the two-sided p-value of the permutation test."""
 
     value: float
     low: float
@@ -55,29 +52,23 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The methods from flattest to sharpest, and how well that order is the order of accuracy."""
+    """The methods from flattest to sharpest, and the correlation of that order with the order of accuracy."""
 
-    rows: tuple[Ranked, ...]
+    rows: tuple[RankedMethod, ...]
     spearman: Correlation
     kendall: Correlation
     resampled: str
-    """What the intervals are over: "units" (targets, trials) or "methods"."""
+    """What the bootstrap resamples: "units" (targets and trials) or "methods"."""
 
     @property
     def interval_over(self) -> str:
-        """The same in words, for a sentence."""
+        """`resampled` as a phrase."""
         return "resampled over targets and trials" if self.resampled == "units" else "resampled over methods"
 
     @property
     def same_order(self) -> bool:
-        """Whether the two orders are the same, as appendix D.1 says of its five methods."""
+        """Whether both orders are the same, as in appendix D.1."""
         return all(row.flatness_rank == row.accuracy_rank for row in self.rows)
-
-    def figure(self) -> Figure:
-        """Flatness against accuracy, a point for each method."""
-        from swad.results.figures.flatness import ranking_figure
-
-        return ranking_figure(self)
 
 
 def ranking(
@@ -88,11 +79,16 @@ def ranking(
     level: float = 0.95,
     seed: int = 0,
 ) -> Ranking:
-    """Correlate the order of flatness (small F is flat) with the order of accuracy, over methods.
+    """Correlate the order of flatness (a small F is flat) with the order of accuracy over methods.
 
-    Where every method has a value for each unit (target or trial), the intervals resample units, and say how far the
-    order hangs on which domains were looked at. With one number a method they resample methods, which for few of
-    them says little.
+    Args:
+        flatness: F by method: one number, or one for each unit (target or trial).
+        accuracy: Accuracy by method, in the same form. With one number per unit, the intervals resample units and show
+            how much the order depends on the domains. With one number per method, they resample methods, which says
+            little for a few of them.
+        n_resamples: Number of bootstrap resamples.
+        level: Confidence level of the intervals.
+        seed: Seed of the resamples.
     """
     import numpy as np
 
@@ -102,43 +98,51 @@ def ranking(
             "a ranking needs flatness and accuracy of the same three methods or more, got "
             f"{', '.join(methods) or 'none'} and {', '.join(sorted(accuracy)) or 'none'}"
         )
-    f = np.array([_row(flatness[name]) for name in methods], dtype=float) if _alike(flatness) else None
-    a = np.array([_row(accuracy[name]) for name in methods], dtype=float) if _alike(accuracy) else None
-    if f is None or a is None or not (np.isfinite(f).all() and np.isfinite(a).all()):
-        raise ValueError("a ranking needs finite numbers, as many for every method: leave out what was not measured")
+    flatness_table, accuracy_table = _table(flatness, methods), _table(accuracy, methods)
     if not 0 < level < 1 or n_resamples < 1:
-        raise ValueError(f"level lies between 0 and 1 and n_resamples from 1 on, got {level} and {n_resamples}")
+        raise ValueError(f"level must be between 0 and 1 and n_resamples at least 1; got {level} and {n_resamples}")
 
     rng = np.random.default_rng(seed)
-    flat, good = f.mean(1), a.mean(1)
-    paired = f.shape[1] > 1 and f.shape == a.shape
-    if paired:
-        units = rng.integers(f.shape[1], size=(n_resamples, f.shape[1]))
-        drawn = f[:, units].mean(2).T, a[:, units].mean(2).T
+    mean_flatness, mean_accuracy = flatness_table.mean(1), accuracy_table.mean(1)
+    by_unit = flatness_table.shape[1] > 1 and flatness_table.shape == accuracy_table.shape
+    if by_unit:
+        units = rng.integers(flatness_table.shape[1], size=(n_resamples, flatness_table.shape[1]))
+        resamples = flatness_table[:, units].mean(2).T, accuracy_table[:, units].mean(2).T
     else:
-        some = rng.integers(len(methods), size=(n_resamples, len(methods)))
-        drawn = flat[some], good[some]
+        drawn = rng.integers(len(methods), size=(n_resamples, len(methods)))
+        resamples = mean_flatness[drawn], mean_accuracy[drawn]
 
     def correlation(statistic: Statistic) -> Correlation:
-        found = statistic(*drawn)
-        found = found[np.isfinite(found)]  # a resample of one method alone has no order
+        values = statistic(*resamples)
+        values = values[np.isfinite(values)]  # a resample with a single method has no order
         tail = (1 - level) / 2
-        low, high = np.quantile(found, [tail, 1 - tail]) if len(found) else (math.nan, math.nan)
-        return Correlation(float(statistic(flat, good)), float(low), float(high), _chance(statistic, flat, good, seed))
+        low, high = np.quantile(values, [tail, 1 - tail]) if len(values) else (math.nan, math.nan)
+        value = float(statistic(mean_flatness, mean_accuracy))
+        return Correlation(value, float(low), float(high), _p_value(statistic, mean_flatness, mean_accuracy, seed))
 
-    ranks, places = _ranks(flat), _ranks(-good)
-    order = sorted(range(len(methods)), key=lambda i: (ranks[i], methods[i]))
-    rows = tuple(Ranked(methods[i], float(flat[i]), float(good[i]), float(ranks[i]), float(places[i])) for i in order)
-    return Ranking(rows, correlation(_spearman), correlation(_kendall), "units" if paired else "methods")
+    flatness_ranks, accuracy_ranks = _ranks(mean_flatness), _ranks(-mean_accuracy)
+    order = sorted(range(len(methods)), key=lambda i: (flatness_ranks[i], methods[i]))
+    rows = tuple(
+        RankedMethod(
+            methods[i],
+            float(mean_flatness[i]),
+            float(mean_accuracy[i]),
+            float(flatness_ranks[i]),
+            float(accuracy_ranks[i]),
+        )
+        for i in order
+    )
+    return Ranking(rows, correlation(_spearman), correlation(_kendall), "units" if by_unit else "methods")
 
 
-def _row(values: Values) -> list[float]:
-    return [float(values)] if isinstance(values, int | float) else [float(value) for value in values]
+def _table(values: Mapping[str, Values], methods: Sequence[str]) -> Any:
+    """Return the values as an array, methods x units."""
+    import numpy as np
 
-
-def _alike(values: Mapping[str, Values]) -> bool:
-    lengths = {len(_row(one)) for one in values.values()}
-    return len(lengths) == 1 and 0 not in lengths
+    rows = [np.atleast_1d(np.asarray(values[method], dtype=float)) for method in methods]
+    if len({len(row) for row in rows}) > 1 or not all(len(row) and np.isfinite(row).all() for row in rows):
+        raise ValueError("a ranking needs finite numbers, and the same number of them for every method")
+    return np.stack(rows)
 
 
 def _ranks(values: Any) -> Any:
@@ -147,48 +151,50 @@ def _ranks(values: Any) -> Any:
     return rankdata(values, axis=-1)
 
 
-# scipy has both correlations for one pair of rows. A bootstrap and all orders need them for many at once.
+# scipy.stats.spearmanr and kendalltau take one pair of samples. The bootstrap and the permutation test need the
+# correlations of thousands of pairs, so both are computed here along the last dimension.
 
 
 def _spearman(flatness: Any, accuracy: Any) -> Any:
-    """Pearson's correlation of the ranks, along the last dimension."""
+    """Return Spearman's rho: Pearson's correlation of the ranks."""
     import numpy as np
 
     x, y = _ranks(-flatness), _ranks(accuracy)
     x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
-    return _over((x * y).sum(-1), np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
+    return _divide((x * y).sum(-1), np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
 
 
 def _kendall(flatness: Any, accuracy: Any) -> Any:
-    """Pairs in the same order less pairs in the other, over pairs with an order: tau-b, along the last dimension."""
+    """Return Kendall's tau-b: concordant minus discordant pairs, divided by the number of pairs without ties."""
     import numpy as np
 
     x, y = (np.sign(values[..., :, None] - values[..., None, :]) for values in (-flatness, accuracy))
-    both = (-2, -1)
-    return _over((x * y).sum(both), np.sqrt((x * x).sum(both) * (y * y).sum(both)))
+    pairs = (-2, -1)
+    return _divide((x * y).sum(pairs), np.sqrt((x * x).sum(pairs) * (y * y).sum(pairs)))
 
 
-def _over(top: Any, bottom: Any) -> Any:
-    """The quotient; nan where all values are equal and there is no order."""
+def _divide(numerator: Any, denominator: Any) -> Any:
+    """Return the quotient; nan where all values are equal, so that there is no order."""
     import numpy as np
 
-    return np.divide(top, bottom, out=np.full(np.broadcast(top, bottom).shape, np.nan), where=bottom > 0)
+    shape = np.broadcast(numerator, denominator).shape
+    return np.divide(numerator, denominator, out=np.full(shape, np.nan), where=denominator > 0)
 
 
-def _chance(statistic: Statistic, flat: Any, good: Any, seed: int) -> float:
-    """The share of all pairings whose correlation is at least as far from 0, this one included."""
+def _p_value(statistic: Statistic, flatness: Any, accuracy: Any, seed: int) -> float:
+    """Return the two-sided p-value: the share of permutations with a correlation at least as far from 0."""
     import numpy as np
     from scipy.stats import permutation_test
 
-    if not np.isfinite(statistic(flat, good)):
+    if not np.isfinite(statistic(flatness, accuracy)):
         return math.nan
     result = permutation_test(
-        (flat,),
-        lambda x, axis: statistic(np.moveaxis(x, axis, -1), good),
+        (flatness,),
+        lambda x, axis: statistic(np.moveaxis(x, axis, -1), accuracy),
         permutation_type="pairings",
         vectorized=True,
         batch=10_000,
-        n_resamples=np.inf if len(flat) <= EXACT_UP_TO else 20_000,
+        n_resamples=np.inf if len(flatness) <= EXACT_UP_TO else 20_000,
         alternative="two-sided",
         rng=np.random.default_rng(seed),
     )

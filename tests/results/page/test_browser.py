@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from swad.results import tables
-from swad.results.page import build
+from swad.results.page.build import write_page
+from swad.results.run_tables import accuracy_tables
 from swad.results.runs import RunData
+from swad.results.tables import OURS
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
@@ -17,14 +18,17 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pi
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs Chromium: apt-get install chromium chromium-driver"
-)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None, reason="needs Chromium: apt-get install chromium chromium-driver"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
 def browser(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    path: Path = build.write(runs, tmp_path_factory.mktemp("page") / "report.html")
+    path: Path = write_page(runs, tmp_path_factory.mktemp("page") / "report.html")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (
@@ -60,16 +64,16 @@ def test_no_console_errors(browser: Any) -> None:
 
 def test_the_numbers_are_the_tables(browser: Any, runs: list[RunData]) -> None:
     click(browser, "[data-rows=all]")
-    (table,) = tables.results(runs, paper="all")
+    (table,) = accuracy_tables(runs, paper="all")
     expected = [
-        [row.name + ("" if row.group == tables.OURS else " paper"), *(cell.printed for cell in row.cells)]
+        [row.name + ("" if row.group == OURS else " paper"), *(cell.printed for cell in row.cells)]
         for row in table.rows
     ]
     assert rows(browser) == expected
     values = browser.execute_script(
         "return [...document.querySelectorAll('#e0-results tbody tr.ours td')].map(cell => Number(cell.dataset.value))"
     )
-    assert values == [cell.value for row in table.rows if row.group == tables.OURS for cell in row.cells]
+    assert values == [cell.value for row in table.rows if row.group == OURS for cell in row.cells]
 
 
 def test_the_papers_rows_can_be_put_away(browser: Any) -> None:

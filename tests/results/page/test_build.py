@@ -10,13 +10,13 @@ from helpers.run_tree import write_run
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
-from swad.results.page import build
+from swad.results.diagnostics import find_problems
+from swad.results.page.build import build_page, selected_runs, write_page
 from swad.results.runs import RunData, find_runs
-from swad.results.summary import warnings
 
 
 def test_the_page_needs_no_network(runs: list[RunData]) -> None:
-    text = build.build(runs[:2])
+    text = build_page(runs[:2])
     addresses = re.findall(r"""(?:src|href|action)=["']([^"'#]+)""", text)
     assert set(addresses) <= {"data:,"}
     assert "@import" not in text
@@ -24,22 +24,22 @@ def test_the_page_needs_no_network(runs: list[RunData]) -> None:
 
 
 def test_the_page_is_the_same_twice_and_written_whole(runs: list[RunData], tmp_path: Path) -> None:
-    first = build.write(runs[:1], tmp_path / "deep" / "report.html")
-    assert first.read_text(encoding="utf-8") == build.build(runs[:1])
+    first = write_page(runs[:1], tmp_path / "deep" / "report.html")
+    assert first.read_text(encoding="utf-8") == build_page(runs[:1])
     assert [path.name for path in first.parent.iterdir()] == ["report.html"]
 
 
 def test_warnings_are_shown(faulty: list[RunData]) -> None:
-    text = build.build(faulty)
-    assert f"{len(warnings(faulty))} warnings" in text
-    assert all(escape(warning) in text for warning in warnings(faulty))
+    text = build_page(faulty)
+    assert f"{len(find_problems(faulty))} warnings" in text
+    assert all(escape(warning) in text for warning in find_problems(faulty))
     assert "never converged" in text
     assert "unfinished" in text
 
 
-def test_the_page_says_where_no_run_is(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one run at least"):
-        build.build([])
+def test_a_page_needs_a_run() -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        build_page([])
 
 
 class Tags(HTMLParser):
@@ -59,7 +59,7 @@ def test_everything_printed_is_escaped(tmp_path: Path) -> None:
     write_run(tmp_path / "a", dataset=evil, domains=(evil, "b" + evil, "c"), target=evil, algorithm=evil)
     write_run(tmp_path / "b", dataset=evil, domains=(evil, "b" + evil, "c"), target="c", algorithm=evil, finished=False)
     write_run(tmp_path / "c", dataset="plain", domains=("x", "y", "z"), target="x")
-    text = build.build(find_runs(tmp_path), title=evil)
+    text = build_page(find_runs(tmp_path), title=evil)
     tags = Tags()
     tags.feed(text)
     assert tags.open.count("img") == 0
@@ -68,15 +68,15 @@ def test_everything_printed_is_escaped(tmp_path: Path) -> None:
 
 
 def test_paths_of_this_machine_stay_out(runs: list[RunData], tree: Path) -> None:
-    assert str(tree) not in build.build(runs[:3])
+    assert str(tree) not in build_page(runs[:3])
 
 
 def test_a_sweep_shows_one_run_for_each_target_and_trial(tmp_path: Path) -> None:
     for place, lr in enumerate((1e-5, 3e-5, 5e-5)):
         write_run(tmp_path / str(place), lr=lr)
     found = find_runs(tmp_path)
-    (shown,) = build.shown_runs(found)
-    text = build.build(found)
+    (shown,) = selected_runs(found)
+    text = build_page(found)
     assert text.count('class="trial"') == 1
 
     def validation(run: RunData) -> float:

@@ -1,8 +1,8 @@
-"""The report page: one HTML file with everything in it, which opens without a network.
+"""The report page: one HTML file that needs no network.
 
-Results beside the paper's, the validation curves of every target with the averaged range, timings,
-configs, and what a reader should be warned of. The template escapes whatever it prints, and the page
-forbids itself to load anything, so a folder name or a config value can do no harm.
+It shows accuracies next to the paper's, validation curves with the averaged range, flatness, timings, configs and
+warnings. The template escapes every value, and a content security policy forbids the page to load anything, so a
+directory name or a config value cannot inject code.
 """
 
 from __future__ import annotations
@@ -16,19 +16,35 @@ from pathlib import Path
 from typing import Any
 
 from swad import __version__
-from swad.results import published, summary, tables
-from swad.results.figures import training
+from swad.results import published
+from swad.results.diagnostics import find_problems
+from swad.results.figures.style import PALETTE, themed_svg
+from swad.results.figures.training import METRICS, valley_figure
+from swad.results.labels import algorithm_label
 from swad.results.page.flatness import flatness_sections, surface_sections
+from swad.results.run_tables import accuracy_tables, timings_table
 from swad.results.runs import RunData, find_runs
 from swad.results.selection import SelectionError, select
+from swad.results.tables import OURS, PAPER, Cell, Row, Table
+from swad.results.training_curves import (
+    Curve,
+    Valley,
+    final_value,
+    last_step,
+    mean_curve,
+    source_curves,
+    valley,
+    valley_averages,
+)
+from swad.util.files import write_text
 
 KEY_ROWS = 4
-"""How many of the paper's rows show before the reader asks for all."""
+"""Number of the paper's rows that are shown at first."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing, with what the pointer needs to read values off it."""
+    """One figure, with the data that the page shows at the pointer."""
 
     id: str
     title: str
@@ -38,23 +54,23 @@ class Panel:
 
 @dataclass(frozen=True)
 class Trial:
-    """The run shown for one target and trial."""
+    """The run that is shown for one target and trial."""
 
     id: str
     number: int
-    valley: summary.Valley | None
+    valley: Valley | None
     steps: int
     finished: bool
     panels: tuple[Panel, ...]
 
     def percent(self, step: int | None) -> float:
-        """Give a step's place along the run, for the bar of the averaged range."""
+        """Return a step as a percentage of the run, for the bar of the averaged range."""
         return 0.0 if step is None else round(100 * min(step, self.steps) / (self.steps or 1), 2)
 
 
 @dataclass(frozen=True)
 class Target:
-    """All that the page shows of a target: its trials and the colors of its sources."""
+    """The part of the page for one target: its trials and the colors of its sources."""
 
     id: str
     name: str
@@ -65,75 +81,70 @@ class Target:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A dataset's part of the page."""
+    """The part of the page for one dataset."""
 
     id: str
     name: str
-    table: tables.Table
+    table: Table
     key_rows: frozenset[str]
     headline: str
     targets: tuple[Target, ...]
 
 
-def write(
+def write_page(
     source: str | os.PathLike[str] | Sequence[RunData],
     path: str | os.PathLike[str],
     *,
     method: str = "iid",
     split: str = "in",
-    search_trial: int | None = None,
     title: str = "SWAD report",
     flatness: Sequence[RunData] | None = None,
 ) -> Path:
-    """Write the page for a folder of runs, or runs already read, and return its path."""
-    found = find_runs(source) if isinstance(source, (str, os.PathLike)) else list(source)
-    text = build(found, method=method, split=split, search_trial=search_trial, title=title, flatness=flatness)
-    path = Path(path)
-    # A browser that reloads while a run is being reported must never find half a page.
-    partial = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OSError(f"cannot write the page {path}: {reason}; see to it or choose another file (--output)") from None
-    return path
+    """Write the page for a directory of runs, or for runs that were already read, and return its path.
+
+    The other arguments are those of `build_page`.
+    """
+    runs = find_runs(source) if isinstance(source, (str, os.PathLike)) else list(source)
+    # The write is atomic, so a browser that reloads in the meantime never reads half a page.
+    write_text(path, build_page(runs, method=method, split=split, title=title, flatness=flatness))
+    return Path(path)
 
 
-def build(
-    found: Sequence[RunData],
+def build_page(
+    runs: Sequence[RunData],
     *,
     method: str = "iid",
     split: str = "in",
-    search_trial: int | None = None,
     title: str = "SWAD report",
     flatness: Sequence[RunData] | None = None,
 ) -> str:
-    """Return the page as text. `method`, `split` and `search_trial` are those of `swad.results.selection.select`.
+    """Return the page as HTML.
 
-    `flatness` are the runs whose flatness and surfaces are shown, where they were measured; by default all.
+    Args:
+        runs: The runs to show.
+        method: The model selection; see `swad.results.selection`.
+        split: The part of the target to report: "in", "out", "full" or "test".
+        title: Title of the page.
+        flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
     """
-    if not found:
-        raise ValueError("a report needs one run at least, got none")
-    made = tables.results(found, method, split=split, paper="all", search_trial=search_trial)
+    if not runs:
+        raise ValueError("a report needs at least one run, got none")
     experiments = []
-    for place, table in enumerate(made):
-        members = [run for run in found if run.dataset == table.title]
-        shown = shown_runs(members, method, search_trial)
-        experiments.append(_experiment(f"e{place}", table, members, shown))
+    for number, table in enumerate(accuracy_tables(runs, method, split=split, paper="all")):
+        members = [run for run in runs if run.dataset == table.title]
+        experiments.append(_experiment(f"e{number}", table, members, selected_runs(members, method)))
     template = _environment().from_string(_asset("page.html"))
     text: str = template.render(
         title=title,
-        facts=_facts(found, method),
-        warnings=summary.warnings(found),
+        facts=_facts(runs, method),
+        warnings=find_problems(runs),
         experiments=experiments,
-        flatness=flatness_sections(found if flatness is None else flatness),
-        surfaces=surface_sections(found if flatness is None else flatness),
-        timings=tables.timings(found),
-        spent=_spent(found),
-        common=_common(found),
-        varying=_varying(found),
+        flatness=flatness_sections(runs if flatness is None else flatness),
+        surfaces=surface_sections(runs if flatness is None else flatness),
+        timings=timings_table(runs),
+        total_time=_total_time(runs),
+        common=_common_settings(runs),
+        varying=_varying_settings(runs),
         panels={
             panel.id: panel.data
             for experiment in experiments
@@ -149,120 +160,101 @@ def build(
     return text
 
 
-def shown_runs(found: Sequence[RunData], method: str = "iid", search_trial: int | None = None) -> list[RunData]:
-    """Take one run for each algorithm, target and trial: the selected, or else the one that got furthest."""
+def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]:
+    """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
     groups: dict[tuple[str, str, int], list[RunData]] = {}
-    for run in found:
+    for run in runs:
         if len(run.targets) == 1:
             groups.setdefault((run.algorithm, run.targets[0], run.trial), []).append(run)
-    shown = []
-    for (algorithm, target, trial), members in sorted(groups.items(), key=_plain_first):
-        chosen = max(members, key=summary.last_step)
-        related = [run for run in found if run.algorithm == algorithm and target in run.targets]
-        names = summary.valley_averages(chosen)
+    selected = []
+    for (algorithm, target, trial), members in sorted(groups.items(), key=lambda item: (item[0][0] != "erm", item[0])):
+        longest = max(members, key=last_step)
+        averages = valley_averages(longest)
+        related = [run for run in runs if run.algorithm == algorithm and target in run.targets]
         try:
-            outcomes = select(
-                related,
-                method,
-                names[0] if names else "best",
-                search_trial=search_trial,
-                targets=[target],
-            )
-            chosen = next((outcome.run for outcome in outcomes if outcome.trial == trial), chosen)
+            results = select(related, method, averages[0] if averages else "best", targets=[target])
         except SelectionError:
-            pass  # the table's notes say so; the curves need no selection
-        shown.append(chosen)
-    return shown
+            results = []  # the table's notes say why; curves can be shown without a selection
+        selected.append(next((result.run for result in results if result.trial == trial), longest))
+    return selected
 
 
-def _plain_first(item: tuple[tuple[str, str, int], list[RunData]]) -> tuple[bool, str, str, int]:
-    algorithm, target, trial = item[0]
-    return algorithm != "erm", algorithm, target, trial
+# ------------------------------------------------------------ parts of the page
 
 
-# ------------------------------------------------------------ the parts of the page
-
-
-def _experiment(id: str, table: tables.Table, members: Sequence[RunData], shown: Sequence[RunData]) -> Experiment:
-    domains = sorted({name for run in members for name in (*run.targets, *summary.source_curves(run, "loss"))})
+def _experiment(id: str, table: Table, members: Sequence[RunData], selected: Sequence[RunData]) -> Experiment:
+    domains = sorted({name for run in members for name in (*run.targets, *source_curves(run, "loss"))})
     groups: dict[tuple[str, str], list[RunData]] = {}
-    for run in shown:
+    for run in selected:
         groups.setdefault((run.algorithm, run.targets[0]), []).append(run)
     targets = []
-    for place, ((algorithm, target), group) in enumerate(groups.items()):
-        prefix = f"{id}-t{place}"
-        sources = sorted({name for run in group for name in summary.source_curves(run, "loss")})
+    for number, ((algorithm, target), group) in enumerate(groups.items()):
+        prefix = f"{id}-t{number}"
+        sources = sorted({name for run in group for name in source_curves(run, "loss")})
         targets.append(
             Target(
                 prefix,
                 target,
-                summary.algorithm_name(algorithm),
-                tuple((name, domains.index(name) % len(training.PALETTE) + 1) for name in sources),
+                algorithm_label(algorithm),
+                tuple((name, domains.index(name) % len(PALETTE) + 1) for name in sources),
                 tuple(_trial(f"{prefix}-{run.trial}", run, domains) for run in group),
             )
         )
     return Experiment(id, table.title, table, _key_rows(table), _headline(table), tuple(targets))
 
 
-def _headline(table: tables.Table) -> str:
-    """Say what came out in one sentence, for better or worse; nothing if either row is incomplete."""
-    place = table.columns.index("Avg.")
-    means = {row.name: row.cells[place] for row in table.rows if row.group == tables.OURS}
-    ours, plain = means.get("SWAD"), means.get("ERM (best)")
-    if ours is None or plain is None or ours.value is None or plain.value is None:
+def _headline(table: Table) -> str:
+    """Compare SWAD with ERM in one sentence; empty if either row is incomplete."""
+    n_targets = table.columns.index("Avg.")
+    means = {row.name: row.cells[n_targets] for row in table.rows if row.group == OURS}
+    swad, erm = means.get("SWAD"), means.get("ERM (best)")
+    if swad is None or erm is None or swad.value is None or erm.value is None:
         return ""
-    gap = round(ours.value, 1) - round(plain.value, 1)
-    if abs(gap) < 0.05:
-        verdict = "as much as"
-    else:
-        verdict = f"{abs(gap):.1f} points {'more' if gap > 0 else 'less'} than"
-    targets = f"{place} targets" if place > 1 else "one target"
-    return f"SWAD reaches {ours.printed} % over {targets}, {verdict} ERM at its best step ({plain.printed} %)."
+    gap = round(swad.value, 1) - round(erm.value, 1)
+    comparison = "the same as" if abs(gap) < 0.05 else f"{abs(gap):.1f} points {'more' if gap > 0 else 'less'} than"
+    targets = f"on average over {n_targets} targets" if n_targets > 1 else "on one target"
+    return f"SWAD reaches {swad.printed} % {targets}, {comparison} ERM (best) with {erm.printed} %."
 
 
-def _key_rows(table: tables.Table) -> frozenset[str]:
-    """Name the paper's rows to show first: ERM, SWAD, and the strongest of the others."""
+def _key_rows(table: Table) -> frozenset[str]:
+    """Return the names of the paper's rows to show at first: ERM, SWAD, and the best of the others."""
     average = len(table.columns) - 2
-    rows = [row for row in table.rows if row.group == tables.PAPER]
+    rows = [row for row in table.rows if row.group == PAPER]
     rows.sort(key=lambda row: row.cells[average].value or 0.0, reverse=True)
     first = [row.name for row in rows if row.name.rstrip("†‡") in ("ERM", "SWAD")]
     return frozenset((first + [row.name for row in rows if row.name not in first])[:KEY_ROWS])
 
 
 def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
-    names = summary.valley_averages(run)
-    panels = tuple(
-        _panel(f"{id}-{metric}", run, metric, domains)
-        for metric in training.LABELS
-        if summary.source_curves(run, metric)
-    )
+    names = valley_averages(run)
+    panels = tuple(_panel(f"{id}-{metric}", run, metric, domains) for metric in METRICS if source_curves(run, metric))
     steps = run.config.get("steps")
     return Trial(
         id,
         run.trial,
-        summary.valley(run, names[0]) if names else None,
-        max(steps if isinstance(steps, int) else 0, summary.last_step(run)),  # the published schedule makes one more
+        valley(run, names[0]) if names else None,
+        max(steps if isinstance(steps, int) else 0, last_step(run)),  # the published schedule has one step more
         run.finished,
         panels,
     )
 
 
 def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
-    figure = training.valley_figure(run, metrics=(metric,), size=(4.4, 2.45), domains=domains, bare=True)
-    title = training.LABELS[metric]
-    svg = training.theme_svg(figure, id, f"{title} of every source against the step, target {run.targets[0]}")
-    # Layout is settled once drawn; from it the pointer's place can be turned into a step.
+    figure = valley_figure(run, metrics=(metric,), size=(4.4, 2.45), domains=domains, bare=True)
+    title = METRICS[metric]
+    svg = themed_svg(figure, id, f"{title} of every source against the step, target {run.targets[0]}")
+    # The layout is fixed once the figure is drawn. The page uses it to convert the pointer's position to a step.
     axes = figure.axes[0]
     box = axes.get_position()
     width, height = figure.get_size_inches() * 72
-    curves = summary.source_curves(run, metric)
+    curves = source_curves(run, metric)
     scale = 100 if metric == "accuracy" else 1
     series = [
-        {"name": name, "color": domains.index(name) % len(training.PALETTE) + 1, "at": _points(curve, scale)}
+        {"name": name, "color": domains.index(name) % len(PALETTE) + 1, "at": _points(curve, scale)}
         for name, curve in curves.items()
     ]
     if len(curves) > 1:
-        series.append({"name": "mean", "color": 0, "at": _points(summary.mean_curve(curves.values()), scale)})
+        series.append({"name": "mean", "color": 0, "at": _points(mean_curve(curves.values()), scale)})
     return Panel(
         id,
         title,
@@ -276,72 +268,70 @@ def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
     )
 
 
-def _points(curve: summary.Curve, scale: int) -> list[list[float | str]]:
-    # JSON has no NaN; the page prints the word.
+def _points(curve: Curve, scale: int) -> list[list[float | str]]:
+    # JSON cannot express nan and infinities as numbers, so they are text.
     return [
         [step, round(scale * value, 5) if value - value == 0 else str(value)]
         for step, value in zip(*curve, strict=True)
     ]
 
 
-def _facts(found: Sequence[RunData], method: str) -> list[tuple[str, str]]:
-    def several(values: Iterable[str]) -> str:
+def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
+    def join(values: Iterable[str]) -> str:
         return ", ".join(dict.fromkeys(values))
 
-    finished = sum(run.finished for run in found)
+    finished = sum(run.finished for run in runs)
     return [
-        ("Data", several(run.dataset for run in found)),
-        ("Algorithm", several(summary.algorithm_name(run.algorithm) for run in found)),
-        ("Targets", str(len({(run.dataset, run.targets) for run in found}))),
-        ("Trials", str(len({run.trial for run in found}))),
+        ("Dataset", join(run.dataset for run in runs)),
+        ("Algorithm", join(algorithm_label(run.algorithm) for run in runs)),
+        ("Targets", str(len({(run.dataset, run.targets) for run in runs}))),
+        ("Trials", str(len({run.trial for run in runs}))),
         (
             "Runs",
-            f"{finished} finished" if finished == len(found) else f"{finished} of {len(found)} finished",
+            f"{finished} finished" if finished == len(runs) else f"{finished} of {len(runs)} finished",
         ),
         ("Selection", method),
     ]
 
 
-def _spent(found: Sequence[RunData]) -> str:
-    """Sum the time up in one sentence, or say nothing where no run told."""
-    totals = [seconds for run in found if (seconds := summary.final_value(run, "seconds_total")) is not None]
+def _total_time(runs: Sequence[RunData]) -> str:
+    """Return the total time in one sentence; empty if no run recorded it."""
+    totals = [seconds for run in runs if (seconds := final_value(run, "seconds_total")) is not None]
     if not totals:
         return ""
     seconds = sum(totals)
-    spent = f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds / 60:.1f} minutes"
+    time = f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds / 60:.1f} minutes"
     if seconds < 120:
-        spent = f"{seconds:.0f} seconds"
-    return f"{len(totals)} runs took {spent} together." if len(totals) > 1 else f"The run took {spent}."
+        time = f"{seconds:.0f} seconds"
+    return f"{len(totals)} runs took {time} in total." if len(totals) > 1 else f"The run took {time}."
 
 
 ROLES = ("identity", "hyperparameter", "protocol", "machine", "output")
-"""The order in which settings are shown."""
+"""Roles of settings in the order in which they are shown."""
 
 
-def _common(found: Sequence[RunData]) -> list[tuple[str, str]]:
-    first = found[0].config
-    same = [key for key in first if all(key in run.config and run.config[key] == first[key] for run in found)]
-    return [(key, _shown(first[key])) for key in sorted(same)]
+def _common_settings(runs: Sequence[RunData]) -> list[tuple[str, str]]:
+    first = runs[0].config
+    same = [key for key in first if all(key in run.config and run.config[key] == first[key] for run in runs)]
+    return [(key, _setting_text(first[key])) for key in sorted(same)]
 
 
-def _varying(found: Sequence[RunData]) -> tables.Table:
-    common = {key for key, _ in _common(found)}
-    keys = list(
-        dict.fromkeys(key for role in ROLES for run in found for key in run.settings(role) if key not in common)
-    )
-    # The run's directory, relative to what all have in common, names the row.
-    root = Path(os.path.commonpath([run.path for run in found]))
+def _varying_settings(runs: Sequence[RunData]) -> Table:
+    common = {key for key, _ in _common_settings(runs)}
+    keys = list(dict.fromkeys(key for role in ROLES for run in runs for key in run.settings(role) if key not in common))
+    # A row is named after the run directory, relative to the common parent of all runs.
+    root = Path(os.path.commonpath([run.path for run in runs]))
     rows = [
-        tables.Row(
+        Row(
             str(run.path.relative_to(root)) if run.path != root else run.path.name,
-            tuple(tables.Cell(text=_shown(run.config[key]) if key in run.config else "–") for key in keys),
+            tuple(Cell(text=_setting_text(run.config[key]) if key in run.config else "–") for key in keys),
         )
-        for run in found
+        for run in runs
     ]
-    return tables.Table("What differs", tuple(keys), tuple(rows), corner="Run")
+    return Table("Differing settings", tuple(keys), tuple(rows), corner="Run")
 
 
-def _shown(value: object) -> str:
+def _setting_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -361,12 +351,12 @@ def _environment() -> Any:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["sort_value"] = _sort_value
-    environment.tests["ours"] = lambda row: row.group == tables.OURS
+    environment.tests["ours"] = lambda row: row.group == OURS
     return environment
 
 
-def _sort_value(cell: tables.Cell) -> str:
-    """Give what a column is sorted by: the full number, or the word."""
+def _sort_value(cell: Cell) -> str:
+    """Return the value that a column is sorted by: the number in full precision, or the text."""
     if cell.text is not None:
         return cell.text
     return "" if cell.value is None else repr(float(cell.value))

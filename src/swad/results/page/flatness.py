@@ -1,40 +1,40 @@
-"""The page's sections on flatness and loss surfaces, for runs that have been measured."""
+"""Sections of the page on flatness and loss surfaces, for runs that were measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swad.results.figures import flatness, training
+from swad.results.figures.flatness import flatness_figure, method_colors, method_dashes
+from swad.results.figures.style import themed_svg
+from swad.results.figures.surfaces import line_figure, points_on_line, surface_figure, surface_markers
 from swad.results.flatness_rows import Row
-from swad.results.flatness_stats import (
-    SIDES,
+from swad.results.flatness_runs import (
     RunFlatness,
-    RunSurface,
-    Sides,
-    by_target,
-    flatness_of,
-    method,
-    methods_of,
-    paired,
-    paired_curves,
-    ranking_of,
-    surfaces_of,
+    curves_by_target,
+    difference_curves,
+    method_names,
+    paired_differences,
+    rank_methods,
+    read_flatness,
     with_mean,
 )
-from swad.results.flatness_tables import curvature_table, verdicts, worst_table
+from swad.results.flatness_stats import SIDES, CurvesBySide
+from swad.results.flatness_tables import curvature_table, verdict_table, worst_case_table
+from swad.results.labels import algorithm_label, weights_label
 from swad.results.runs import RunData
-from swad.results.summary import algorithm_name
+from swad.results.surfaces import RunSurface, read_surface
 from swad.results.tables import Table
 
 SYMBOLS = {
     "*": "★", "D": "◆", "s": "■", "P": "✚", "o": "●", "v": "▼", "<": "◀", ">": "▶", "p": "⬟", "h": "⬢", "x": "✕",
 }  # fmt: skip
+"""Characters for matplotlib's markers."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One drawing."""
+    """One figure with its title."""
 
     title: str
     svg: str
@@ -42,41 +42,41 @@ class Plot:
 
 @dataclass(frozen=True)
 class Group:
-    """The drawings of one target, or of the mean over all."""
+    """The figures of one target, or of the mean over targets."""
 
     title: str
     plots: tuple[Plot, ...]
     legend: tuple[tuple[str, int, bool], ...]
-    """Methods that are drawn, their colors, and whether their lines are dashed."""
+    """Method, color, and whether the line is dashed."""
 
 
 @dataclass(frozen=True)
 class FlatnessSection:
-    """A dataset's flatness."""
+    """The flatness of one dataset."""
 
     id: str
     name: str
-    about: str
+    measurement: str
     groups: tuple[Group, ...]
     verdicts: Table | None
     ranking: str
-    worst: Table | None
+    worst_case: Table | None
     curvature: Table | None
 
 
 @dataclass(frozen=True)
 class SurfacePlot:
-    """One run's plane, or line."""
+    """The plane or line of one run."""
 
     title: str
     plots: tuple[Plot, ...]
     legend: tuple[tuple[str, str, int], ...]
-    """Sign, what it stands for, and its color; 0 is that of the text."""
+    """Symbol, meaning and color; 0 is the color of text."""
 
 
 @dataclass(frozen=True)
 class SurfaceSection:
-    """A dataset's surfaces."""
+    """The surfaces of one dataset."""
 
     id: str
     name: str
@@ -84,134 +84,144 @@ class SurfaceSection:
 
 
 def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
-    """One for each dataset with a run that was measured, and for each way of measuring: F of two have no mean."""
+    """Build a section for each dataset and measurement setting, because values of two settings have no mean."""
     groups: dict[tuple[str, str], list[RunFlatness]] = {}
     for run in runs:
-        if (one := flatness_of(run)) is not None:
-            groups.setdefault((run.dataset, one.settings["key"]), []).append(one)
-    return [_flatness(f"f{place}", dataset, some) for place, ((dataset, _), some) in enumerate(groups.items())]
+        if (flatness := read_flatness(run)) is not None:
+            groups.setdefault((run.dataset, flatness.settings["key"]), []).append(flatness)
+    return [
+        _flatness_section(f"f{number}", dataset, measured)
+        for number, ((dataset, _), measured) in enumerate(groups.items())
+    ]
 
 
-def _flatness(id: str, dataset: str, found: Sequence[RunFlatness]) -> FlatnessSection:
-    colors = flatness.colors_of(methods_of(found))
-    told = paired(found)
-    versus, differences = paired_curves(told)
-    drawn = []
-    for number, (title, sides) in enumerate(with_mean(by_target(found)).items()):
-        plots = []
-        pairs = differences.get(title, {})
-        dashes = flatness.dashes_of({"rise": sides, "difference": pairs}, colors)
-        for side, words in SIDES.items():
-            label = f"Rise of the loss against the radius, {side} domains, {title}"
-            plots.append(_panel(words, sides, side, colors, dashes, f"{id}-{number}-{side}", label, ""))
-        for side in pairs:
-            words = f"{side.capitalize()}, minus {versus}: below 0 is flatter"
-            label = f"Difference to {versus} against the radius, {side} domains, {title}"
-            place = f"{id}-{number}-{side}-paired"
-            plots.append(_panel(words, pairs, side, colors, dashes, place, label, versus))
-        names = dict.fromkeys(curve.method for some in sides.values() for curve in some)
-        drawn.append(Group(title, tuple(plots), tuple((name, colors[name] + 1, dashes[name] > 0) for name in names)))
-    directions = sorted({one.directions for one in found})
-    count = f"{directions[0]:,}" if len(directions) == 1 else f"{directions[0]:,} to {directions[-1]:,}"
+def _flatness_section(id: str, dataset: str, measured: Sequence[RunFlatness]) -> FlatnessSection:
+    differences = paired_differences(measured)
+    n_directions = sorted({flatness.n_directions for flatness in measured})
+    count = f"{n_directions[0]:,}" if len(n_directions) == 1 else f"{n_directions[0]:,} to {n_directions[-1]:,}"
     return FlatnessSection(
         id,
         dataset,
-        f"{count} random directions a point{_apart(found[0].settings)}",
-        tuple(drawn),
-        verdicts("Who is flatter", told) if told else None,
-        _ranking(found),
-        worst_table(found) if any(one.worst for one in found) else None,
-        curvature_table(found) if any(one.curvature for one in found) else None,
+        f"{count} random directions{_describe_settings(measured[0].settings)}",
+        _groups(id, measured),
+        verdict_table("Paired differences", differences) if differences else None,
+        _ranking(measured),
+        worst_case_table(measured) if any(flatness.worst_case for flatness in measured) else None,
+        curvature_table(measured) if any(flatness.curvature for flatness in measured) else None,
     )
 
 
-def _panel(
-    words: str,
-    sides: Sides,
+def _groups(id: str, measured: Sequence[RunFlatness]) -> tuple[Group, ...]:
+    """Draw F and the differences to the reference method, for the mean over targets and each target."""
+    colors = method_colors(method_names(measured))
+    reference, differences = difference_curves(paired_differences(measured))
+    groups = []
+    for number, (title, by_side) in enumerate(with_mean(curves_by_target(measured)).items()):
+        pairs = differences.get(title, {})
+        dashes = method_dashes({"rise": by_side, "difference": pairs}, colors)
+        plots = []
+        for side, heading in SIDES.items():
+            label = f"Rise of the loss against the radius, {side} domains, {title}"
+            plots.append(_plot(heading, by_side, side, colors, dashes, f"{id}-{number}-{side}", label))
+        for side in pairs:
+            heading = f"{side.capitalize()}, minus {reference}: below 0 is flatter"
+            label = f"Difference to {reference} against the radius, {side} domains, {title}"
+            plots.append(_plot(heading, pairs, side, colors, dashes, f"{id}-{number}-{side}-paired", label, reference))
+        names = dict.fromkeys(curve.method for curves in by_side.values() for curve in curves)
+        legend = tuple((name, colors[name] + 1, dashes[name] > 0) for name in names)
+        groups.append(Group(title, tuple(plots), legend))
+    return tuple(groups)
+
+
+def _plot(
+    title: str,
+    by_side: CurvesBySide,
     side: str,
     colors: Mapping[str, int],
     dashes: Mapping[str, int],
     id: str,
     label: str,
-    versus: str,
+    reference: str = "",
 ) -> Plot:
-    figure = flatness.flatness_figure(
-        {label: sides}, sides=(side,), size=(4.4, 2.45), bare=True, colors=colors, dashes=dashes, versus=versus
+    figure = flatness_figure(
+        {label: by_side}, sides=(side,), size=(4.4, 2.45), bare=True, colors=colors, dashes=dashes, reference=reference
     )
-    return Plot(words, training.theme_svg(figure, id, label))
+    return Plot(title, themed_svg(figure, id, label))
 
 
-def _apart(settings: Row) -> str:
-    """What else tells ways of measuring apart: images, directions that are not on a sphere, parameters left alone."""
+def _describe_settings(settings: Row) -> str:
+    """Describe the settings of a measurement: images, normalization and parameters, unless they are the default."""
     images = "all images" if settings.get("images") is None else f"{settings['images']:,} images of each domain"
-    kind = settings.get("normalize", "sphere")
-    some = [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]
-    moved = f", parameters: {'; '.join(some)}" if some else ""
-    return f", {images}" + (f", directions normalized by {kind}" if kind != "sphere" else "") + moved
+    normalize = settings.get("normalize", "sphere")
+    patterns = [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]
+    parameters = f", parameters: {'; '.join(patterns)}" if patterns else ""
+    return f", {images}" + (f", directions normalized by {normalize}" if normalize != "sphere" else "") + parameters
 
 
-def _ranking(found: Sequence[RunFlatness]) -> str:
-    """Whether the flatter methods are the more accurate ones, in a sentence; empty for fewer than three methods."""
-    radius = max(found[0].curves["unseen"][0].radii)
-    order = ranking_of(found, "unseen", radius)
+def _ranking(measured: Sequence[RunFlatness]) -> str:
+    """Return a sentence on the rank correlation of flatness and accuracy; empty for fewer than three methods."""
+    radius = max(measured[0].curves["unseen"][0].radii)
+    order = rank_methods(measured, "unseen", radius)
     if order is None:
         return ""
     kendall = order.kendall
     return (
-        f"Over {len(order.rows)} methods, flatness on the unseen domain at radius {radius:g} and accuracy there rank "
-        f"alike with Kendall’s tau {kendall.value:+.2f} (exact p = {kendall.p:.2g}; 95 % {kendall.low:+.2f} to "
-        f"{kendall.high:+.2f}, {order.interval_over})."
+        f"The rank correlation of {len(order.rows)} methods between flatness on the unseen domain at radius {radius:g} "
+        f"and accuracy there is {kendall.value:+.2f} (Kendall’s tau; exact p = {kendall.p:.2g}; 95 % interval "
+        f"{kendall.low:+.2f} to {kendall.high:+.2f}, {order.interval_over})."
     )
 
 
 def surface_sections(runs: Iterable[RunData]) -> list[SurfaceSection]:
-    """One for each dataset with a run whose plane or line was measured."""
+    """Build a section for each dataset with a measured plane or line."""
     groups: dict[str, list[tuple[str, RunSurface]]] = {}
-    for place, run in enumerate(runs):
+    for number, run in enumerate(runs):
         for shape in ("plane", "line"):
-            surface = surfaces_of(run, shape)
+            surface = read_surface(run, shape)
             if surface is not None:
-                groups.setdefault(run.dataset, []).append((f"s{place}-{shape}", surface))
-    return [
-        SurfaceSection(f"s{place}", name, tuple(_surface(id, one, _several(some)) for id, one in some))
-        for place, (name, some) in enumerate(groups.items())
-    ]
+                groups.setdefault(run.dataset, []).append((f"s{number}-{shape}", surface))
+    sections = []
+    for number, (dataset, surfaces) in enumerate(groups.items()):
+        algorithms = {(surface.run.algorithm, surface.run.config.get("lr_schedule")) for _, surface in surfaces}
+        plots = tuple(_surface_plot(id, surface, name_algorithm=len(algorithms) > 1) for id, surface in surfaces)
+        sections.append(SurfaceSection(f"s{number}", dataset, plots))
+    return sections
 
 
-def _several(some: Sequence[tuple[str, RunSurface]]) -> bool:
-    """Whether surfaces are of runs of several algorithms."""
-    return len({(one.run.algorithm, one.run.config.get("lr_schedule")) for _, one in some}) > 1
-
-
-def _surface(id: str, surface: RunSurface, several: bool) -> SurfacePlot:
-    flat = surface.settings["shape"] == "line"
+def _surface_plot(id: str, surface: RunSurface, *, name_algorithm: bool) -> SurfacePlot:
+    shape = surface.settings["shape"]
     title = f"{surface.target} as target, trial {surface.run.trial}"
-    if several:
-        title = f"{method(surface.run, None)}: {title}"
-    label = f"Loss on the {surface.settings['shape']} through {', '.join(surface.corners)}, {title}"
-    legend: list[tuple[str, str, int]] = []
-    if flat:
-        legend += [("—", "seen", 1), ("—", "unseen", 2)]
-    else:
-        legend += [("△", _corners(surface), 0), ("✕", "their mean", 0)]
-    marks = flatness.marks_of({method(surface.run, name) for name in surface.further})
-    named = flatness.on_line(surface) if flat else {n: method(surface.run, n) for n in surface.further}
-    for name, called in named.items():
-        mark, color = marks.get(called, ("x", -1))
-        away = f", {surface.points[name][2]:.2g} off the {surface.settings['shape']}" if called in marks else ""
-        legend.append((SYMBOLS[mark], f"{called}{away}", 0 if flat else color + 1))
-    if flat:
-        figure = flatness.line_figure([surface], size=(4.4, 2.45), bare=True)
-        return SurfacePlot(title, (Plot("Loss", training.theme_svg(figure, id, label)),), tuple(legend))
+    if name_algorithm:
+        title = f"{weights_label(surface.run, None)}: {title}"
+    label = f"Loss on the {shape} through {', '.join(surface.corners)}, {title}"
+    if shape == "line":
+        figure = line_figure([surface], size=(4.4, 2.45), bare=True)
+        return SurfacePlot(title, (Plot("Loss", themed_svg(figure, id, label)),), _surface_legend(surface))
     plots = []
-    for side, words in SIDES.items():
-        figure = flatness.surface_figure([surface], sides=(side,), bare=True, width=3.6)
-        plots.append(Plot(words, training.theme_svg(figure, f"{id}-{side}", f"{label}, {side} domains")))
-    return SurfacePlot(title, tuple(plots), tuple(legend))
+    for side, heading in SIDES.items():
+        figure = surface_figure([surface], sides=(side,), bare=True, width=3.6)
+        plots.append(Plot(heading, themed_svg(figure, f"{id}-{side}", f"{label}, {side} domains")))
+    return SurfacePlot(title, tuple(plots), _surface_legend(surface))
 
 
-def _corners(surface: RunSurface) -> str:
+def _surface_legend(surface: RunSurface) -> tuple[tuple[str, str, int], ...]:
+    shape = surface.settings["shape"]
+    markers = surface_markers({weights_label(surface.run, name) for name in surface.projected})
+    if shape == "line":
+        legend = [("—", "seen", 1), ("—", "unseen", 2)]
+        labels = points_on_line(surface)
+    else:
+        legend = [("△", _corner_label(surface), 0), ("✕", "their mean", 0)]
+        labels = {name: weights_label(surface.run, name) for name in surface.projected}
+    for name, label in labels.items():
+        marker, color = markers.get(label, ("x", -1))
+        distance = f", {surface.points[name][2]:.2g} from the {shape}" if label in markers else ""
+        legend.append((SYMBOLS[marker], f"{label}{distance}", 0 if shape == "line" else color + 1))
+    return tuple(legend)
+
+
+def _corner_label(surface: RunSurface) -> str:
     steps = [int(name.removeprefix("step-")) for name in surface.corners if name.startswith("step-")]
     if len(steps) < len(surface.corners):
-        return ", ".join(method(surface.run, name) for name in surface.corners)
-    return f"{algorithm_name(surface.run.algorithm)} after {', '.join(f'{step:,}' for step in steps)} steps"
+        return ", ".join(weights_label(surface.run, name) for name in surface.corners)
+    return f"{algorithm_label(surface.run.algorithm)} after {', '.join(f'{step:,}' for step in steps)} steps"

@@ -1,7 +1,7 @@
 "use strict";
 document.documentElement.classList.add("js");
 
-// Sorting: numbers by their full value, words by the alphabet, empty cells last either way.
+// Sorting: numbers by their full value, words alphabetically, empty cells always last.
 function value(row, column) {
   const text = row.cells[column].dataset.value;
   const number = Number(text);
@@ -18,9 +18,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   heads.forEach((head, column) => {
     head.querySelector("button").addEventListener("click", () => {
-      // The first click puts the best first: numbers fall, words rise.
+      // The first click sorts numbers in descending order, so that the best come first, and words in ascending order.
       const rows = [...body.rows];
-      const first = rows.map((row) => value(row, column)).find((found) => found !== null);
+      const first = rows.map((row) => value(row, column)).find((each) => each !== null);
       const before = head.getAttribute("aria-sort");
       const fresh = typeof first === "number" ? "descending" : "ascending";
       const other = fresh === "descending" ? "ascending" : "descending";
@@ -38,7 +38,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// Small choices.
+// Button groups.
 function press(button) {
   for (const each of button.parentElement.querySelectorAll("button")) {
     each.setAttribute("aria-pressed", String(each === button));
@@ -65,7 +65,7 @@ for (const button of document.querySelectorAll("button[data-show]")) {
   });
 }
 
-// Reading values off a curve: a line at the nearest evaluation, and its numbers beside it.
+// Values at the pointer: a line at the nearest evaluation, with its numbers next to it.
 const panels = JSON.parse(document.getElementById("panels").textContent);
 
 for (const figure of document.querySelectorAll(".panel")) {
@@ -110,7 +110,7 @@ for (const figure of document.querySelectorAll(".panel")) {
       reading.append(line);
     }
     reading.classList.add("on");
-    // Beside the line, on the side with more room.
+    // Place the numbers on the side with more space.
     const left = place / scale;
     const right = left > frame.width / 2;
     reading.style.left = right ? "auto" : `${left + 10}px`;
@@ -122,9 +122,9 @@ for (const figure of document.querySelectorAll(".panel")) {
   svg.addEventListener("pointerleave", hide);
 }
 
-// Copying a table.
+// Copy a table.
 for (const block of document.querySelectorAll(".copy")) {
-  if (!navigator.clipboard) break; // files opened from disk may have none: the text can still be selected
+  if (!navigator.clipboard) break; // a file opened from disk may have no clipboard; its text can still be selected
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = "Copy";

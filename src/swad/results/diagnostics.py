@@ -1,0 +1,87 @@
+"""Problems of runs that a reader of their results should know about."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from swad.results.labels import algorithm_label, run_label
+from swad.results.runs import RunData
+from swad.results.selection import hyperparameters
+from swad.results.training_curves import last_step, valley, valley_averages
+
+
+def find_problems(runs: Sequence[RunData]) -> list[str]:
+    """Return one sentence for each problem that a reader of the results should know about."""
+    problems = []
+    not_converged: dict[str, list[str]] = defaultdict(list)  # runs by average
+    for run in runs:
+        name = run_label(run)
+        steps = run.config.get("steps")
+        if not run.finished:
+            problems.append(f"{name} is unfinished: it has reached step {last_step(run):,} of {steps or 'unknown'}.")
+        for average in valley_averages(run):
+            state = valley(run, average)
+            if run.finished and state is not None and state.threshold is None:
+                not_converged[average].append(name)
+        nonfinite = sum(
+            r.metric in ("loss", "valley_loss", "train_loss") and not math.isfinite(r.value) for r in run.records
+        )
+        if nonfinite:
+            problems.append(f"{name} recorded {nonfinite} losses that are not finite.")
+    for average, names in not_converged.items():
+        listed = "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if names[3:] else "")
+        problems.append(f"{listed}: the validation loss never converged for {average}, so its range is a fallback.")
+    problems += _mixtures(runs) + _repeats(runs) + _gaps(runs)
+    return problems
+
+
+def _mixtures(runs: Sequence[RunData]) -> list[str]:
+    """Find tables that compare runs with different settings."""
+    problems = []
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        members = [run for run in runs if run.dataset == dataset]
+        for name in sorted({name for run in members for name in run.settings("protocol")}):
+            values = Counter(str(run.config.get(name)) for run in members)
+            if len(values) > 1:
+                listed = ", ".join(f"{value} ({n} run{'s' * (n > 1)})" for value, n in values.most_common())
+                problems.append(f"The runs on {dataset} differ in {name}: {listed}. Report them separately.")
+    return problems
+
+
+def _repeats(runs: Sequence[RunData]) -> list[str]:
+    """Find runs with the same settings. They are not two trials, and selection would silently take the better one."""
+    counts = Counter(
+        (
+            run.dataset,
+            run.algorithm,
+            run.targets,
+            run.trial,
+            run.config.get("seed"),
+            hyperparameters(run),
+        )
+        for run in runs
+    )
+    return [
+        f"{algorithm_label(algorithm)} on {dataset}, target {' and '.join(targets)}, trial {trial}: "
+        f"{count} runs have the same settings, and selection takes the better one."
+        for (dataset, algorithm, targets, trial, _, _), count in counts.items()
+        if count > 1
+    ]
+
+
+def _gaps(runs: Sequence[RunData]) -> list[str]:
+    """Find targets that lack a trial, because a mean over such targets is not comparable."""
+    problems = []
+    trials: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for run in runs:
+        if len(run.targets) == 1:
+            trials[run.dataset, run.algorithm][run.targets[0]].add(run.trial)
+    for (dataset, algorithm), by_target in trials.items():
+        all_trials = set().union(*by_target.values())
+        for target, present in sorted(by_target.items()):
+            if present != all_trials:
+                missing = ", ".join(map(str, sorted(all_trials - present)))
+                problems.append(f"{algorithm_label(algorithm)} on {dataset}: target {target} lacks trial {missing}.")
+    return problems

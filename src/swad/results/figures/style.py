@@ -1,0 +1,130 @@
+"""Style and files of all figures: colors, fonts, legend, and saving as SVG, PDF, PNG or as part of a page."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swad.util.files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
+"""The colors of Okabe and Ito, which color-blind readers can tell apart; the strongest contrasts come first."""
+
+INK, FAINT, RANGE = "#1a1a1a", "#8a8f98", "#4c6fff"
+FORMATS = ("svg", "pdf", "png")
+
+_STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "grid.color": FAINT,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "pdf.fonttype": 42,  # keep text as text, for papers
+    "svg.fonttype": "none",
+    "svg.hashsalt": "swad",  # make the file reproducible
+}
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Draw or save figures in the block with this project's style."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'swad[report]'") from None
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure in the format of the path's suffix: .svg, .pdf or .png."""
+    path = Path(path)
+    suffix = path.suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"the suffix of a figure must be one of {', '.join(FORMATS)}; got {path.name!r}")
+    # Without a date, a figure changes only when its records do.
+    metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[suffix]
+    with figure_style(), atomic_write(path) as partial:
+        figure.savefig(partial, format=suffix, dpi=200, metadata=metadata)
+    return path
+
+
+def add_legend(figure: Figure, panels: Sequence[Axes], width: float, order: Callable[[str], Any] | None = None) -> None:
+    """Add one legend below all panels, in as many lines as it needs.
+
+    Args:
+        figure: The figure.
+        panels: The axes with labeled lines. Equal labels are listed once.
+        width: Width of the figure in inches.
+        order: Sort key of the labels; by default the order of drawing.
+    """
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if not handles:
+        return
+    labels = list(handles) if order is None else sorted(handles, key=order)
+    per_line = max(1, int(width / (0.45 + 0.075 * max(map(len, labels)))))
+    lines = math.ceil(len(labels) / per_line)
+    figure.legend(
+        [handles[label] for label in labels],
+        labels,
+        loc="outside lower center",
+        ncols=math.ceil(len(labels) / lines),
+        fontsize=8.5,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
+
+
+def themed_svg(figure: Figure, prefix: str, label: str) -> str:
+    """Return a figure as an `<svg>` element whose colors are CSS variables of the page.
+
+    Args:
+        figure: The figure.
+        prefix: Prefix of the element's ids, which makes them unique in the page.
+        label: Description for screen readers.
+    """
+    buffer = io.StringIO()
+    with figure_style():
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}-", text)
+    variables = {INK: "var(--ink)", FAINT: "var(--faint)", RANGE: "var(--range)"}
+    variables |= {color: f"var(--series-{number})" for number, color in enumerate(PALETTE, start=1)}
+    for color, variable in variables.items():
+        text = text.replace(color, variable)
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # it would apply to the whole page
+    text = re.sub(r"font-family: [^;]*;", "", text)
+    text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
+    text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1).strip()

@@ -1,0 +1,212 @@
+"""Figures of loss surfaces: contours on planes as in the paper's Figure 4, and losses along lines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from swad.results.figures.flatness import SIDE_LABELS
+from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style
+from swad.results.labels import run_titles, weights_label
+from swad.results.surfaces import MEAN, RunSurface
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+OTHER_MARKERS = "ov<>ph"
+SURFACE_COLORS = "viridis_r"
+LEVELS = 14
+MARKER_INK = "#101010"
+"""Edge color of markers. It is not a color of the page, because the ground below them is the same on a dark page."""
+LABEL_LENGTH = 1.5
+"""Inches that the label of an axis needs in one line."""
+
+
+def surface_figure(
+    surfaces: Sequence[RunSurface],
+    *,
+    sides: Sequence[str] = ("seen", "unseen"),
+    width: float = 2.3,
+    bare: bool = False,
+) -> Figure:
+    """Draw contours of the loss on the plane through three weights: a column for each run, seen above unseen.
+
+    Triangles are the three weights, the cross is their mean, and averages are projected onto the plane.
+
+    Args:
+        surfaces: One plane per run.
+        sides: "seen" and "unseen", or one of them.
+        width: Width of a panel in inches.
+        bare: Leave out titles and legend, for a page that has its own.
+    """
+    from matplotlib.figure import Figure
+
+    if not surfaces:
+        raise ValueError("a figure needs at least one surface, got none: measure it with `swad surface`")
+    markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
+    with figure_style():
+        shape = (len(sides), len(surfaces))
+        # Both axes have the same scale, so a panel has the proportions of its plane.
+        ratios = [(surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0]) for surface in surfaces]
+        height = width * min(1.3, max(0.26, *ratios)) + 0.35
+        figure = Figure(
+            figsize=((width + 0.75) * shape[1], height * shape[0] + (0.1 if bare else 0.5)), layout="constrained"
+        )
+        panels = figure.subplots(*shape, squeeze=False)
+        for column, (surface, title) in enumerate(
+            zip(surfaces, run_titles([surface.run for surface in surfaces]), strict=True)
+        ):
+            for row, side in enumerate(sides):
+                axes = panels[row][column]
+                _draw_contours(axes, surface, side)
+                _draw_points(axes, surface, markers)
+                if row == 0 and not bare:
+                    axes.set_title(f"target: {title}", loc="left")
+                if column == 0 and not bare:
+                    label = f"{SIDE_LABELS[side]}, loss"
+                    axes.set_ylabel(label if height > LABEL_LENGTH else label.replace(" ", "\n", 1))
+        if not bare:
+            add_legend(figure, [axes for row in panels for axes in row], (width + 0.75) * shape[1])
+        return figure
+
+
+def _draw_contours(axes: Axes, surface: RunSurface, side: str) -> None:
+    import numpy as np
+    from matplotlib.colors import LogNorm, Normalize
+
+    values = np.array(surface.grids[side], dtype=float)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    # Training losses span orders of magnitude, and equal steps would show a single ring.
+    steep = low > 0 and high / low > 10
+    levels = np.geomspace(low, high, LEVELS) if steep else np.linspace(low, high, LEVELS)
+    levels[0], levels[-1] = low, high
+    grid = np.ma.masked_invalid(values)
+    scale = LogNorm(low, high) if steep else Normalize(low, high)
+    filled = axes.contourf(surface.xs, surface.ys, grid, levels, cmap=SURFACE_COLORS, norm=scale)
+    axes.contour(surface.xs, surface.ys, grid, levels, colors="white", linewidths=0.4, alpha=0.6)
+    axes.set_aspect("equal", adjustable="box")
+    axes.locator_params(nbins=4)
+    axes.tick_params(length=2, labelsize=7)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    # An inset follows the height of the panel, which the equal aspect may reduce; a separate axes would not.
+    bar = axes.figure.colorbar(filled, cax=axes.inset_axes((1.04, 0, 0.05, 1)))
+    ticks = [float(levels[index]) for index in (0, LEVELS // 3, 2 * LEVELS // 3, LEVELS - 1)]
+    bar.set_ticks(ticks, labels=distinct_labels(ticks))
+    bar.ax.minorticks_off()
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=7, length=0)
+
+
+def distinct_labels(values: Sequence[float]) -> list[str]:
+    """Format numbers with as few digits as distinguish neighbors, but at least two.
+
+    >>> distinct_labels([0.02, 0.5, 12.0]), distinct_labels([1.021, 1.027, 1.034])
+    (['0.02', '0.5', '12'], ['1.021', '1.027', '1.034'])
+    """
+    gaps = [abs(b - a) for a, b in pairwise(values)]
+    nearest = [min(sides) for sides in zip([*gaps[:1], *gaps], [*gaps, *gaps[-1:]], strict=True)]
+    for digits in range(2, 8):
+        labels = [f"{value:.{digits}g}" for value in values]
+        if all(abs(float(t) - v) <= gap / 5 for t, v, gap in zip(labels, values, nearest, strict=True)):
+            break
+    return labels
+
+
+def surface_markers(methods: Collection[str]) -> dict[str, tuple[str, int]]:
+    """Return a marker and an index in the palette for every method; the usual ones have the same in every figure.
+
+    >>> surface_markers(["SAM + SWAD", "SWAD"])
+    {'SWAD': ('*', 1), 'SAM + SWAD': ('o', 6)}
+    """
+    usual = {"SWAD": ("*", 1), "SWA": ("P", 5), "EMA": ("D", 4), "SMA": ("s", 3)}
+    others = sorted(set(methods) - set(usual))
+    markers = {name: marker for name, marker in usual.items() if name in methods}
+    return markers | {name: (OTHER_MARKERS[i % 6], (6, 7, 2, 0, 3)[i % 5]) for i, name in enumerate(others)}
+
+
+def _draw_points(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str, int]]) -> None:
+    common: dict[str, Any] = {"linestyle": "none", "markeredgecolor": MARKER_INK}
+    corners = zip(*surface.corners.values(), strict=True)
+    axes.plot(*corners, marker="^", markersize=7, markerfacecolor="#ffffff", label="three weights", zorder=5, **common)
+    axes.plot(*surface.mean, marker="x", markersize=7, markeredgewidth=1.8, label="their mean", zorder=6, **common)
+    for name, (x, y, _) in surface.projected.items():
+        label = weights_label(surface.run, name)
+        marker, color = markers[label]
+        axes.plot(
+            x,
+            y,
+            marker=marker,
+            markersize=9 if marker == "*" else 6,
+            label=label,
+            markerfacecolor=PALETTE[color],
+            markeredgewidth=0.7,
+            zorder=5,
+            **common,
+        )
+
+
+def line_figure(
+    surfaces: Sequence[RunSurface], *, size: tuple[float, float] = (3.4, 2.5), bare: bool = False
+) -> Figure:
+    """Draw the loss on the straight line between two weights, seen and unseen: a panel for each run.
+
+    Markers show the mean of the two and the averages near the line, at their own loss.
+
+    Args:
+        surfaces: One line per run.
+        size: Width and height of a panel in inches.
+        bare: Leave out titles and legend, for a page that has its own.
+    """
+    from matplotlib.figure import Figure
+
+    if not surfaces:
+        raise ValueError("a figure needs at least one line, got none: measure it with `swad surface --line`")
+    markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
+    with figure_style():
+        figure = Figure(figsize=(size[0] * len(surfaces) + 0.3, size[1] + (0 if bare else 0.4)), layout="constrained")
+        panels = figure.subplots(1, len(surfaces), squeeze=False)[0]
+        titles = run_titles([surface.run for surface in surfaces])
+        for axes, surface, title in zip(panels, surfaces, titles, strict=True):
+            _draw_line(axes, surface, markers)
+            if not bare:
+                axes.set_title(f"target: {title}", loc="left")
+        if not bare:
+            add_legend(figure, list(panels), size[0] * len(surfaces))
+        return figure
+
+
+def _draw_line(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str, int]]) -> None:
+    sides = list(zip(PALETTE, ("seen", "unseen"), strict=False))
+    for color, side in sides:
+        axes.plot(surface.xs, surface.grids[side][0], color=color, label=SIDE_LABELS[side])
+    for name, label in points_on_line(surface).items():
+        marker = "x" if name == MEAN else markers[label][0]
+        size = 10 if marker == "*" else 6
+        for color, side in sides:
+            axes.plot(
+                surface.points[name][0], surface.losses[name][side], marker, color=color, markersize=size, zorder=5
+            )
+        axes.plot([], [], marker, color=FAINT, markersize=size, label=label)  # one legend entry for both sides
+    first, last = (weights_label(surface.run, weights) for weights in surface.corners)
+    axes.set_xticks([0.0, 0.5, 1.0], [first, "", last])
+    for x in (0.0, 1.0):
+        axes.axvline(x, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    axes.tick_params(length=3)
+    axes.set_ylabel("loss")
+
+
+def points_on_line(surface: RunSurface) -> dict[str, str]:
+    """Return the points that the figure of a line marks and their labels: those within the drawn part."""
+    return {
+        name: "mean of the two" if name == MEAN else weights_label(surface.run, name)
+        for name in (MEAN, *surface.projected)
+        if name in surface.losses and surface.xs[0] <= surface.points[name][0] <= surface.xs[-1]
+    }

@@ -1,0 +1,88 @@
+"""Names of algorithms, methods and runs as a reader of the paper knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swad.results import published
+from swad.results.runs import RunData
+
+LIVE_WEIGHTS = ("best", "last")
+"""Weights of the training itself, in contrast to averages: at the best validation step and at the last step."""
+
+
+def algorithm_label(algorithm: str) -> str:
+    """Spell an algorithm as the paper does, if the paper has it.
+
+    >>> algorithm_label("group_dro"), algorithm_label("coral+sam"), algorithm_label("my_method")
+    ('GroupDRO', 'CORAL + SAM', 'my_method')
+    """
+
+    def letters(name: str) -> str:
+        return "".join(letter for letter in name.lower().replace("π", "pi") if letter.isalnum())
+
+    spellings = {letters(row.name): row.name for number in (2, 3) for row in published.table(number).rows}
+    return " + ".join(spellings.get(letters(part), part) for part in algorithm.split("+"))
+
+
+def method_label(algorithm: str, average: str | None) -> str:
+    """Name a row of a results table: an algorithm and the weights of it that were evaluated.
+
+    >>> method_label("erm", "best"), method_label("coral", "last")
+    ('ERM (best)', 'CORAL (last)')
+    >>> method_label("erm", "swad"), method_label("coral", "swad_no_overfit")
+    ('SWAD', 'CORAL + SWAD no overfit')
+    >>> method_label("erm", None)
+    'ERM (selected step)'
+    """
+    name = algorithm_label(algorithm)
+    if average is None:
+        return f"{name} (selected step)"
+    if average in LIVE_WEIGHTS:
+        return f"{name} ({average})"
+    first, *rest = average.split("_")
+    average_name = " ".join([first.upper() if first in ("swad", "swa", "sma", "ema") else first, *rest])
+    return average_name if name == "ERM" else f"{name} + {average_name}"
+
+
+def weights_label(run: RunData, weights: str | None) -> str:
+    """Name the weights of a run in a figure: snapshots by their step, and with the learning rate schedule if cyclic.
+
+    With `weights=None`, name the run's algorithm.
+
+    >>> from pathlib import Path
+    >>> run = RunData(Path(), {"algorithm": "erm", "lr_schedule": "cyclic"}, (), True)
+    >>> [weights_label(run, weights) for weights in ("swa", "best", "step-000300", None)]
+    ['SWA (cyclic)', 'ERM (best, cyclic)', 'ERM (step 300, cyclic)', 'ERM (cyclic)']
+    """
+    if weights is None:
+        label = algorithm_label(run.algorithm)
+    elif weights.startswith("step-"):
+        label = f"{algorithm_label(run.algorithm)} (step {int(weights.removeprefix('step-'))})"
+    else:
+        label = method_label(run.algorithm, weights)
+    if run.config.get("lr_schedule") == "cyclic":
+        label = f"{label[:-1]}, cyclic)" if label.endswith(")") else f"{label} (cyclic)"
+    return label
+
+
+def run_label(run: RunData) -> str:
+    """Name a run in a sentence."""
+    target = " and ".join(run.targets) or "no target"
+    return f"{algorithm_label(run.algorithm)} on {run.dataset}, target {target}, trial {run.trial}"
+
+
+def run_titles(runs: Sequence[RunData]) -> list[str]:
+    """Name each of several runs by its target, and by algorithm and trial where the runs differ in them.
+
+    >>> from pathlib import Path
+    >>> runs = [RunData(Path(), {"algorithm": name, "target": "art"}, (), True) for name in ("erm", "sam")]
+    >>> run_titles(runs), run_titles(runs[:1])
+    (['art, ERM', 'art, SAM'], ['art'])
+    """
+    labels = [weights_label(run, None) for run in runs]
+    several_labels, several_trials = len(set(labels)) > 1, len({run.trial for run in runs}) > 1
+    return [
+        "+".join(run.targets) + f", {label}" * several_labels + f", trial {run.trial}" * several_trials
+        for run, label in zip(runs, labels, strict=True)
+    ]

@@ -1,0 +1,97 @@
+"""Validation curves, averaged ranges and run-level values, read from a run's records."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swad.results.runs import RunData
+
+
+@dataclass(frozen=True)
+class Valley:
+    """The range of steps that an average covers: from `start` to `end`, both included.
+
+    `threshold` is the largest validation loss in the range. It is None if the loss has not converged.
+    """
+
+    average: str
+    start: int | None
+    end: int | None
+    n_averaged: int | None
+    threshold: float | None
+
+
+Curve = tuple[list[int], list[float]]
+"""Steps and values, in the order of the steps."""
+
+
+def valley_averages(run: RunData) -> list[str]:
+    """Return the names of the averages with a loss valley, "swad" first."""
+    names = {r.average for r in run.records if r.average is not None and r.metric in ("start_step", "threshold")}
+    return sorted(names, key=lambda name: (name != "swad", name))
+
+
+def valley(run: RunData, average: str) -> Valley | None:
+    """Return the last recorded state of an average's valley; None if the average has no valley."""
+    metrics = ("start_step", "end_step", "n_averaged", "threshold")
+    final = {
+        record.metric: record.value for record in run.records if record.average == average and record.metric in metrics
+    }
+    if not final:
+        return None
+
+    def whole(metric: str) -> int | None:
+        value = final.get(metric, math.nan)
+        return int(value) if math.isfinite(value) else None
+
+    threshold = final.get("threshold", math.nan)
+    return Valley(
+        average,
+        whole("start_step"),
+        whole("end_step"),
+        whole("n_averaged"),
+        threshold if math.isfinite(threshold) else None,
+    )
+
+
+def source_curves(run: RunData, metric: str) -> dict[str, Curve]:
+    """Return the validation curve of the live weights for every source domain."""
+    points: dict[str, dict[int, float]] = defaultdict(dict)
+    for record in run.records:
+        if (
+            record.metric == metric
+            and record.split == "out"
+            and record.average is None
+            and record.domain is not None
+            and record.domain not in run.targets
+        ):
+            points[record.domain][record.step] = record.value
+    return {domain: _curve(points[domain]) for domain in sorted(points)}
+
+
+def mean_curve(curves: Iterable[Curve]) -> Curve:
+    """Average curves over domains at the steps they share. The valley is found on this mean."""
+    by_domain = [dict(zip(*curve, strict=True)) for curve in curves]
+    if not by_domain:
+        return [], []
+    steps = sorted(set.intersection(*(set(values) for values in by_domain)))
+    return steps, [math.fsum(values[step] for values in by_domain) / len(by_domain) for step in steps]
+
+
+def _curve(points: dict[int, float]) -> Curve:
+    steps = sorted(points)
+    return steps, [points[step] for step in steps]
+
+
+def final_value(run: RunData, metric: str) -> float | None:
+    """Return the last value of a metric of the whole run, such as a timing; None if it was not recorded."""
+    values = [r.value for r in run.records if r.metric == metric and r.domain is None and r.average is None]
+    return values[-1] if values else None
+
+
+def last_step(run: RunData) -> int:
+    """Return the last step with a record."""
+    return max((record.step for record in run.records), default=0)

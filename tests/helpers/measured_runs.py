@@ -1,0 +1,110 @@
+"""Run directories with measured flatness and surfaces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from helpers.configs import stored
+from helpers.landscapes import Point
+from swad.flatness import Comparison, local
+from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile
+from swad.results.records import Record, RecordWriter
+from swad.results.runs import RunData, load_run
+
+RADII = (0.0, 5.0, 10.0)
+STEEP = {"best": 3.0, "swa": 2.0, "swad": 1.0}
+ACCURACY = {"best": 0.80, "swa": 0.82, "swad": 0.85}
+
+
+def write_measured_run(
+    folder: Path, target: str = "photo", trial: int = 0, factor: float = 1.0, **config: object
+) -> RunData:
+    """Write a finished run whose flatness and plane were measured: F = factor x steepness x radius^2."""
+    domains = [name for name in ("art", "cartoon", "photo") if name != target]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(
+        json.dumps(
+            stored({"dataset": "PACS", "target": target, "trial": trial, "algorithm": "erm", "steps": 100} | config)
+        )
+    )
+    with RecordWriter(folder, f"{target}-{trial}") as writer:
+        for step in (50, 100):
+            for domain in domains:
+                writer.append(
+                    Record("r", step, domain, "out", "loss", 1.0), Record("r", step, domain, "out", "accuracy", 0.9)
+                )
+        for name, value in ACCURACY.items():
+            writer.append(Record("r", 100, target, "in", "accuracy", value, name))
+    (folder / "done.json").write_text("{}")
+    with RowFile(folder, FLATNESS) as file:
+        key = file.add_settings({"radii": list(RADII), "images": 10})
+        for weights, steep in STEEP.items():
+            for domain in (*domains, target, "seen", "unseen", None):
+                for radius in RADII:
+                    mean = factor * steep * radius**2 * (2 if domain in ("unseen", target) else 1)
+                    row = {"kind": "row", "weights": weights, "domain": domain, "radius": radius, "mean": mean}
+                    file.append({"key": key, **row, "low": mean - 1, "high": mean + 2, "n_directions": 8})
+        for side in ("seen", "unseen"):
+            for radius in RADII:
+                mean = -2.0 * radius**2
+                row = {"kind": "difference", "first": "swad", "second": "best", "domain": side, "radius": radius}
+                file.append({"key": key, **row, "mean": mean, "low": mean - 1, "high": mean / 2, "p": 0.01})
+        file.mark_shown(key)
+    with RowFile(folder, SURFACE) as file:
+        corners = ["step-000050", "step-000070", "step-000090"]
+        content = {"corners": corners, "points": ["swad"], "seen": domains, "unseen": [target]}
+        key = file.add_settings({"shape": "plane", **content})
+        xs, ys = [-1.0, 0.0, 1.0, 2.0], [-1.0, 0.0, 1.5]
+        file.append({"key": key, "kind": "surface", "xs": xs, "ys": ys, "parameters": 9})
+        named = {"1": (0.0, 0.0), "2": (1.0, 0.0), "3": (0.5, 1.0), "mean": (0.5, 1 / 3), "swad": (0.4, 0.3)}
+        spots = [(None, x, y) for y in ys for x in xs] + [(name, *where) for name, where in named.items()]
+        for name, x, y in spots:
+            losses = dict.fromkeys(domains, 0.01 + x**2 + y**2) | {target: 2.0 + x}
+            point = {"kind": "surface-point", "name": name, "x": x, "y": y, "distance": 0.5 * (name == "swad")}
+            file.append({"key": key, **point, "losses": losses, "errors": {}})
+        file.mark_shown(key)
+    return load_run(folder)
+
+
+def quadratics(steep: float):
+    """Return losses of 40 images of two domains around the weights of `Point`, each with its own eigenvalues."""
+    start = Point().vector().detach()
+    drawn = torch.Generator().manual_seed(0)
+    hessians = {name: steep * torch.rand(40, 10, generator=drawn, dtype=torch.float64) for name in ("art", "photo")}
+    return lambda model: {name: one @ (model.vector() - start).square() for name, one in hessians.items()}
+
+
+def raw_run(folder: Path, algorithm: str, factor: float, seed: int = 0) -> tuple[RunData, dict[str, object]]:
+    """Write a run whose F was really measured, of one quadratic per image, with its raw rows."""
+    folder.mkdir(parents=True)
+    config = {"dataset": "PACS", "target": "photo", "trial": 0, "algorithm": algorithm}
+    (folder / "config.json").write_text(json.dumps(stored(config)))
+    (folder / "done.json").write_text("{}")
+    groups, models = {"seen": ["art"], "unseen": ["photo"]}, {}
+    with RowFile(folder, FLATNESS) as file:
+        key = file.add_settings({"radii": [0.0, 1.0, 2.0], "images": 40})
+        for name, steep in (("best", factor), ("swad", factor / 2)):
+            flat = local(Point(), quadratics(steep), [0.0, 1.0, 2.0], 40, seed, groups=groups)
+            models[name] = flat
+            file.append(*({"key": key, **row} for row in flat.to_rows(name)))
+            file.append(*({"key": key, "kind": "row", "weights": name, **row.as_dict()} for row in flat.rows))
+        both = Comparison(models)
+        file.append(*({"key": key, "kind": "difference", **r.as_dict()} for r in both.differences("swad", "best")))
+        file.mark_shown(key, first="best")
+    return load_run(folder), models
+
+
+def changed(run: RunData, weights: str, **values: object) -> RunData:
+    """The run with other numbers of some weights, at the largest radius."""
+    with RowFile(run.path, FLATNESS) as file:
+        file.append(
+            *(
+                {**row, **values}
+                for row in list(file.rows)
+                if row["kind"] == "row" and row["weights"] == weights and row["radius"] == RADII[-1]
+            )
+        )
+    return run

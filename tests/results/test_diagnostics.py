@@ -1,0 +1,33 @@
+from dataclasses import replace
+
+import pytest
+
+from helpers.configs import roles
+from swad.results.diagnostics import find_problems
+from swad.results.runs import RunData
+
+
+def test_runs_with_different_settings_are_named(runs: list[RunData]) -> None:
+    config = {**runs[0].config, "network": "vit_tiny_patch16_224", "steps": 7}
+    other = replace(runs[0], config=config, roles=roles(config))
+    problems = find_problems([*runs[1:], other])
+    assert any("differ in network" in text and "vit_tiny_patch16_224 (1 run)" in text for text in problems)
+    assert any("differ in steps" in text for text in problems)
+
+
+@pytest.mark.parametrize("machine", [{"engine": "graph"}, {"cache": "/fast/disk"}, {"device": "cuda"}])
+def test_runs_that_differ_only_in_the_machine_are_repeats(runs: list[RunData], machine: dict[str, object]) -> None:
+    config = {**runs[0].config, **machine}
+    again = replace(runs[0], config=config, roles=roles(config))
+    problems = " ".join(find_problems([runs[0], again]))
+    assert "2 runs have the same settings" in problems
+    assert "differ in" not in problems
+
+
+def test_every_problem_is_named(runs: list[RunData], faulty: list[RunData]) -> None:
+    assert find_problems(runs) == []
+    problems = "\n".join(find_problems(faulty))
+    assert "target photo, trial 0 is unfinished: it has reached step 500 of 1500." in problems
+    assert "target sketch, trial 0: the validation loss never converged for swad" in problems
+    assert "target cartoon, trial 0: 2 runs have the same settings" in problems
+    assert "ERM on PACS: target photo lacks trial 1." in problems
