@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test quick lint types unit demo bench clean
+.PHONY: setup test quick lint types unit docs demo bench clean
 
 setup: .venv/ready
 
@@ -29,6 +29,10 @@ unit: setup
 # The inner loop: no slow tests, no further processes, no browser.
 quick: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not browser"
+
+# Pages that are written from the code.
+docs: setup
+	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
 
 demo: setup
 	$(BIN)/swad demo

@@ -1,9 +1,101 @@
-"""`swad train`."""
+"""`swad train`: options generated from the settings of a run, and their reference page."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from helpers import ROOT
 from helpers.commands import QUICK, swad
+from swad import cli
+from swad.cli import train as command
+from swad.cli.train_reference import reference
 from swad.results.runs import load_run
+from swad.training.config import SECTIONS, SETTINGS, RunConfig
+
+
+def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """The runs that a command line asks for."""
+    trained: list[RunConfig] = []
+    monkeypatch.setattr("swad.experiments.launch.train_all", lambda configs, jobs: trained.extend(configs))
+    monkeypatch.setattr("swad.cli.report.print_report", lambda *arguments: None)
+    typer.main.get_command(cli.app)(["train", *arguments], standalone_mode=False)
+    return trained
+
+
+def test_every_setting_has_an_option():
+    parameters = {option.name for option in typer.main.get_command(cli.app).commands["train"].params}
+    assert parameters - {"output", "jobs", "no_resume"} == set(SETTINGS) - set(command.PYTHON_ONLY)
+
+
+def test_without_options_the_settings_have_their_defaults(monkeypatch):
+    runs = configs("digits", "--device", "cpu", monkeypatch=monkeypatch)
+    assert [config.data.target for config in runs] == ["board", "clutter", "outline", "paper"]
+    assert runs[-1] == RunConfig.from_options(dataset="digits", target="paper", output="runs/digits/erm/paper-0")
+
+
+OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
+    (["--set", "lr=3e-5", "-s", "batch_size=8"], {"hyperparameters": {"lr": 3e-5, "batch_size": 8}}),
+    (
+        ["-a", "swad:semantics=text,tolerance_ratio=0.2,ema"],
+        {"averages": ("swad:semantics=text,tolerance_ratio=0.2", "ema")},
+    ),
+    (["-a", "swad", "-a", "swa"], {"averages": ("swad", "swa")}),
+    (["--snapshots", "20,10"], {"snapshots": (10, 20)}),
+    (["--no-freeze-bn"], {"freeze_bn": False}),
+    (["--no-report-live"], {"report_live": False}),
+    (["--no-early-stop"], {"early_stop": False}),
+    (["--allow-count-mismatch"], {"check_counts": False}),
+    (["--data", "there"], {"data_dir": Path("there")}),
+    (["--deterministic", "--engine", "eager"], {"deterministic": True, "engine": "eager"}),
+    (["--split", "60/20/20", "--schedule", "reference"], {"split": "60/20/20", "schedule": "reference"}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options"), OPTIONS)
+def test_options_set_the_fields_of_the_config(arguments, options, monkeypatch):
+    (config,) = configs("digits", "-t", "paper", "--device", "cpu", *arguments, monkeypatch=monkeypatch)
+    plain = RunConfig.from_options(dataset="digits", target="paper", output="runs/digits/erm/paper-0")
+    assert config == plain.replace(**options)
+
+
+def test_one_run_for_each_target_and_trial(monkeypatch):
+    targets = ["-t", "paper", "-t", "board+clutter", "-t", "paper"]
+    runs = configs("digits", *targets, "--trial", "0,2", "--algorithm", "SAM+Coral", monkeypatch=monkeypatch)
+    assert [(config.data.target, config.data.trial) for config in runs] == [
+        ("paper", 0),
+        (("board", "clutter"), 0),
+        ("paper", 2),
+        (("board", "clutter"), 2),
+    ]
+    assert runs[1].output == Path("runs/digits/coral+sam/board+clutter-0")
+
+
+def test_help_shows_every_section(capsys):
+    with pytest.raises(SystemExit):
+        typer.main.get_command(cli.app)(["train", "--help"])
+    text = capsys.readouterr().out
+    for section in SECTIONS.values():
+        assert str(section.__doc__) in text
+    assert "Keep training after every requested average is complete." in " ".join(text.replace("│", " ").split())
+
+
+def test_the_reference_page_is_up_to_date():
+    assert (ROOT / "docs" / "train-options.md").read_text() == reference(), "run `make docs`"
+
+
+def test_the_reference_page_names_every_field():
+    text = reference()
+    for section in SECTIONS.values():
+        for field in dataclasses.fields(section):
+            assert f"`{field.name}" in text or field.name in (*command.PYTHON_ONLY, "dataset")
+
+
+# --- whole runs ---------------------------------------------------------------------------------------------------
 
 
 def test_train_one_target_with_hyperparameters_and_averages(tmp_path):

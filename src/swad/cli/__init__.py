@@ -16,7 +16,7 @@ try:
 except ImportError:  # the library works without the commands
     sys.exit('the swad command needs extra packages: pip install "swad[vision,report]"')
 
-from swad.cli import algorithms, datasets, demo, doctor, lab, report, reproduce, runs
+from swad.cli import algorithms, datasets, demo, doctor, lab, report, reproduce, train
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 for _command in (
     demo.demo,
-    runs.train,
+    train.train,
     report.report,
     lab.flatness,
     lab.surface,

@@ -1,0 +1,285 @@
+"""`swad train`: the options are generated from the settings in `swad.training.config`.
+
+A new field of a config section is an option at once: its name with dashes, its help text, in the panel of its section.
+`SPECIAL` lists the few options that are written otherwise, because one command trains several runs, because the value
+is a list, or because the option switches something off.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from swad.cli import _options as parse
+from swad.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig, Setting
+
+
+@dataclass(frozen=True)
+class Special:
+    """An option that differs from the field it sets.
+
+    Args:
+        flags: Names of the option.
+        annotation: Type on the command line, where it is not the field's.
+        default: Default on the command line, where it is not the field's.
+        help: Help text, where the field's does not fit.
+        metavar: Placeholder of the value.
+        convert: Turns the value from the command line into the field's.
+    """
+
+    flags: tuple[str, ...] = ()
+    annotation: Any = None
+    default: Any = inspect.Parameter.empty
+    help: str = ""
+    metavar: str | None = None
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+def _averages(texts: Sequence[str] | None) -> tuple[str, ...]:
+    from swad.averaging import registry
+
+    return tuple(average for text in texts or SETTINGS["averages"].default for average in registry.split(text))
+
+
+def _numbers(texts: Sequence[str] | None) -> dict[str, float]:
+    """Parse NAME=NUMBER; a number without point or exponent stays whole."""
+    numbers: dict[str, float] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ValueError(f"--set takes name=number, got {text!r}: e.g. --set lr=3e-5")
+        if name in numbers:
+            raise ValueError(f"--set takes every name once, got {name} twice: another value needs another --output")
+        numbers[name] = int(number) if number.is_integer() and "." not in value and "e" not in value else number
+    return numbers
+
+
+SPECIAL: dict[str, Special] = {
+    "target": Special(
+        ("--target", "-t"),
+        list[str] | None,
+        None,
+        "Domain to hold out. Repeat it for more runs; A+B holds out both in one run. Default: each domain in turn.",
+        "NAME",
+    ),
+    "data_dir": Special(("--data", "-d")),
+    "check_counts": Special(
+        ("--allow-count-mismatch",),
+        default=False,
+        help="Allow image counts that differ from the published dataset.",
+        convert=operator.not_,
+    ),
+    "freeze_bn": Special(
+        ("--no-freeze-bn",),
+        default=False,
+        help="Update the running statistics of batch norms, which are frozen by default.",
+        convert=operator.not_,
+    ),
+    "report_live": Special(
+        ("--no-report-live",),
+        default=False,
+        help="Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",
+        convert=operator.not_,
+    ),
+    "early_stop": Special(
+        ("--no-early-stop",),
+        default=False,
+        help="Keep training after every requested average is complete.",
+        convert=operator.not_,
+    ),
+    "trial": Special(
+        annotation=str,
+        default="0",
+        help="Number of the train-validation split; 0,1,2 trains three runs per target, as the protocol does.",
+        metavar="NUMBERS",
+    ),
+    "hyperparameters": Special(
+        ("--set", "-s"),
+        list[str] | None,
+        None,
+        "Set a hyperparameter: lr, batch_size (images per source domain and step), weight_decay, dropout or one of "
+        "the algorithm's own. Repeat it for more.",
+        "NAME=NUMBER",
+        _numbers,
+    ),
+    "averages": Special(
+        ("--average", "-a"),
+        list[str] | None,
+        None,
+        "Weight averages of the trajectory, e.g. swad,swa,ema or swad:semantics=text. Default: swad.",
+        "NAMES",
+        _averages,
+    ),
+    "snapshots": Special(
+        annotation=str,
+        default="",
+        help="Save the live weights after these steps, e.g. 2500,3500,4500.",
+        metavar="STEPS",
+        convert=lambda text: tuple(parse.whole_numbers(text)),
+    ),
+    "device": Special(default="auto", help="Device: auto, cpu, cuda or cuda:1.", convert=parse.device),
+}
+
+COMMAND_OPTIONS = (
+    inspect.Parameter(
+        "output",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=Path("runs"),
+        annotation=Annotated[
+            Path,
+            typer.Option(
+                "--output",
+                "-o",
+                help="Directory of all runs and the report; a run is in DATASET/ALGORITHM/TARGET-TRIAL below it.",
+                rich_help_panel=SECTIONS["files"].__doc__,
+            ),
+        ],
+    ),
+    inspect.Parameter(
+        "no_resume",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[
+            bool,
+            typer.Option(
+                "--no-resume",
+                help="Fail if a run directory already contains a run, instead of resuming it.",
+                rich_help_panel=SECTIONS["files"].__doc__,
+            ),
+        ],
+    ),
+    inspect.Parameter(
+        "jobs",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=1,
+        annotation=Annotated[
+            int,
+            typer.Option(
+                help="Number of runs that train at the same time.", rich_help_panel=SECTIONS["machine"].__doc__
+            ),
+        ],
+    ),
+)
+"""Options of the command that are no setting of a run."""
+
+PYTHON_ONLY = ("dataset_options",)
+"""Settings without an option: their values are objects."""
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    """The option of one setting."""
+    if setting.name == "dataset":
+        argument = typer.Argument(help=setting.help, metavar="DATASET", show_default=False)
+        return inspect.Parameter("dataset", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, argument])
+    special = SPECIAL.get(setting.name, Special())
+    flag = "--" + setting.name.replace("_", "-")
+    # Choices are checked with the other settings, so that all problems are reported together.
+    annotation = special.annotation or (str if setting.choices else setting.annotation)
+    if setting.choices and setting.optional:
+        annotation = str | None
+    default = setting.default if special.default is inspect.Parameter.empty else special.default
+    option = typer.Option(
+        *(special.flags or (flag,)),
+        help=special.help or setting.help,
+        metavar=special.metavar or ("|".join(setting.choices) or None),
+        rich_help_panel=SECTIONS[setting.section].__doc__,
+        show_default=default not in (None, "") and setting.types != (bool,),
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(setting.name, kind, default=default, annotation=Annotated[annotation, option])
+
+
+def train(**options: Any) -> None:
+    """Hold one domain out, train on the others, average the weights, and evaluate on the held-out domain.
+
+    Run the same command again after an interruption: finished runs are kept, unfinished runs resume.
+    """
+    from swad.cli.report import print_report
+    from swad.experiments.launch import train_all
+
+    output, no_resume, jobs = (options.pop(name) for name in ("output", "no_resume", "jobs"))
+    jobs = parse.at_least("jobs", jobs, 1)
+    configs = _configs(output, options)
+    if no_resume:
+        _require_no_runs(configs)
+    train_all(configs, jobs)
+    if os.environ.get("RANK", "0") == "0":
+        print_report(output, output / "report.html")
+
+
+_parameters = [_parameter(setting) for name, setting in SETTINGS.items() if name not in PYTHON_ONLY]
+_parameters += COMMAND_OPTIONS
+train.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
+train.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
+
+
+def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
+    """One config for each target and trial."""
+    from swad.algorithms.registry import canonical_name
+    from swad.data import benchmarks
+
+    for name, special in SPECIAL.items():
+        options[name] = special.convert(options[name])
+    benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
+    algorithm = canonical_name(options["algorithm"])
+    own_folder = data_dir is not None and not benchmark.domains
+    dataset = data_dir.resolve().name if own_folder else benchmark.name
+    targets = options.pop("target") or _domains(benchmark.name, data_dir)
+    configs = [
+        RunConfig.from_options(
+            output=output / dataset / algorithm / f"{target}-{trial}",
+            target=_split_target(target, benchmark.name, data_dir),
+            trial=trial,
+            **options,
+        )
+        for trial in dict.fromkeys(parse.whole_numbers(options.pop("trial")))
+        for target in dict.fromkeys(targets)
+    ]
+    if own_folder:
+        _check_targets(configs)
+    return configs
+
+
+def _domains(dataset: str, data_dir: Path | None) -> Sequence[str]:
+    from swad.data import benchmarks
+
+    return benchmarks.get(dataset).domains or benchmarks.load(dataset, data_dir).domain_names
+
+
+def _split_target(target: str, dataset: str, data_dir: Path | None) -> tuple[str, ...]:
+    """Split A+B into two domains; a `+` may also be part of a domain's name."""
+    return (target,) if "+" not in target or target in _domains(dataset, data_dir) else tuple(target.split("+"))
+
+
+def _check_targets(configs: Sequence[RunConfig]) -> None:
+    """Check that every target of a folder can be held out, before the first run trains."""
+    from swad.data import benchmarks
+    from swad.data.splits import hold_out
+    from swad.training.resolve import find_problems
+
+    for config in configs:  # first the settings, which can be checked without data
+        if problems := find_problems(config):
+            raise ConfigError(problems)
+    data = configs[0].data
+    dataset = benchmarks.load(data.dataset, data.data_dir)
+    for config in configs:
+        hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
+
+
+def _require_no_runs(configs: Sequence[RunConfig]) -> None:
+    from swad.training.run_dir import has_records
+
+    for config in configs:
+        if has_records(config.output):
+            raise ValueError(f"--no-resume: {config.output} already contains a run; choose another --output")
