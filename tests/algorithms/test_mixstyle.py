@@ -105,7 +105,10 @@ def test_as_many_columns_as_channels():
     ("name", "message"),
     [
         ("pit_ti_224", "MixStyle needs maps with 64 channels .* after stage 1 .*, got a tuple: choose another network"),
-        ("twins_svt_small", "Twins has stages that are no modules of their own: choose another network"),
+        (
+            "twins_svt_small",
+            "the stages of a network must be modules, and those of Twins are not: choose another network",
+        ),
     ],
 )
 def test_networks_without_such_maps_are_refused(name, message):

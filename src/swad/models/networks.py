@@ -1,13 +1,13 @@
-"""Predictors: any timm backbone by name with one linear head, or a small network for small images.
+"""Predictors: any timm backbone by name with one linear head, or a small network for low-resolution images.
 
-A predictor is a plain module: images in, class scores out. A timm predictor *is* the timm model, nothing around
-it, so its weights load wherever timm is installed:
+A predictor is a plain module from images to class scores. A timm predictor *is* the timm model, without a wrapper, so
+its weights load wherever timm is installed:
 
     model = timm.create_model(name, num_classes=n)
     model.load_state_dict(safetensors.torch.load_file("swad.safetensors"))
 
-Dropout before the head is not part of the module: its mask is drawn beforehand and passed to `scores`, so that the
-same step can be computed twice and the saved model has nothing to switch off.
+Dropout before the head is not part of the module. Its mask is drawn beforehand and passed to `scores`, so that the same
+step can be computed twice, and the saved model has no dropout to switch off.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from swad.models.small_cnn import SmallNet
 
 DEFAULT = "resnet50.tv_in1k"
 SMALL = "small"
-"""The name of the network for small images (digits, MNIST)."""
+"""The name of the network for low-resolution images (digits, MNIST)."""
 SMALLEST, LARGEST = 28, 33
-"""Rows and columns it takes."""
+"""The range of image sizes that it accepts, in pixels."""
 
 
 class NetworkError(ValueError):
-    """A network that cannot be built or filled; the message is one line that says what to do."""
+    """A network cannot be built or its weights cannot be loaded; the message says what to do."""
 
 
 def build(
@@ -41,15 +41,19 @@ def build(
     channels: int = 3,
     freeze_bn: bool = True,
 ) -> nn.Module:
-    """Build a predictor with a fresh head for `n_classes`.
+    """Build a predictor with a fresh head.
 
-    `weights` is None for a random start, "pretrained" for timm's weights of that name, or a safetensors file.
-    With `freeze_bn` the statistics of batch norms never change, while their scale and shift are trained.
+    Args:
+        name: A timm model name, or "small".
+        n_classes: Number of classes.
+        weights: None for random weights, "pretrained" for timm's weights of that name, or a safetensors file.
+        channels: Channels of the images.
+        freeze_bn: Never change the statistics of batch norms; their scale and shift are trained.
     """
     if name == SMALL:
         model: nn.Module = SmallNet(n_classes, channels)
         if weights == "pretrained":
-            raise NetworkError("the network 'small' has no pretrained weights: leave them out or give a file")
+            raise NetworkError("the network 'small' has no pretrained weights: use random ones or a safetensors file")
     else:
         model = _timm(name, n_classes, channels, weights == "pretrained")
     if weights is not None and weights != "pretrained":
@@ -59,41 +63,42 @@ def build(
     return model
 
 
-def scores(predictor: nn.Module, images: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Class scores, with the features before the head multiplied by `keep`, a dropout mask, where one is given."""
-    if keep is None:
+def scores(predictor: nn.Module, images: Tensor, dropout_mask: Tensor | None = None) -> Tensor:
+    """Return class scores; a dropout mask multiplies the features before the head."""
+    if dropout_mask is None:
         return cast(Tensor, predictor(images))
-    return cast(Tensor, head(predictor)(features(predictor, images) * keep))
+    return cast(Tensor, head(predictor)(features(predictor, images) * dropout_mask))
 
 
 def features(predictor: nn.Module, images: Tensor) -> Tensor:
-    """What the head sees of every image: one row of numbers each."""
+    """Return the features before the head, one row for every image."""
     model = cast(Any, predictor)
     return cast(Tensor, model.forward_head(model.forward_features(images), pre_logits=True))
 
 
 def head(predictor: nn.Module) -> nn.Linear:
-    """The one linear layer at the end."""
+    """Return the linear layer at the end of the network."""
     layer = cast(Any, predictor).get_classifier()
     if not isinstance(layer, nn.Linear):
         raise NetworkError(
-            f"dropout, and methods that look at features, need a network with one linear head, got "
+            f"dropout, and algorithms that use features, need a network with one linear head, got "
             f"{type(layer).__name__} in {type(predictor).__name__}: choose another network, or ERM without dropout"
         )
     return layer
 
 
 def stages(model: nn.Module) -> list[nn.Module]:
-    """The parts whose outputs are a network's maps of features, from fine to coarse: four, where it has so many.
+    """Return the modules whose outputs are the network's feature maps, from fine to coarse: at most four.
 
-    timm says where a map is 4, 8, 16 and 32 times coarser than the image: a ResNet's four residual stages. Where all
-    blocks keep one resolution (ViT) it is every quarter of the blocks; the small network has its two convolutions.
+    timm says which modules make maps that are 4, 8, 16 and 32 times coarser than the image. In a ResNet these are the
+    four residual stages. If all blocks have one resolution (ViT), the stages are quarters of the blocks. The small
+    network has two stages, its convolutions.
     """
     return [stage for stage, _ in _stages(model)]
 
 
 def channels(model: nn.Module) -> list[int]:
-    """Channels of the maps that `stages` put out."""
+    """Return the number of channels after each of the `stages`."""
     return [count for _, count in _stages(model)]
 
 
@@ -101,20 +106,23 @@ def _stages(model: nn.Module) -> list[tuple[nn.Module, int]]:
     if isinstance(model, SmallNet):
         return [(stage, cast(nn.Conv2d, stage[0]).out_channels) for stage in (model.stem, model.body)]
     info = getattr(model, "feature_info", ())
-    known = {one["module"]: one for one in getattr(info, "info", info)}
-    names = {name: one["reduction"] for name, one in known.items()}
-    blocks = list(names)
-    if not blocks:
-        raise NetworkError(f"{type(model).__name__} names no stages of its own: choose a network that timm takes apart")
-    if len(set(names.values())) == 1:
-        chosen = sorted({blocks[-(-len(blocks) * quarter // 4) - 1] for quarter in (1, 2, 3, 4)}, key=blocks.index)
-    else:
-        chosen = [name for name, coarser in names.items() if coarser >= 4]
-    try:
-        return [(model.get_submodule(name), known[name]["num_chs"]) for name in chosen]
-    except AttributeError:  # of some networks timm names maps, and not modules
+    entries = {entry["module"]: entry for entry in getattr(info, "info", info)}
+    reductions = {name: entry["reduction"] for name, entry in entries.items()}
+    names = list(reductions)
+    if not names:
         raise NetworkError(
-            f"{type(model).__name__} has stages that are no modules of their own: choose another network"
+            f"stages need timm's feature_info, which {type(model).__name__} does not have: choose another network"
+        )
+    if len(set(reductions.values())) == 1:
+        chosen = sorted({names[-(-len(names) * quarter // 4) - 1] for quarter in (1, 2, 3, 4)}, key=names.index)
+    else:
+        chosen = [name for name, reduction in reductions.items() if reduction >= 4]
+    try:
+        return [(model.get_submodule(name), entries[name]["num_chs"]) for name in chosen]
+    except AttributeError:  # for some networks timm names feature maps that no module puts out
+        raise NetworkError(
+            f"the stages of a network must be modules, and those of {type(model).__name__} are not: choose another "
+            "network"
         ) from None
 
 
@@ -122,18 +130,19 @@ def _stages(model: nn.Module) -> list[tuple[nn.Module, int]]:
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """The batch norms of a model."""
+    """Return the batch norms of a model."""
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
 def freeze_statistics(model: nn.Module) -> None:
-    """Keep the batch norms in evaluation mode for good, whatever `train()` says; scale and shift stay trainable.
+    """Keep the batch norms in evaluation mode, whatever `train()` says; scale and shift stay trainable.
 
-    Batches mix domains with statistics of their own, and few images each: the statistics of ImageNet serve better.
+    A batch mixes a few images of several domains, each with statistics of its own. The statistics of ImageNet work
+    better.
     """
     for module in batch_norms(model):
         module.eval()
-        # On the instance, so that the model's class, and with it what timm can load, stays as it is.
+        # Replaced on the instance, so that the model keeps its class and its state dict still loads in timm.
         module.__dict__["train"] = _NoOpTrain(module)
 
 
@@ -143,7 +152,7 @@ def is_frozen(module: nn.Module) -> bool:
 
 
 class _NoOpTrain:
-    """A `train` that changes nothing."""
+    """A `train` method that changes nothing; as an object it is copied together with the module."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -156,32 +165,32 @@ class _NoOpTrain:
 
 
 def load_backbone(model: nn.Module, path: Path) -> None:
-    """Fill all but the head from a safetensors file with timm's names, of any floating-point precision.
+    """Load all weights but the head's from a safetensors file with timm's names, in any floating-point precision.
 
-    The file's own head is dropped. Anything else that is missing, left over or of another shape is an error.
+    The head of the file is ignored. Any other tensor that is missing, unknown or of another shape is an error.
     """
     stored = read_safetensors(path)
     heads = _head_prefixes(model)
     own = model.state_dict()
     wanted = {name for name in own if not name.startswith(heads)}
     offered = {name: tensor for name, tensor in stored.items() if not name.startswith(heads)}
-    # A counter that nothing here reads, and that half of the files in circulation lack.
+    # Nothing here reads this counter, and half of the published files lack it.
     missing = sorted(name for name in wanted - offered.keys() if not name.endswith("num_batches_tracked"))
     unknown = sorted(offered.keys() - wanted)
-    unlike = sorted(
+    mismatched = sorted(
         f"{name} {_shape(offered[name])} instead of {_shape(own[name])}"
         for name in wanted & offered.keys()
         if offered[name].shape != own[name].shape
     )
-    faults = [
-        f"{words} {_some(names)}"
-        for words, names in (("it lacks", missing), ("it has unknown", unknown), ("it has", unlike))
+    problems = [
+        f"{words} {_shorten(names)}"
+        for words, names in (("it lacks", missing), ("it has unknown", unknown), ("it has", mismatched))
         if names
     ]
-    if faults:
+    if problems:
         raise NetworkError(
-            f"{path} does not fit {type(model).__name__}: {'; '.join(faults)}; "
-            "give the file that belongs to the network, with timm's names"
+            f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}; "
+            "use the weights of this network, with timm's names"
         )
     with torch.no_grad():
         for name in wanted & offered.keys():
@@ -189,7 +198,7 @@ def load_backbone(model: nn.Module, path: Path) -> None:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name; one that cannot be read is named."""
+    """Return the tensors of a safetensors file by name."""
     try:
         from safetensors.torch import load_file
     except ImportError:
@@ -198,9 +207,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         return dict(load_file(path))
     except FileNotFoundError:
         raise NetworkError(f"there is no weights file {path}: check the path") from None
-    except Exception as error:  # safetensors raises its own class, and OSError for folders and broken disks
+    except Exception as error:  # safetensors has an error class of its own, and raises OSError for folders
         reason = " ".join(str(error).split())
-        raise NetworkError(f"cannot read {path} as safetensors: {reason}; give a whole .safetensors file") from None
+        raise NetworkError(f"cannot read {path} as safetensors: {reason}; use a complete .safetensors file") from None
 
 
 def _timm(name: str, n_classes: int, channels: int, pretrained: bool) -> nn.Module:
@@ -210,31 +219,31 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool) -> nn.Modu
         raise NetworkError("networks other than 'small' come from timm: pip install timm") from None
     try:
         model = timm.create_model(name, pretrained=pretrained, num_classes=n_classes, in_chans=channels)
-    except Exception as error:  # whatever timm, the hub or the network raise: the cause is in the text
+    except Exception as error:  # timm, the hub and the model code raise many classes; the text has the cause
         reason = " ".join(str(error).split())[:200]
         if not timm.is_model(name):
-            near = timm.list_models(f"*{name.split('.')[0][:6]}*")[:5]
-            like = ", ".join([*near, SMALL])
-            hint = f"names like it: {like}" if near else f"see timm.list_models(), or use {SMALL!r}"
+            similar = timm.list_models(f"*{name.split('.')[0][:6]}*")[:5]
+            names = ", ".join([*similar, SMALL])
+            hint = f"similar names: {names}" if similar else f"see timm.list_models(), or use {SMALL!r}"
             raise NetworkError(f"timm has no network {name!r} ({reason}); {hint}") from None
         if pretrained:
             raise NetworkError(
-                f"cannot get the pretrained weights of {name}: {reason}; give a local safetensors file as weights, "
-                "or go online"
+                f"cannot get the pretrained weights of {name}: {reason}; connect to the internet, or use a local "
+                "safetensors file as weights"
             ) from None
         raise NetworkError(f"timm cannot build {name}: {reason}") from None
     if isinstance(layer := model.get_classifier(), nn.Linear):
-        # A fresh head as every linear layer of torch, whatever the family: that of timm's EfficientNets and MobileNets
-        # is 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.
+        # Initialize the head like any linear layer of torch. timm's initialization of EfficientNets and MobileNets is
+        # 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.
         layer.reset_parameters()
     _disable_stochastic(model)
     return cast(nn.Module, model)
 
 
 def _disable_stochastic(model: nn.Module) -> None:
-    """Take away what a network drops at random by itself (Swin: whole blocks), which nobody asked for.
+    """Turn off the network's own dropout and stochastic depth (Swin drops whole blocks by default).
 
-    A step that is computed twice, as SAM's and VAT's are, or by several processes, must be the same step.
+    SAM and VAT compute a step twice, and several processes share one: the network must be the same each time.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -246,14 +255,14 @@ def _disable_stochastic(model: nn.Module) -> None:
 
 def _head_prefixes(model: nn.Module) -> tuple[str, ...]:
     named = getattr(model, "pretrained_cfg", {}).get("classifier", "head")
-    return tuple(f"{one}." for one in ((named,) if isinstance(named, str) else named))
+    return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named))
 
 
 def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "scalar"
 
 
-def _some(names: Iterable[str], limit: int = 4) -> str:
+def _shorten(names: Iterable[str], limit: int = 4) -> str:
     names = list(names)
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
