@@ -52,7 +52,7 @@ def test_every_name_in_the_text_is_one():
     for name in re.findall(r"--algorithm ([\w+]+)", TEXT):
         assert name == "sd" or get_algorithm(name)
     refused = [name for name in list_algorithms() if name != "sam" and not _composes(name)]
-    sentence = re.search(r"every method that steps on one loss\. (.+?) make several steps", TEXT, re.DOTALL)[1]
+    sentence = re.search(r"every algorithm that steps on one loss\. (.+?) make several steps", TEXT, re.DOTALL)[1]
     assert [canonical_name(name) for name in re.findall(r"\w+", sentence) if name != "and"] == sorted(
         refused, key=["dann", "cdann", "mldg", "sagnet"].index
     )

@@ -107,7 +107,7 @@ def test_as_many_columns_as_channels():
         ("pit_ti_224", "MixStyle needs maps with 64 channels .* after stage 1 .*, got a tuple: choose another network"),
         (
             "twins_svt_small",
-            "the stages of a network must be modules, and those of Twins are not: choose another network",
+            "stages of a network must be modules, and those of Twins are not: choose another",
         ),
     ],
 )

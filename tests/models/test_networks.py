@@ -194,7 +194,7 @@ def test_a_vits_stages_are_quarters_of_its_blocks():
 
 
 def test_networks_without_stages_say_so():
-    with pytest.raises(NetworkError, match="stages need timm.s feature_info, which Linear does not have"):
+    with pytest.raises(NetworkError, match="stages need timm's feature_info, which Linear does not have"):
         networks.stages(torch.nn.Linear(2, 2))
 
 
