@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD, NeverConvergedWarning
     from swad.averaging.valley import LossValley, Span, Status
+    from swad.training.config import RunConfig
+    from swad.training.export import load_predictor
+    from swad.training.loop import train
 
 _HOMES = {
     "Average": "averaging.base",
     "EMA": "averaging.ema",
     "LossValley": "averaging.valley",
+    "RunConfig": "training.config",
     "NeverConvergedWarning": "averaging.swad",
     "Phase": "averaging.semantics",
     "SMA": "averaging.swa",
@@ -45,6 +49,8 @@ _HOMES = {
     "Status": "averaging.valley",
     "cyclic_lr": "averaging.lr_schedules",
     "fit_on_val": "averaging.segment_log",
+    "load_predictor": "training.export",
+    "train": "training.loop",
     "update_bn": "averaging.batchnorm",
 }
 _MODULES = {"flatness", "integrations"}
@@ -65,6 +71,9 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "Span",
     "Phase",
     "NeverConvergedWarning",
+    "RunConfig",
+    "train",
+    "load_predictor",
     "__version__",
 ]
 

@@ -49,7 +49,7 @@ def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
     train(short(tmp_path / "cut", **settings(name)))
     require_same(whole.output, tmp_path / "cut")
     path = whole.output / "weights" / "swad.safetensors"
-    model = load_predictor(path)
+    model = load_predictor(path).model
     _, target = hold_out(benchmarks.load("digits", None), ("paper",), trial=0)
     image_spec = benchmarks.get("digits").image_spec
     score = evaluate(model, EvalLoader(target.val[0], image_spec, 4), Dist(torch.device("cpu")))
@@ -70,7 +70,7 @@ def test_wrapped_timm_networks_are_not_said_to_load_in_timm(tmp_path):
     text = (tmp_path / "run" / "weights" / "swad.md").read_text()
     assert "load_predictor" in text
     assert "timm.create_model" not in text
-    model = load_predictor(tmp_path / "run" / result.weights["swad"])
+    model = load_predictor(tmp_path / "run" / result.weights["swad"]).model
     assert model(torch.randn(5, 3, 32, 32)).shape == (5, 10)
 
 

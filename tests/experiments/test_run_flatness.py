@@ -105,7 +105,7 @@ def test_flatness_is_what_a_plain_loop_finds(tiny_run, tmp_path):
     images = run.images(COARSE.images)
     for name in NAMES:
         path = folder / "weights" / f"{name}.safetensors"
-        start = export.load_predictor(path)
+        start = export.load_predictor(path).model
         with Weights(start) as weights:
             directions = Directions(weights, 0, True, "sphere")
             drawn = [[tensor.clone() for tensor in directions[k]] for k in range(6)]
@@ -119,7 +119,7 @@ def test_flatness_is_what_a_plain_loop_finds(tiny_run, tmp_path):
             for radius in (2.0, 5.0):
                 rises = []
                 for direction in drawn:
-                    model = export.load_predictor(path)
+                    model = export.load_predictor(path).model
                     for parameter, tensor in zip(model.parameters(), direction, strict=True):
                         parameter.data += radius * tensor
                     rises.append(loss(model) - loss(start))

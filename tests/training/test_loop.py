@@ -171,8 +171,8 @@ def test_erm_best_is_the_best_validation_accuracy(tmp_path):
 
 def test_weights_load_and_have_a_card(whole):
     path = whole / "weights" / "swad.safetensors"
-    model = load_predictor(path)
-    assert not model.training
+    predictor = load_predictor(path)
+    assert not predictor.model.training
     card = read_card(path)
     done = json.loads((whole / "done.json").read_text())
     assert card["scores"] == done["scores"]["swad"]

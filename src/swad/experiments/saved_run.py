@@ -97,7 +97,7 @@ class SavedRun:
 
     def model(self, name: str, device: torch.device | str = "cpu") -> nn.Module:
         """The network with these weights, in evaluation mode."""
-        return export.load_predictor(self.file(name)).to(device)
+        return export.load_predictor(self.file(name)).model.to(device)
 
     def fingerprint(self, name: str) -> str:
         """Tells whether a weights file is still the one that was measured."""

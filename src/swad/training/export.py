@@ -6,9 +6,9 @@ The card is stored twice: as JSON in the metadata of the weights file, and as Ma
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,13 @@ from torch import Tensor, nn
 from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
 from swad.algorithms.registry import get_algorithm
+from swad.data.domains import ImageSpec
+from swad.data.transforms import Normalize, eval_transform
 from swad.models import networks
 from swad.util.files import atomic_write, write_text
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
@@ -47,11 +52,26 @@ def read_card(path: Path | str) -> dict[str, Any]:
     return card
 
 
-def load_predictor(path: Path | str) -> nn.Module:
-    """Load a model that a run saved, in evaluation mode.
+class Predictor(NamedTuple):
+    """A saved model with everything that its use needs."""
+
+    model: nn.Module
+    """The predictor, in evaluation mode."""
+    transform: Callable[[Image.Image], Tensor]
+    """From a PIL image to the tensor that the model was evaluated on, `[channels, height, width]`."""
+    class_names: tuple[str, ...]
+    """The class of each output."""
+
+
+def load_predictor(path: Path | str) -> Predictor:
+    """Load a model that a run saved.
+
+        model, transform, class_names = swad.load_predictor("runs/photo-0/weights/swad.safetensors")
+        logits = model(transform(PIL.Image.open("dog.jpg")).unsqueeze(0))
+        class_names[logits.argmax()]
 
     Args:
-        path: A weights file in the `weights` directory of a run, e.g. `runs/photo-0/weights/swad.safetensors`.
+        path: A weights file in the `weights` directory of a run.
     """
     card = read_card(path)
     network = networks.build(
@@ -60,7 +80,22 @@ def load_predictor(path: Path | str) -> nn.Module:
     algorithm, hyperparameters = _algorithm(card)
     model = algorithm.wrap_predictor(network, hyperparameters)
     model.load_state_dict(networks.read_safetensors(Path(path)))
-    return model.eval()
+    image_spec = ImageSpec(**{name: _tuple(value) for name, value in card["input"].items()})
+    return Predictor(model.eval(), _transform(image_spec), tuple(card["classes"]))
+
+
+def _transform(image_spec: ImageSpec) -> Callable[[Image.Image], Tensor]:
+    to_bytes, normalize = eval_transform(image_spec), Normalize(image_spec)
+    mode = {1: "L", 3: "RGB"}.get(image_spec.channels)
+
+    def transform(image: Image.Image) -> Tensor:
+        return normalize(to_bytes(image if mode is None else image.convert(mode)))
+
+    return transform
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def cpu_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -131,7 +166,7 @@ def _wraps_network(card: Mapping[str, Any]) -> bool:
 
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
     if _wraps_network(card) or card["network"] == networks.SMALL:
-        return ["from swad.training.export import load_predictor", f'model = load_predictor("{file_name}")']
+        return ["import swad", f'model, transform, class_names = swad.load_predictor("{file_name}")']
     channels = card["input"]["channels"]
     in_chans = "" if channels == 3 else f", in_chans={channels}"
     return [

@@ -316,6 +316,7 @@ class _Run:
             "input": {
                 "size": image_spec.size,
                 "channels": image_spec.channels,
+                "low_res": image_spec.low_res,
                 "mean": list(image_spec.mean),
                 "std": list(image_spec.std),
             },
