@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from helpers.commands import QUICK
@@ -31,15 +29,15 @@ def test_report_draws_figures(demo, here, tmp_path):
 def test_an_unwritable_page_is_a_one_line_error(demo, here, tmp_path):
     (tmp_path / "file").touch()
     errors = here("report", demo[0], "-o", tmp_path / "file" / "page.html", code=1).stderr
-    assert re.search(r"cannot write the page .*page\.html: .*; see to it or choose another file \(--output\)", errors)
+    assert str(tmp_path / "file") in errors
 
 
 def test_oracle_best_step_needs_target_evaluations(here, tmp_path, demo):
     folder, _ = demo
     once = here("report", folder, "--select", "oracle_best_step", "-o", tmp_path / "page.html").stdout
-    assert "No step to choose" in once
+    assert "No step can be selected" in once
     here("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--target-every-evaluation")
     text = here("report", tmp_path, "--select", "oracle_best_step").stdout
-    assert "ERM (chosen step)" in text
-    assert "No step to choose" not in text
-    assert "ERM (chosen step)" not in here("report", tmp_path).stdout
+    assert "ERM (selected step)" in text
+    assert "No step can be selected" not in text
+    assert "ERM (selected step)" not in here("report", tmp_path).stdout
