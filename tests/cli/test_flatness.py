@@ -247,8 +247,8 @@ def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_pag
     drawn = [(folder / "figures" / f"{stem}.svg").read_text() for stem in ("flatness", "flatness-paired")]
     assert [PALETTE[0] in text for text in drawn] == [True, False]
     here("report", folder, "--output", tmp_path / "page.html")
-    run_flatness.flatness(
-        open_run(folder), ["best", "swad"], run_flatness.FlatnessConfig((0.0, 3.0), directions=2, images=12)
+    run_flatness.run_local(
+        open_run(folder), ["best", "swad"], run_flatness.FlatnessConfig((0.0, 3.0), n_directions=2, n_images=12)
     )
     here("report", folder, "--output", tmp_path / "page.html")
     assert "2 random directions" in (tmp_path / "page.html").read_text()
@@ -256,10 +256,12 @@ def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_pag
 
 def test_normalized_directions_have_shares_for_radii(tiny_run):
     subject, cpu = open_run(tiny_run), torch.device("cpu")
-    assert run_flatness.FlatnessConfig().of(subject, cpu)["radii"][-1] == 24
+    assert run_flatness.FlatnessConfig().settings(subject, cpu)["radii"][-1] == 24
     for kind in ("filter", "layer"):
-        assert run_flatness.FlatnessConfig(normalize=kind).of(subject, cpu)["radii"] == [k / 10 for k in range(11)]
-    assert run_flatness.FlatnessConfig((2.0,), normalize="filter").of(subject, cpu)["radii"] == [2.0]
+        assert run_flatness.FlatnessConfig(normalize=kind).settings(subject, cpu)["radii"] == [
+            k / 10 for k in range(11)
+        ]
+    assert run_flatness.FlatnessConfig((2.0,), normalize="filter").settings(subject, cpu)["radii"] == [2.0]
 
 
 def test_curvature_without_its_package_fails_before_anything_is_measured(here: Call, tiny_run, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from swad.data import benchmarks
 from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.experiments import run_flatness
-from swad.experiments.saved_run import Images, open_run, open_runs, stratified
+from swad.experiments.saved_run import Images, open_run, open_runs, stratified_subset
 from swad.flatness import compare, image_losses
 from swad.flatness._directions import Directions
 from swad.flatness._divergence import divergence
@@ -44,7 +44,7 @@ def test_a_run_says_which_weights_it_has(tiny_run):
     run = open_run(tiny_run)
     assert run.reported == ("best", "last", "swad", "swa")
     assert run.snapshots == ("step-000010", "step-000020", "step-000030")
-    assert run.known("20") == "step-000020"
+    assert run.full_name("20") == "step-000020"
     with pytest.raises(RunError, match="has no weights 'ema'; it has best, last, swad, swa, step-000010"):
         run.file("ema")
 
@@ -55,8 +55,8 @@ def test_folders_of_runs_are_searched_and_unfinished_runs_named(tiny_run, tmp_pa
     open_ = copied(tiny_run, tmp_path / "runs" / "b")
     (open_ / "done.json").unlink()
     found, left_out = open_runs([tmp_path / "runs"])
-    assert [run.folder.name for run in found] == ["a"]
-    assert left_out == [f"{open_} is unfinished and was left out"]
+    assert [run.path.name for run in found] == ["a"]
+    assert left_out == [f"{open_} is unfinished and was skipped"]
     with pytest.raises(RunError, match="b is unfinished: run the same `swad train` again"):
         open_runs([open_])
     (tmp_path / "runs" / "a" / "done.json").unlink()
@@ -85,11 +85,11 @@ def test_images_are_those_of_the_runs_own_split(tiny_run):
 @pytest.mark.parametrize("n", [1, 7, 50, 333, 10_000])
 def test_a_stratified_subset_keeps_the_classes_in_proportion(n):
     part = hold_out(benchmarks.load("digits"), "paper").sources.train[1]
-    some = stratified(part, n)
+    some = stratified_subset(part, n)
     assert len(some) == min(n, len(part))
     assert set(some.keys) <= set(part.keys)
     assert len(set(some.keys)) == len(some)
-    assert some.keys.tolist() == stratified(part, n).keys.tolist()
+    assert some.keys.tolist() == stratified_subset(part, n).keys.tolist()
     share = np.bincount(part.labels, minlength=10) * min(n, len(part)) / len(part)
     assert np.abs(np.bincount(some.labels, minlength=10) - share).max() < 1
 
@@ -101,8 +101,8 @@ def test_flatness_is_what_a_plain_loop_finds(tiny_run, tmp_path):
     """The slow twin: a fresh model for every direction, its weights written one by one."""
     folder = copied(tiny_run, tmp_path / "run")
     run = open_run(folder)
-    found = run_flatness.flatness(run, NAMES, COARSE)
-    images = run.images(COARSE.images)
+    found = run_flatness.run_local(run, NAMES, COARSE)
+    images = run.images(COARSE.n_images)
     for name in NAMES:
         path = folder / "weights" / f"{name}.safetensors"
         start = export.load_predictor(path).model
@@ -129,7 +129,7 @@ def test_flatness_is_what_a_plain_loop_finds(tiny_run, tmp_path):
 def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, tmp_path, monkeypatch):
     folder = copied(tiny_run, tmp_path / "run")
     run = open_run(folder)
-    found = run_flatness.flatness(run, NAMES, COARSE)
+    found = run_flatness.run_local(run, NAMES, COARSE)
     written = (folder / FLATNESS).read_text()
     shown = [row for row in rows(folder, FLATNESS) if row["kind"] == "row"]
     assert {row["weights"] for row in shown} == set(NAMES)
@@ -139,8 +139,8 @@ def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, t
     different = [row for row in rows(folder, FLATNESS) if row["kind"] == "difference"]
     assert {(row["first"], row["second"]) for row in different} == {("swad", "best"), ("swa", "best")}
 
-    monkeypatch.setattr("swad.experiments.saved_run.Subject.images", lambda *_: pytest.fail("no image is needed"))
-    again = run_flatness.flatness(open_run(folder), NAMES, COARSE)
+    monkeypatch.setattr("swad.experiments.saved_run.SavedRun.images", lambda *_: pytest.fail("no image is needed"))
+    again = run_flatness.run_local(open_run(folder), NAMES, COARSE)
     assert [row for one in again.models.values() for row in one.rows] == [
         row for one in found.models.values() for row in one.rows
     ]
@@ -149,17 +149,17 @@ def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, t
 
 def test_more_directions_and_more_weights_add_to_what_is_there(tiny_run, tmp_path):
     folder, fresh = copied(tiny_run, tmp_path / "grown"), copied(tiny_run, tmp_path / "fresh")
-    run_flatness.flatness(open_run(folder), NAMES[:1], COARSE)
-    more = run_flatness.FlatnessConfig(radii=COARSE.radii, directions=10, images=COARSE.images)
-    grown = run_flatness.flatness(open_run(folder), NAMES[:2], more)
-    whole = run_flatness.flatness(open_run(fresh), NAMES[:2], more)
+    run_flatness.run_local(open_run(folder), NAMES[:1], COARSE)
+    more = run_flatness.FlatnessConfig(radii=COARSE.radii, n_directions=10, n_images=COARSE.n_images)
+    grown = run_flatness.run_local(open_run(folder), NAMES[:2], more)
+    whole = run_flatness.run_local(open_run(fresh), NAMES[:2], more)
     for name in NAMES[:2]:
         assert grown.models[name].rows == whole.models[name].rows
     # Asking for fewer than were measured takes what there is.
-    assert run_flatness.flatness(open_run(folder), NAMES[:2], COARSE).models["swad"].n_directions == 10
+    assert run_flatness.run_local(open_run(folder), NAMES[:2], COARSE).models["swad"].n_directions == 10
 
 
-@pytest.mark.parametrize(("what", "file", "fatal"), [("flatness", FLATNESS, 9), ("surface", SURFACE, 12)])
+@pytest.mark.parametrize(("what", "file", "fatal"), [("flatness", FLATNESS, 6), ("surface", SURFACE, 12)])
 def test_killed_work_goes_on_to_the_same_rows(tiny_run, tmp_path, what, file, fatal):
     killed, whole = copied(tiny_run, tmp_path / "killed"), copied(tiny_run, tmp_path / "whole")
     script = HELPERS / "tiny_runs.py"
@@ -177,27 +177,27 @@ def test_killed_work_goes_on_to_the_same_rows(tiny_run, tmp_path, what, file, fa
 
 def test_other_settings_stand_beside_each_other(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
-    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
-    other = run_flatness.FlatnessConfig(radii=(1.0,), directions=4, images=20, normalize="filter")
-    found = run_flatness.flatness(open_run(folder), ["swad"], other)
+    run_flatness.run_local(open_run(folder), ["swad"], COARSE)
+    other = run_flatness.FlatnessConfig(radii=(1.0,), n_directions=4, n_images=20, normalize="filter")
+    found = run_flatness.run_local(open_run(folder), ["swad"], other)
     keys = [row["key"] for row in rows(folder, FLATNESS) if row["kind"] == "settings"]
     assert len(set(keys)) == 2
     assert found.models["swad"].settings["normalize"] == "filter"
     assert found.models["swad"].radii == (1.0,)
     # What is asked for last is what is shown, whether it was measured just now or before.
     assert read_flatness(load_run(folder)).settings["normalize"] == "filter"
-    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    run_flatness.run_local(open_run(folder), ["swad"], COARSE)
     assert read_flatness(load_run(folder)).settings["normalize"] == "sphere"
 
 
 def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
-    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    run_flatness.run_local(open_run(folder), ["swad"], COARSE)
     (key,) = (row["key"] for row in rows(folder, FLATNESS) if row["kind"] == "settings")
     settings = next(row for row in rows(folder, FLATNESS) if row["kind"] == "settings")
     assert not {"include", "exclude"} & set(settings)  # as before there were filters: what was measured then counts
     some = replace(COARSE, include=("head.*", "hidden.*"), exclude=("*.bias",))
-    found = run_flatness.flatness(open_run(folder), ["swad"], some).models["swad"]
+    found = run_flatness.run_local(open_run(folder), ["swad"], some).models["swad"]
     state = open_run(folder).state("swad")
     assert found.settings["parameters"] == state["head.weight"].numel() + state["hidden.0.weight"].numel()
     last = [row for row in rows(folder, FLATNESS) if row["kind"] == "settings"][-1]
@@ -208,9 +208,10 @@ def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp
     assert [row.mean for row in found.rows if row.domain is None] == pytest.approx(
         [row.mean for row in alone.models["swad"].rows if row.domain is None], rel=1e-5
     )
-    quick = {"images": 12, "steps": 1, "restarts": 0}
+    quick = {"n_images": 12, "steps": 1, "restarts": 0}
     whole, part = (
-        run_flatness.worst(open_run(folder), ["swad"], [0.1], include=names, **quick) for names in ((), ("head.bias",))
+        run_flatness.run_worst_case(open_run(folder), ["swad"], [0.1], include=names, **quick)
+        for names in ((), ("head.bias",))
     )
     assert whole[0]["key"] != part[0]["key"]
     assert whole[0]["lower_bound"] > part[0]["lower_bound"]
@@ -218,7 +219,7 @@ def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp
 
 def test_trials_share_the_targets_images_and_not_the_training_images(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "first")
-    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+    run_flatness.run_local(open_run(folder), ["swad"], COARSE)
     again = tmp_path / "second"
     shutil.copytree(folder, again)
     config = json.loads((again / "config.json").read_text())
@@ -236,30 +237,30 @@ def test_trials_share_the_targets_images_and_not_the_training_images(tiny_run, t
 
 def test_weights_that_changed_are_refused(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
-    run_flatness.flatness(open_run(folder), ["swad"], COARSE)
-    quick = {"images": 12, "steps": 1, "restarts": 0}
-    run_flatness.worst(open_run(folder), ["swad"], [0.1], **quick)
+    run_flatness.run_local(open_run(folder), ["swad"], COARSE)
+    quick = {"n_images": 12, "steps": 1, "restarts": 0}
+    run_flatness.run_worst_case(open_run(folder), ["swad"], [0.1], **quick)
     (folder / "weights" / "swad.safetensors").write_bytes((folder / "weights" / "best.safetensors").read_bytes())
     changed = r"swad.safetensors changed since .*flatness.jsonl was written: remove"
     with pytest.raises(RunError, match=changed):
-        run_flatness.flatness(open_run(folder), ["swad"], COARSE)
+        run_flatness.run_local(open_run(folder), ["swad"], COARSE)
     with pytest.raises(RunError, match=changed):  # also where all that was asked for is there
-        run_flatness.worst(open_run(folder), ["swad"], [0.1], **quick)
+        run_flatness.run_worst_case(open_run(folder), ["swad"], [0.1], **quick)
     (folder / "weights" / "swa.safetensors").unlink()
-    with pytest.raises(RunError, match=r"swa.safetensors is gone"):
-        run_flatness.flatness(open_run(folder), ["swa"], COARSE)
+    with pytest.raises(RunError, match=r"swa.safetensors is missing"):
+        run_flatness.run_local(open_run(folder), ["swa"], COARSE)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeypatch):
     one, two = copied(tiny_run, tmp_path / "graph"), copied(tiny_run, tmp_path / "calls")
-    graph = run_flatness.flatness(open_run(one), NAMES, COARSE, device="cuda")
+    graph = run_flatness.run_local(open_run(one), NAMES, COARSE, device="cuda")
     monkeypatch.setattr(run_flatness, "captured", lambda loss_fn, model: loss_fn)
-    calls = run_flatness.flatness(open_run(two), NAMES, COARSE, device="cuda")
+    calls = run_flatness.run_local(open_run(two), NAMES, COARSE, device="cuda")
     for name in NAMES:
         for here, there in zip(graph.models[name].rows, calls.models[name].rows, strict=True):
             assert here.mean == pytest.approx(there.mean, rel=1e-3, abs=1e-4)
-    assert run_flatness.surface(open_run(one), steps=3, images=20, device="cuda").points["1"].loss > 0
+    assert run_flatness.run_surface(open_run(one), steps=3, n_images=20, device="cuda").points["1"].loss > 0
 
 
 # --- worst case, curvature, bound -----------------------------------------------------------------------------------
@@ -267,21 +268,26 @@ def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeyp
 
 def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, monkeypatch):
     folder = copied(tiny_run, tmp_path / "run")
-    found = run_flatness.worst(open_run(folder), ["best", "swad"], [0.02, 0.2], images=15, steps=3, restarts=1)
+    found = run_flatness.run_worst_case(
+        open_run(folder), ["best", "swad"], [0.02, 0.2], n_images=15, steps=3, restarts=1
+    )
     assert len(found) == 8
     for row in found:
         assert row["lower_bound"] >= row["loss"]
         assert row["measure"] == "loss" or 0 <= row["lower_bound"] <= 1
     by_radius = [row["lower_bound"] for row in found if row["weights"] == "swad" and row["measure"] == "loss"]
     assert by_radius == sorted(by_radius)
-    monkeypatch.setattr("swad.experiments.saved_run.Subject.images", lambda *_: pytest.fail("no image is needed"))
-    assert run_flatness.worst(open_run(folder), ["swad"], [0.02, 0.2], images=15, steps=3, restarts=1) == found[4:]
+    monkeypatch.setattr("swad.experiments.saved_run.SavedRun.images", lambda *_: pytest.fail("no image is needed"))
+    assert (
+        run_flatness.run_worst_case(open_run(folder), ["swad"], [0.02, 0.2], n_images=15, steps=3, restarts=1)
+        == found[4:]
+    )
 
 
 def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
-    bounds = run_flatness.bounds(run, "swad", [0.02, 0.2], vc_cover=5, vc=20, images=12)
-    climbed = run_flatness.worst(run, ["swad"], [0.02, 0.2], images=12)
+    bounds = run_flatness.run_bounds(run, "swad", [0.02, 0.2], vc_cover=5, vc=20, n_images=12)
+    climbed = run_flatness.run_worst_case(run, ["swad"], [0.02, 0.2], n_images=12)
     assert [one.robust for one in bounds] == [row["lower_bound"] for row in climbed if row["measure"] == "error"]
     assert 0 < bounds[0].divergence <= 2
     assert bounds[0].confidence["proved"] > bounds[1].confidence["proved"] > 1  # more balls, and 155,474 dimensions
@@ -290,7 +296,7 @@ def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
 
 def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
-    (found,) = run_flatness.bounds(run, "swad", [0.2], vc_cover=5, vc=20, images=12)
+    (found,) = run_flatness.run_bounds(run, "swad", [0.2], vc_cover=5, vc=20, n_images=12)
     state = run.state("swad")
     dimension = sum(tensor.numel() for tensor in state.values())
     norm = math.sqrt(sum(tensor.double().square().sum().item() for tensor in state.values()))
@@ -316,10 +322,11 @@ def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
 def test_curvature_of_a_run(tiny_run, tmp_path):
     pytest.importorskip("curvlinops")
     folder = copied(tiny_run, tmp_path / "run")
-    found = run_flatness.curved(open_run(folder), ["swad"], images=10, n_eigenvalues=1, trace_vectors=2)
+    quick = {"n_images": 10, "n_eigenvalues": 1, "trace_vectors": 2}
+    found = run_flatness.run_curvature(open_run(folder), ["swad"], **quick)
     assert [row["domain"] for row in found] == ["board", "clutter", "outline", "seen", "paper", "unseen"]
     assert all(row["eigenvalues"][0] > 0 for row in found)
-    assert run_flatness.curved(open_run(folder), ["swad"], images=10, n_eigenvalues=1, trace_vectors=2) == found
+    assert run_flatness.run_curvature(open_run(folder), ["swad"], **quick) == found
 
 
 # --- surfaces -------------------------------------------------------------------------------------------------------
@@ -327,7 +334,7 @@ def test_curvature_of_a_run(tiny_run, tmp_path):
 
 def test_a_surface_has_the_weights_own_losses_at_its_corners(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
-    surface = run_flatness.surface(run, steps=3, images=20, points=["swad"])
+    surface = run_flatness.run_surface(run, steps=3, n_images=20, points=["swad"])
     images = run.images(20)
     names = {"1": "step-000010", "2": "step-000020", "3": "step-000030", "swad": "swad"}
     assert set(surface.points) == {*names, "mean"}
@@ -345,7 +352,7 @@ def test_a_surface_has_the_weights_own_losses_at_its_corners(tiny_run, tmp_path)
 
 def test_a_line_between_two_weights(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
-    line = run_flatness.surface(run, ["best", "last"], steps=5, margin=0.0, images=20, points=())
+    line = run_flatness.run_surface(run, ["best", "last"], steps=5, margin=0.0, n_images=20, points=())
     assert line.ys == (0.0,)
     assert line.grid[0].losses == pytest.approx(line.points["1"].losses)
     assert line.grid[-1].losses == pytest.approx(line.points["2"].losses)
@@ -354,21 +361,21 @@ def test_a_line_between_two_weights(tiny_run, tmp_path):
 def test_averages_far_from_the_plane_are_left_out_unless_asked_for(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     run = open_run(folder)
-    assert "swad" in run_flatness.surface(run, steps=2, images=10).points
+    assert "swad" in run_flatness.run_surface(run, steps=2, n_images=10).points
     state = run.state("swad")
     saved = {name: tensor + 100 for name, tensor in state.items()}
     export.save_weights(folder / "weights" / "swad.safetensors", saved, export.read_card(run.file("swad")))
     (folder / SURFACE).unlink()
-    assert "swad" not in run_flatness.surface(open_run(folder), steps=2, images=10).points
-    assert "swad" in run_flatness.surface(open_run(folder), points=["swad"], steps=2, images=10).points
+    assert "swad" not in run_flatness.run_surface(open_run(folder), steps=2, n_images=10).points
+    assert "swad" in run_flatness.run_surface(open_run(folder), points=["swad"], steps=2, n_images=10).points
 
 
 def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
     folder = train(tiny(tmp_path / "run", snapshots=(), steps=10, evaluate_every=5)).run_dir
     with pytest.raises(RunError, match="no snapshots, and a plane needs three weights: train with --snapshots 5,7,9"):
-        run_flatness.surface(open_run(folder))
-    with pytest.raises(RunError, match="three different weights, a line through two; got swad, swad"):
-        run_flatness.surface(open_run(folder), ["swad", "swad"])
+        run_flatness.run_surface(open_run(folder))
+    with pytest.raises(RunError, match="three different weights and a line two; got swad, swad"):
+        run_flatness.run_surface(open_run(folder), ["swad", "swad"])
 
 
 def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
@@ -380,10 +387,10 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
         "snapshots": (),
     }
     run = open_run(train(tiny(tmp_path / "run", **changes)).run_dir)
-    assert run.group == run.batch_size(torch.device("cpu")) == 8
+    assert run.eval_group_size == run.batch_size(torch.device("cpu")) == 8
     images = run.images(20)
     assert {len(labels) for _, labels in images.by_domain.values()} == {16}
-    flat = run_flatness.flatness(run, ["best"], COARSE).models["best"]
+    flat = run_flatness.run_local(run, ["best"], COARSE).models["best"]
     model = run.model("best")
     pictures, labels = images.by_domain["paper"]
     with torch.no_grad():
@@ -400,10 +407,12 @@ def test_statistics_of_points_are_those_of_the_seen_images():
     }
     images = Images(pictures, ("a", "b"), ("t",))
     model = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
-    frozen, trained = (SimpleNamespace(config=SimpleNamespace(freeze_bn=frozen)) for frozen in (True, False))
-    assert run_flatness._statistics(frozen, model, images) is None
-    assert run_flatness._statistics(trained, torch.nn.Sequential(torch.nn.Linear(2, 2)), images) is None
-    run_flatness._statistics(trained, model, images)(model)
+    frozen, trained = (
+        SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(freeze_bn=frozen))) for frozen in (True, False)
+    )
+    assert run_flatness._bn_updater(frozen, model, images) is None
+    assert run_flatness._bn_updater(trained, torch.nn.Sequential(torch.nn.Linear(2, 2)), images) is None
+    run_flatness._bn_updater(trained, model, images)(model)
     assert torch.allclose(model[0].running_mean, seen.mean((0, 2, 3)), atol=1e-4)
 
 
@@ -413,5 +422,5 @@ def test_statistics_of_points_are_those_of_the_seen_images():
 def test_one_process_writes_at_a_time(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     with RowFile(folder, FLATNESS), pytest.raises(RecordError, match="is being written by process"):
-        run_flatness.flatness(open_run(folder), ["swad"], COARSE)
-    run_flatness.flatness(open_run(folder), ["swad"], COARSE)  # and was let go
+        run_flatness.run_local(open_run(folder), ["swad"], COARSE)
+    run_flatness.run_local(open_run(folder), ["swad"], COARSE)  # and was let go

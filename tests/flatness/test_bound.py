@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swad.flatness._bound import FORMS, bound, confidence, log_cover
-from swad.flatness._divergence import Divergence, _judged, divergence
+from swad.flatness._divergence import Divergence, _estimate, divergence
 
 # By hand, for m = 1000, v_k = 3, delta = 0.05, N = 4: 3 ln(1000 / 3) = 17.42743, ln 4 = 1.38629, ln 20 = 2.99573.
 PRINTED = math.sqrt((17.427430 + 1.386294 + 2.995732) / 1000)
@@ -88,9 +88,9 @@ def test_the_printed_term_is_the_looser_one_wherever_there_is_data_enough(vc, lo
     ("changes", "message"),
     [
         ({"gamma": 0}, "gamma and diameter above 0"),
-        ({"vc_cover": 2000}, "holds for 0 < v <= m"),
-        ({"vc_cover": []}, "one ball at least"),
-        ({"delta": 1.0}, "delta must lie"),
+        ({"vc_cover": 2000}, "with 0 < v <= m"),
+        ({"vc_cover": []}, "at least one ball"),
+        ({"delta": 1.0}, "delta must be"),
         ({"smallest": -1.0}, "losses between 0 and 1"),
     ],
 )
@@ -145,7 +145,7 @@ def test_the_interval_of_a_rare_error_holds_it_as_often_as_it_says():
     rng = np.random.default_rng(5)
     hits = 0
     for k in range(600):
-        found = _judged(rng.binomial(100, 0.01, 2).tolist(), [100, 100], 500, 0.95, k)
+        found = _estimate(rng.binomial(100, 0.01, 2).tolist(), [100, 100], 500, 0.95, k)
         hits += found.low <= 2 * (1 - 2 * 0.01) <= found.high
         assert found.low <= found.value <= found.high
     assert 0.91 < hits / 600 < 0.99
@@ -153,7 +153,7 @@ def test_the_interval_of_a_rare_error_holds_it_as_often_as_it_says():
 
 def test_features_that_do_not_fit_are_refused():
     rows = np.zeros((10, 2))
-    with pytest.raises(ValueError, match="a row for each image"):
+    with pytest.raises(ValueError, match="one row per image"):
         divergence(rows, np.zeros((10, 3)))
     with pytest.raises(ValueError, match="folds"):
         divergence(rows[:3], rows)

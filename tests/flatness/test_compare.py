@@ -129,35 +129,25 @@ def test_buffers_come_with_a_state_dict():
         assert both.models[name].loss == local(model, loss, [0.5], 2).loss
 
 
-def test_a_killed_comparison_goes_on():
+def test_every_model_is_reported_as_soon_as_it_is_measured():
     models, data = {"a": network(0), "b": network(1)}, images()
     loss = image_losses(data)
     whole = compare(models, loss, [0.5, 1.0], 6)
-    rows, seen = [], []
+    saved, calls = {}, []
 
-    def full(row):
-        if len(rows) == 5:  # in the middle of the second model
+    def save(name, result):
+        if saved:
             raise OSError("disk full")
-        rows.append(json.loads(json.dumps(row)))
+        saved[name] = result
 
     with pytest.raises(OSError, match="disk full"):
-        compare(models, loss, [0.5, 1.0], 6, chunk=2, sink=full)
-    kept = list(rows)
-    again = compare(
-        models,
-        loss,
-        [0.5, 1.0],
-        6,
-        sink=kept.append,
-        done=list(rows),
-        progress=lambda n, total: seen.append((n, total)),
-    )
-    assert [flat.rows for flat in again.models.values()] == [flat.rows for flat in whole.models.values()]
-    assert seen[0] == (12 + 1, 24)
-    assert seen[-1] == (24, 24)
-    read = Comparison.from_rows(kept)
-    assert read.differences("a", "b") == whole.differences("a", "b")
-    assert Comparison.from_rows(whole.to_rows()).differences("a", "b") == whole.differences("a", "b")
+        compare(models, loss, [0.5, 1.0], 6, on_result=save, progress=lambda *arguments: calls.append(arguments))
+    assert calls == [("local flatness", done, 24) for done in range(1, 25)]
+    assert list(saved) == ["a"]
+    rest = compare({"b": models["b"]}, loss, [0.5, 1.0], 6)
+    assert Comparison({**saved, **rest.models}).differences("a", "b") == whole.differences("a", "b")
+    rows = json.loads(json.dumps(whole.to_rows()))
+    assert Comparison.from_rows(rows).differences("a", "b") == whole.differences("a", "b")
 
 
 def test_at_every_radius_is_as_sure_as_the_least_sure_radius():
@@ -193,9 +183,9 @@ def test_what_was_measured_otherwise_is_no_pair(changes, told):
     one = local(scaled(1.0), Quadratic(symmetric()), **usual)
     same = local(scaled(0.5), Quadratic(symmetric()), **usual)  # of another norm
     other = local(scaled(0.5), Quadratic(symmetric()), **{**usual, **changes})
-    assert list(Comparison.from_rows([*one.to_rows("one"), *same.to_rows("two")]).models) == ["one", "two"]
+    assert list(Comparison({"one": one, "two": same}).models) == ["one", "two"]
     with pytest.raises(ValueError, match=rf"'one' and 'two' differ in {told}: measure them together") as caught:
-        Comparison.from_rows([*one.to_rows("one"), *other.to_rows("two")])
+        Comparison({"one": one, "two": other})
     assert "\n" not in str(caught.value)
 
 
@@ -203,14 +193,14 @@ def test_refusals():
     loss = image_losses(images())
     with pytest.raises(ValueError, match="at least one model"):
         compare({}, loss, [1.0])
-    with pytest.raises(ValueError, match="give the model to put it into"):
+    with pytest.raises(ValueError, match="give the model to load it into"):
         compare({"a": network().state_dict()}, loss, [1.0], 2)
     with pytest.raises(ValueError, match="compare models of one architecture"):
         compare({"a": network(), "b": network(batch_norm=False)}, loss, [1.0], 2)
     both = compare({"a": network(), "b": network(1)}, loss, [0.0], 2)
     with pytest.raises(ValueError, match="no model 'c'"):
         both.differences("a", "c")
-    with pytest.raises(ValueError, match="nothing to compare"):
+    with pytest.raises(ValueError, match="no radius above 0 to compare at"):
         both.sentence("a", "b")
     lacking = network().state_dict()
     del lacking["0.weight"]

@@ -1,4 +1,4 @@
-"""F_gamma against known landscapes and brute force; seeds, chunks, resume, restoration."""
+"""F_gamma against known landscapes and brute force; seeds, JSON, restoration, intervals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import itertools
 import json
 import math
 import warnings
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn import functional
 
 import swad
@@ -151,7 +149,7 @@ def test_directions_do_not_depend_on_layout_precision_or_order():
         assert not torch.equal(Directions(one, 1, False, "sphere")[2][0], last[0])
 
 
-# --- seeds, chunks, going on ----------------------------------------------------------------------------------------
+# --- seeds and JSON -------------------------------------------------------------------------------------------------
 
 
 def same(one: LocalFlatness, other: LocalFlatness) -> bool:
@@ -168,86 +166,31 @@ def measure(**options):
     return local(model, image_losses(data, batch_size=4), **(defaults | options))
 
 
-def test_chunks_and_the_seed():
-    whole = measure()
-    assert same(whole, measure(chunk=1))
-    assert same(whole, measure(chunk=3))
-    assert not same(whole, measure(seed=2))
+def test_the_seed_decides_the_result():
+    result = measure()
+    assert same(result, measure())
+    assert not same(result, measure(seed=2))
 
 
 def test_radii_and_the_number_of_directions_change_no_direction():
-    whole, some = measure(), measure(radii=[1.0], n_directions=4)
-    for domain in whole.domains:
-        assert torch.equal(whole.losses[domain][:4, 2:], some.losses[domain])
+    many, few = measure(), measure(radii=[1.0], n_directions=4)
+    for domain in many.domains:
+        assert torch.equal(many.losses[domain][:4, 2:], few.losses[domain])
 
 
-@settings(max_examples=12, deadline=None)
-@given(killed=st.integers(0, 16), chunk=st.integers(1, 5), again=st.integers(1, 5))
-def test_a_killed_run_goes_on_to_the_same_bits(killed, chunk, again):
-    rows, calls = [], itertools.count()
-    whole = measure()
-
-    def die(row):
-        rows.append(json.loads(json.dumps(row, allow_nan=False)))
-
-    model = network()
-    inner = image_losses(images(), batch_size=4)
-
-    def mortal(model):
-        if next(calls) == killed:
-            raise KeyboardInterrupt
-        return inner(model)
-
-    before = fingerprint(model)
-    options = {"radii": [0.0, 0.5, 1.0], "n_directions": 8, "seed": 1, "bootstrap": 200}
-    with suppress(KeyboardInterrupt):
-        local(model, mortal, **options, chunk=chunk, sink=die)
-    assert fingerprint(model) == before
-    n = len(rows)
-    resumed = local(model, mortal, **options, chunk=again, sink=die, done=rows[:n])
-    assert same(whole, resumed)
-    assert same(whole, LocalFlatness.from_rows(rows, bootstrap=200))
-    assert rows[-1]["stop"] == 8
-    assert sum(row["kind"] == "flatness" for row in rows) == 1
+def test_progress_counts_evaluations_of_perturbed_weights():
+    calls = []
+    measure(n_directions=4, progress=lambda *arguments: calls.append(arguments))
+    assert calls == [("local flatness", done, 8) for done in range(1, 9)]
 
 
-def test_more_directions_go_on_from_fewer():
-    rows = []
-    measure(n_directions=4, sink=rows.append)
-    seen = []
-    more = measure(done=list(rows), sink=rows.append, progress=lambda n, total: seen.append((n, total)))
-    assert same(more, measure())
-    assert seen == [(n, 16) for n in range(9, 17)]
-    with pytest.raises(ValueError, match="already hold 8 directions"):
-        measure(n_directions=4, done=rows)
-
-
-def test_rows_of_something_else_are_refused():
-    rows = []
-    measure(sink=rows.append)
-    for options, words in (
-        ({"radii": [0.5]}, "have radii"),
-        ({"seed": 9}, "have seed 1, not 9"),
-        ({"normalize": "layer"}, "have normalize"),
-        ({"antithetic": False}, "have antithetic"),
-        ({"exclude": "5.*"}, "have exclude"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            measure(done=rows, **options)
-    model = network(seed=1)
-    with pytest.raises(ValueError, match="of other weights"):
-        local(model, image_losses(images()), [0.0, 0.5, 1.0], 8, 1, done=rows)
-    with pytest.raises(ValueError, match="another number of images"):
-        local(network(), image_losses(images({"photo": 7, "sketch": 6})), [0.0, 0.5, 1.0], 8, 1, done=rows)
-    with pytest.raises(ValueError, match="so they are of other images"):
-        local(network(), image_losses(images(seed=1)), [0.0, 0.5, 1.0], 8, 1, done=rows)
-
-
-def test_results_are_saved_and_read_to_the_last_bit():
-    whole = measure()
-    assert same(whole, LocalFlatness.from_rows(json.loads(json.dumps(whole.to_rows(), allow_nan=False)), bootstrap=200))
-    with pytest.raises(ValueError, match="no measured direction"):
-        LocalFlatness.from_rows(whole.to_rows()[:1])
+def test_json_keeps_every_bit():
+    result = measure()
+    row = json.loads(json.dumps(result.to_row("swad"), allow_nan=False))
+    assert (row["kind"], row["model"], row["n_directions"]) == ("flatness", "swad", 8)
+    assert same(result, LocalFlatness.from_row(row, bootstrap=200))
+    with pytest.raises(ValueError, match="a group must hold some of the domains photo, sketch"):
+        LocalFlatness.from_row(row, groups={"seen": ["art"]})
 
 
 # --- the model stays what it was ------------------------------------------------------------------------------------
@@ -404,11 +347,10 @@ def test_patterns_and_groups():
         ({"n_directions": 0, "antithetic": False}, "1 or more"),
         ({"normalize": "cube"}, "one of sphere, filter, layer"),
         ({"include": "nothing.*"}, "matches no parameter"),
-        ({"exclude": "*"}, "nothing to move"),
-        ({"groups": {"photo": ["sketch"]}}, "under a name of its own"),
-        ({"groups": {"seen": ["art"]}}, "names some of the domains"),
+        ({"exclude": "*"}, "nothing to move|no floating-point parameter"),
+        ({"groups": {"photo": ["sketch"]}}, "must not be named like one"),
+        ({"groups": {"seen": ["art"]}}, "must hold some of the domains"),
         ({"bootstrap": 5}, "100 resamples"),
-        ({"chunk": 0}, "chunk must be"),
     ],
 )
 def test_refusals(options, words):
@@ -430,8 +372,8 @@ def test_losses_that_blow_up_are_said_so():
     flat = local(Point(), lambda model: model.vector().square().sum() * float("inf"), [1.0], 4)
     assert math.isnan(flat.row(1.0).mean)
     assert math.isnan(flat.row(1.0).low)
-    rows = json.loads(json.dumps(flat.to_rows(), allow_nan=False))
-    assert math.isnan(LocalFlatness.from_rows(rows).row(1.0).mean)
+    row = json.loads(json.dumps(flat.to_row(), allow_nan=False))
+    assert math.isnan(LocalFlatness.from_row(row).row(1.0).mean)
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from helpers.landscapes import fingerprint, images, network
 from swad.flatness import captured, compare, image_losses, local, worst_case
-from swad.flatness._losses import measured
+from swad.flatness._losses import as_losses
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
@@ -39,7 +39,7 @@ def test_errors_and_both():
     errors, both = (image_losses(data, measure=measure)(model) for measure in ("error", "both"))
     x, y = data["photo"]
     assert errors["photo"].tolist() == (model(x).argmax(1) != y).float().tolist()
-    found = measured(both)
+    found = as_losses(both)
     assert torch.equal(found.errors["photo"], errors["photo"])
     torch.testing.assert_close(found.losses["photo"], image_losses(data)(model)["photo"])
     assert local(model, image_losses(data, measure="both"), [0.5], 2).n_images == {"photo": 7, "sketch": 5}
@@ -67,25 +67,25 @@ def test_lower_precision_is_the_caller_s_choice():
         (torch.zeros(3, 4), "per-image losses"),
         (torch.zeros(0), "per-image losses"),
         ({"a": torch.zeros(3), "b": torch.zeros(())}, "a scalar of every domain"),
-        ({"a": torch.zeros(3, 2), "b": torch.zeros(3)}, "of every domain or of none"),
+        ({"a": torch.zeros(3, 2), "b": torch.zeros(3)}, "for all domains or for none"),
     ],
 )
 def test_results_that_cannot_be_read(returned, words):
     with pytest.raises(ValueError, match=words):
-        measured(returned)
+        as_losses(returned)
 
 
 def test_results_that_can():
-    assert measured(2.5).losses["all"].tolist() == [2.5]
-    assert not measured(torch.tensor(2.5)).by_image
-    assert measured(torch.ones(4)).sizes == {"all": 4}
-    assert not measured(torch.ones(4)).named
-    assert measured({"a": torch.ones(1)}).by_image
+    assert as_losses(2.5).losses["all"].tolist() == [2.5]
+    assert not as_losses(torch.tensor(2.5)).by_image
+    assert as_losses(torch.ones(4)).losses["all"].tolist() == [1, 1, 1, 1]
+    assert not as_losses(torch.ones(4)).named
+    assert as_losses({"a": torch.ones(1)}).by_image
 
 
 def test_image_losses_refuse():
     x, y = images()["photo"]
-    with pytest.raises(ValueError, match="needs images"):
+    with pytest.raises(ValueError, match="needs at least one domain"):
         image_losses({})
     with pytest.raises(ValueError, match="'photo' has 7 images and 6 labels"):
         image_losses({"photo": (x, y[:6])})
@@ -178,16 +178,14 @@ def test_moving_and_measuring_never_waits_for_the_device():
         return replayed(model)
 
     try:
-        local(
-            model, loss, [0.5, 1.0], 4, sink=lambda row: torch.cuda.set_sync_debug_mode("default"), progress=stop_at(8)
-        )
+        local(model, loss, [0.5, 1.0], 4, progress=stop_at(8))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
 def stop_at(n):
-    def progress(done, total):
-        if done == n:  # the rows that follow are read
+    def progress(description, done, total):
+        if done == n:  # the results are read after the last evaluation
             torch.cuda.set_sync_debug_mode("default")
 
     return progress

@@ -237,7 +237,7 @@ def test_other_buffers_must_agree_and_tied_weights_be_left_out():
         return (model.two(model.one(model.frequencies))).square().mean()
 
     models = [Waves(seed) for seed in range(3)]
-    with pytest.raises(ValueError, match="different buffers frequencies, and a point between them has none"):
+    with pytest.raises(ValueError, match="different buffers frequencies, so a point between them has none"):
         plane(*models).evaluate(Waves(9), loss, 2)
     for model in models:
         model.frequencies.fill_(1.0)
@@ -268,23 +268,23 @@ def test_a_killed_surface_goes_on(make):
 
     before = fingerprint(target)
     with pytest.raises(KeyboardInterrupt):
-        make(models).evaluate(target, mortal, 3, sink=lambda row: rows.append(json.loads(json.dumps(row))))
+        make(models).evaluate(target, mortal, 3, on_row=lambda row: rows.append(json.loads(json.dumps(row))))
     assert fingerprint(target) == before
     with pytest.raises(ValueError, match="not measured yet"):
         Surface.from_rows(rows)
     assert len(rows) == 5
     done, seen, ticks = list(rows), [], []
     again = make(models).evaluate(
-        target, mortal, 3, done=done, sink=seen.append, progress=lambda n, total: ticks.append((n, total))
+        target, mortal, 3, done_rows=done, on_row=seen.append, progress=lambda *call: ticks.append(call)
     )
     assert again.rows == whole.rows
     assert len(done) + len(seen) == 1 + len(whole.rows)
-    assert ticks[-1] == (len(whole.rows), len(whole.rows))
+    assert ticks[-1] == ("loss surface", len(whole.rows), len(whole.rows))
     assert Surface.from_rows([*done, *seen]) == again
     with pytest.raises(ValueError, match="another grid or other weights"):
-        make(models).evaluate(target, inner, 4, done=done)
+        make(models).evaluate(target, inner, 4, done_rows=done)
     with pytest.raises(ValueError, match="of other images or weights"):
-        make(models).evaluate(target, image_losses(images(seed=3)), 3, done=done)
+        make(models).evaluate(target, image_losses(images(seed=3)), 3, done_rows=done)
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_other_refusals():
         plane(models[0], models[1], network(2))
     with pytest.raises(ValueError, match="matches no parameter"):
         plane(*models, exclude="head")
-    with pytest.raises(ValueError, match="those of the corners"):
+    with pytest.raises(ValueError, match="belong to the corners"):
         plane(*models).evaluate(models[0], lambda m: 0.0, points={"1": models[0]})
     with pytest.raises(ValueError, match="2 steps or more"):
         plane(*models).evaluate(models[0], lambda m: 0.0, 1)

@@ -105,7 +105,7 @@ def test_one_domain_is_climbed_higher_than_by_their_mean():
         worst_case(model, loss, 0.3, domain="art")
 
 
-def test_errors_are_judged_where_the_cross_entropy_climbs():
+def test_errors_are_estimate_where_the_cross_entropy_climbs():
     model, data = trained(steps=60)
     loss, error = image_losses(data), image_losses(data, measure="error")
     row = worst_case(model, loss, 1.0, steps=6, restarts=1, measure_fn=error).rows[0]

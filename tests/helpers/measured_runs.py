@@ -89,7 +89,7 @@ def raw_run(folder: Path, algorithm: str, factor: float, seed: int = 0) -> tuple
         for name, steep in (("best", factor), ("swad", factor / 2)):
             flat = local(Point(), quadratics(steep), [0.0, 1.0, 2.0], 40, seed, groups=groups)
             models[name] = flat
-            file.append(*({"key": key, **row} for row in flat.to_rows(name)))
+            file.append({"key": key, **flat.to_row(name)})
             file.append(*({"key": key, "kind": "row", "weights": name, **row.as_dict()} for row in flat.rows))
         both = Comparison(models)
         file.append(*({"key": key, "kind": "difference", **r.as_dict()} for r in both.differences("swad", "best")))

@@ -13,12 +13,11 @@ import torch
 
 from swad.experiments import run_flatness
 from swad.experiments.saved_run import open_run
-from swad.flatness import _local
 from swad.results.flatness_rows import RowFile
 from swad.training.loop import RunConfig, train
 
 NAMES = ("best", "swad", "swa")
-COARSE = run_flatness.FlatnessConfig(radii=(0.0, 2.0, 5.0), directions=6, images=20)
+COARSE = run_flatness.FlatnessConfig(radii=(0.0, 2.0, 5.0), n_directions=6, n_images=20)
 
 
 def tiny(output: Path, **changes: Any) -> RunConfig:
@@ -47,13 +46,12 @@ def copied(folder: Path, to: Path) -> Path:
 
 
 def measure(folder: Path, what: str) -> None:
-    """Flatness or surface, with a row for every pair of directions."""
-    _local.SECONDS = 0.0
-    subject = open_run(folder)
+    """Measure the flatness or a surface of a run."""
+    run = open_run(folder)
     if what == "flatness":
-        run_flatness.flatness(subject, NAMES, COARSE)
+        run_flatness.run_local(run, NAMES, COARSE)
     else:
-        run_flatness.surface(subject, steps=4, images=20)
+        run_flatness.run_surface(run, steps=4, n_images=20)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def drawn(rng, n=20, dim=10):
 def test_one_runs_interval_is_the_bootstraps():
     rng = np.random.default_rng(0)
     flat = measured({"a": drawn(rng, 60), "b": drawn(rng, 80)}, n_directions=80)
-    halves = half_widths(read_contributions(flat.to_rows("m"), "m", ["a", "b"], IMAGES))
+    halves = half_widths(read_contributions([flat.to_row("m")], "m", ["a", "b"], IMAGES))
     rows = [flat.row(radius) for radius in sorted(RADII)]
     assert halves == pytest.approx([(row.high - row.low) / 2 for row in rows], rel=0.08)
 
@@ -44,13 +44,13 @@ def test_runs_that_share_directions_and_images_are_resampled_together():
     rng = np.random.default_rng(1)
     common = drawn(rng, 50)
     runs = [measured({"a": common * 1.5 + drawn(rng, 50)}, n_directions=60) for _ in range(3)]
-    pooled = average_contributions([read_contributions(run.to_rows("m"), "m", ["a"], IMAGES) for run in runs])
+    pooled = average_contributions([read_contributions([run.to_row("m")], "m", ["a"], IMAGES) for run in runs])
     # The slow twin: the same draws of directions and images for every run, one after the other.
     together = torch.stack([resample(run.effects, 4000, seed=0)["a"] for run in runs]).mean(0)
     low, high = interval(torch.zeros(3, dtype=torch.float64), together, 0.95)
     order = np.argsort(RADII)
     assert half_widths(pooled) == pytest.approx(((high - low) / 2)[order].tolist(), rel=0.08)
-    alone = [half_widths(read_contributions(run.to_rows("m"), "m", ["a"], IMAGES)) for run in runs]
+    alone = [half_widths(read_contributions([run.to_row("m")], "m", ["a"], IMAGES)) for run in runs]
     independent = np.sqrt(np.square(alone).sum(0)) / 3
     assert half_widths(pooled)[-1] > 1.3 * independent[-1]
 
@@ -62,7 +62,7 @@ def test_intervals_over_targets_cover_where_images_are_shared():
         common, curves = drawn(rng), []
         for _ in range(3):  # three runs whose networks see the same images in almost the same way
             flat = measured({"a": common * torch.tensor(rng.gamma(200, 1 / 200, (20, 1)))}, 16, k, (1.0,))
-            row, contributions = flat.row(1.0, "a"), read_contributions(flat.to_rows("m"), "m", ["a"], IMAGES)
+            row, contributions = flat.row(1.0, "a"), read_contributions([flat.to_row("m")], "m", ["a"], IMAGES)
             curves.append(FlatnessCurve("ERM", (1.0,), (row.mean,), (row.low,), (row.high,), contributions))
         found = average_curves(curves)
         hits += found.low[0] <= truth <= found.high[0]
@@ -75,17 +75,17 @@ def test_intervals_over_targets_cover_where_images_are_shared():
 def test_others_images_and_more_directions():
     rng = np.random.default_rng(3)
     one, two = (measured({"a": drawn(rng), "b": drawn(rng)}, n) for n in (8, 12))
-    first, second = (read_contributions(run.to_rows("m"), "m", ["a", "b"], IMAGES) for run in (one, two))
-    other = read_contributions(one.to_rows("m"), "m", ["a", "b"], {"a": 1, "b": 1})
+    first, second = (read_contributions([run.to_row("m")], "m", ["a", "b"], IMAGES) for run in (one, two))
+    other = read_contributions([one.to_row("m")], "m", ["a", "b"], {"a": 1, "b": 1})
     assert len(average_contributions([first, second])) == 3  # directions, and the images of two domains
     assert len(average_contributions([first, other])) == 5
     assert half_widths(average_contributions([first, first])) == pytest.approx(half_widths(first))
     assert subtract_contributions(first, second) is None  # not the same directions
     assert half_widths(subtract_contributions(first, first)) == [0.0, 0.0, 0.0]
-    assert read_contributions(one.to_rows("m"), "other", ["a"], IMAGES) is None
+    assert read_contributions([one.to_row("m")], "other", ["a"], IMAGES) is None
     assert read_contributions([], "m", ["a"], IMAGES) is None
-    scalar = local(Point(4), lambda model: model.w.pow(4).sum(), [1.0], 6).to_rows("m")
+    scalar = [local(Point(4), lambda model: model.w.pow(4).sum(), [1.0], 6).to_row("m")]
     (alone,) = read_contributions(scalar, "m", ["all"], {"all": 0}).values()
     assert alone.shape == (3, 1)
-    values = np.array([one[0] for one in scalar[1]["losses"]["all"]]).reshape(3, 2).mean(1)
+    values = np.array([one[0] for one in scalar[0]["losses"]["all"]]).reshape(3, 2).mean(1)
     assert half_widths({0: alone}) == pytest.approx([4.302653 * values.std(ddof=1) / np.sqrt(3)])  # t with 2 degrees

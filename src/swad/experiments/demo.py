@@ -35,12 +35,12 @@ def measure_flatness(config: RunConfig) -> None:
     from swad.experiments.saved_run import open_run
 
     run = open_run(config.output)
-    coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), directions=16, images=80)
+    coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), n_directions=16, n_images=80)
     with following(f"{run.name}: flatness") as progress:
-        run_flatness.flatness(run, ["best", "swa", "swad"], coarse, device=config.machine.device, progress=progress)
+        run_flatness.run_local(run, ["best", "swa", "swad"], coarse, device=config.machine.device, progress=progress)
     if len(run.snapshots) >= 3:
         with following(f"{run.name}: loss surface") as progress:
-            run_flatness.surface(run, steps=11, images=80, device=config.machine.device, progress=progress)
+            run_flatness.run_surface(run, steps=11, n_images=80, device=config.machine.device, progress=progress)
 
 
 def _snapshot_steps(steps: int) -> tuple[int, ...]:

@@ -16,11 +16,10 @@ from rich.console import Console
 
 from swad.cli._console import make_console
 from swad.experiments import run_flatness
-from swad.experiments.run_flatness import BOTH, FlatnessConfig
+from swad.experiments.run_flatness import SIDES as BOTH
+from swad.experiments.run_flatness import FlatnessConfig
 from swad.experiments.saved_run import SavedRun, open_runs
-from swad.flatness._hessian import require_curvlinops
-from swad.flatness._local import checked_radii
-from swad.flatness._rows import Progress
+from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
 from swad.results.figures.style import save_figure
 from swad.results.figures.surfaces import line_figure, surface_figure
@@ -46,6 +45,7 @@ from swad.results.labels import weights_label
 from swad.results.runs import load_run
 from swad.results.surfaces import read_surface
 from swad.training.run_dir import RunError
+from swad.util.progress import Progress
 
 EVERY = 5.0
 """Least seconds between two lines that say how far it is, where there is no terminal for a bar."""
@@ -66,7 +66,7 @@ def show_flatness(
 ) -> list[Path]:
     """Measure the flatness of some weights of some runs, print what came out, draw it, and say where it lies."""
     subjects, left_out = open_runs(folders, data)
-    chosen = {subject.folder: _chosen(subject, weights, subjects) for subject in subjects}
+    chosen = {subject.path: _chosen(subject, weights, subjects) for subject in subjects}
     for text in left_out:
         make_console().print(f"[yellow]note[/]: {text}", highlight=False)
     return flatness_of_runs(
@@ -98,27 +98,27 @@ def flatness_of_runs(
     """The same for given weights of given run folders; the first of each leads."""
     for radii in (measuring.radii, worst_radii or None):  # now, not after the hours that the rest may take
         if radii is not None:
-            checked_radii(radii)
+            check_radii(radii)
     if curvature:
         require_curvlinops()
     subjects, _ = open_runs(list(weights), data)
     options: dict[str, Any] = {"device": device, "workers": workers}
     same: dict[str, Any] = {
-        "images": measuring.images, "include": measuring.include, "exclude": measuring.exclude, **options
+        "n_images": measuring.n_images, "include": measuring.include, "exclude": measuring.exclude, **options
     }  # fmt: skip
-    kinds = {subject.folder: [subject.known(name) for name in weights[subject.folder]] for subject in subjects}
+    kinds = {subject.path: [subject.full_name(name) for name in weights[subject.path]] for subject in subjects}
     for number, subject in enumerate(subjects, start=1):
-        names = kinds[subject.folder]
+        names = kinds[subject.path]
         shown = _counted(subject, number, len(subjects))
         with following(f"{shown}: flatness") as progress:
-            run_flatness.flatness(subject, names, measuring, progress=progress, **options)
+            run_flatness.run_local(subject, names, measuring, progress=progress, **options)
         if worst_radii:
             with following(f"{shown}: worst case") as progress:
-                run_flatness.worst(subject, names, worst_radii, progress=progress, **same)
+                run_flatness.run_worst_case(subject, names, worst_radii, progress=progress, **same)
         if curvature:
             with following(f"{shown}: curvature") as progress:
-                run_flatness.curved(subject, names, progress=progress, **same)
-    runs = [load_run(subject.folder) for subject in subjects]
+                run_flatness.run_curvature(subject, names, progress=progress, **same)
+    runs = [load_run(subject.path) for subject in subjects]
     read = [one for run in runs if (one := read_flatness(run, kinds[run.path])) is not None]
     read = [
         replace(one, worst_case=one.worst_case if worst_radii else (), curvature=one.curvature if curvature else ())
@@ -132,7 +132,7 @@ def flatness_of_runs(
         console.print("A lower bound: the true maximum within the radius is this or more.", style="dim")
     if curvature:
         console.print(curvature_table(read, BOTH).rich())
-    _say_written(written, [subject.folder / "flatness.jsonl" for subject in subjects])
+    _say_written(written, [subject.path / "flatness.jsonl" for subject in subjects])
     return written
 
 
@@ -163,17 +163,17 @@ def show_surface(
     for number, subject in enumerate(subjects, start=1):
         shown = _counted(subject, number, len(subjects))
         with following(f"{shown}: {shape}") as progress:
-            run_flatness.surface(
-                subject, corners, points, steps=steps, margin=margin, images=images, device=device, workers=workers,
+            run_flatness.run_surface(
+                subject, corners, points, steps=steps, margin=margin, n_images=images, device=device, workers=workers,
                 progress=progress,
             )  # fmt: skip
-    runs = [load_run(subject.folder) for subject in subjects]
+    runs = [load_run(subject.path) for subject in subjects]
     found = [one for run in runs if (one := read_surface(run, shape)) is not None]
     place = output if output is not None else Path(folders[0]) / "figures"
     draw = line_figure if shape == "line" else surface_figure
     written = save(draw(found), place, "line" if shape == "line" else stem, formats)
     console.print(points_table(found).rich())
-    _say_written(written, [subject.folder / "surface.jsonl" for subject in subjects])
+    _say_written(written, [subject.path / "surface.jsonl" for subject in subjects])
     return written
 
 
@@ -320,8 +320,9 @@ def following(what: str) -> Iterator[Progress]:
     begun = last = time.monotonic()
     told, before = 0, -1
 
-    def log(done: int, total: int) -> None:
+    def log(_: str, done: int, total: int | None) -> None:
         nonlocal told, before, last
+        assert total is not None
         before = done - 1 if before < 0 else before  # what was there already took no time
         tenth, now = 10 * done // total, time.monotonic()
         if tenth > told and (now - last >= EVERY or tenth == 10):
@@ -331,7 +332,7 @@ def following(what: str) -> Iterator[Progress]:
 
     try:
         with progress_bar(console) as bar:
-            yield (lambda done, total: bar(what, done, total)) if console.is_terminal else log
+            yield (lambda _, done, total: bar(what, done, total)) if console.is_terminal else log
     except KeyboardInterrupt:
         print("what was measured is kept: run the same command again to go on", file=sys.stderr, flush=True)
         raise
@@ -351,7 +352,7 @@ def _chosen(subject: SavedRun, wanted: Sequence[str], subjects: Sequence[SavedRu
             continue
         found.append(name)
     if not found:
-        raise RunError(f"{subject.folder} has none of {', '.join(wanted)}; it has {', '.join(subject.weights)}")
+        raise RunError(f"{subject.path} has none of {', '.join(wanted)}; it has {', '.join(subject.weights)}")
     return found
 
 
@@ -364,7 +365,7 @@ def _has(subject: SavedRun, name: str) -> bool:
 
 def _counted(subject: SavedRun, number: int, total: int) -> str:
     """A run's name; of several with the folder above it, which as a rule names the method, and how many there are."""
-    return f"{subject.folder.parent.name}/{subject.folder.name} ({number} of {total})" if total > 1 else subject.name
+    return f"{subject.path.parent.name}/{subject.path.name} ({number} of {total})" if total > 1 else subject.name
 
 
 def _measured(found: Sequence[RunFlatness], kind: str) -> list[dict[str, Any]]:

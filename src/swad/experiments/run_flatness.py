@@ -1,4 +1,9 @@
-"""The measurements of the lab on a finished run's saved weights, written down beside them as they are computed."""
+"""Flatness measurements of a finished run's saved weights, stored in the run directory.
+
+Results are appended to `flatness.jsonl` and `surface.jsonl` as soon as they are computed. A measurement that is
+repeated with the same settings reads them back; one that was interrupted resumes with the weights (or the points of a
+surface) that are missing.
+"""
 
 from __future__ import annotations
 
@@ -11,124 +16,145 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.batchnorm import update_bn
-from swad.experiments.saved_run import Images, SavedRun, device_of
-from swad.flatness._bound import Bound, bound
-from swad.flatness._captured import captured
-from swad.flatness._compare import Comparison, compare
-from swad.flatness._directions import Normalize
-from swad.flatness._divergence import divergence
-from swad.flatness._hessian import curvature
-from swad.flatness._local import checked_radii
-from swad.flatness._losses import image_losses
-from swad.flatness._rows import HEAD, PART, Progress
-from swad.flatness._surface import Line, Plane, Surface, line, plane
-from swad.flatness._worst_case import worst_case
+from swad.experiments.saved_run import Images, SavedRun, find_device
+from swad.flatness import (
+    Bound,
+    Comparison,
+    Line,
+    LocalFlatness,
+    Normalize,
+    Plane,
+    Surface,
+    bound,
+    captured,
+    check_radii,
+    compare,
+    curvature,
+    divergence,
+    image_losses,
+    line,
+    plane,
+    worst_case,
+)
 from swad.models.networks import batch_norms, features
 from swad.results.flatness_rows import FLATNESS, SURFACE, Row, RowFile
 from swad.training.run_dir import RunError
+from swad.util.progress import Progress
 
 PUBLISHED_RADII = tuple(5.0 * k for k in range(13))
 """0 to 60 in steps of 5, as in the published code, which measured ResNet-50."""
 SMALL_RADII = tuple(2.0 * k for k in range(13))
-"""For the small network: over them its loss rises from hundredths to a few units."""
+"""For the small network, whose loss rises from hundredths to a few units over them."""
 SHARES = tuple(k / 10 for k in range(11))
-"""Of the weights' own length, where directions are normalized by layer or filter: from nothing to all of it."""
+"""Shares of the weights' norm, for directions that are normalized by layer or filter."""
 
 GRID = 21
 MARGIN = 0.4
-"""Of a plane around its corners, as a share of its longer side."""
-BOTH = ("seen", "unseen")
+"""How far a surface extends beyond its corners, as a share of its longer side."""
+SIDES = ("seen", "unseen")
 
 
 @dataclass(frozen=True)
 class FlatnessConfig:
-    """What decides the numbers of `flatness`, the weights aside."""
+    """The settings of a local flatness measurement."""
 
     radii: tuple[float, ...] | None = None
-    """None: as published, or scaled for the small network; shares of the weights where directions are normalized."""
-    directions: int = 100
-    images: int | None = 200
-    """Of every domain; None: all."""
+    """None: `PUBLISHED_RADII`, `SMALL_RADII` for the small network, or `SHARES` for normalized directions."""
+    n_directions: int = 100
+    n_images: int | None = 200
+    """Images of every domain; None: all."""
     normalize: Normalize = "sphere"
     seed: int = 0
     include: tuple[str, ...] = ()
-    """Patterns of the parameters that are moved; none: all."""
+    """Name patterns of the parameters to perturb; empty: all."""
     exclude: tuple[str, ...] = ()
-    """Patterns of those that are not."""
+    """Name patterns of parameters to keep fixed."""
 
-    def of(self, subject: SavedRun, device: torch.device) -> dict[str, Any]:
-        """As it is written down. The number of directions may grow, and a GPU draws others than a CPU."""
-        usual = SMALL_RADII if subject.config.model.network == "small" else PUBLISHED_RADII
-        radii = usual if self.normalize == "sphere" else SHARES
+    def settings(self, run: SavedRun, device: torch.device) -> dict[str, Any]:
+        """Return the settings that identify stored results.
+
+        The number of directions is not among them, since results with more directions replace those with fewer. The
+        kind of device is, since a GPU draws other directions than a CPU.
+        """
+        distances = SMALL_RADII if run.config.model.network == "small" else PUBLISHED_RADII
+        default = distances if self.normalize == "sphere" else SHARES
         return {
-            "radii": list(checked_radii(radii if self.radii is None else self.radii)),
-            "images": self.images,
+            "radii": list(check_radii(default if self.radii is None else self.radii)),
+            "images": self.n_images,
             "normalize": self.normalize,
             "seed": self.seed,
             "device": device.type,
-            **_filters(self.include, self.exclude),
+            **_pattern_settings(self.include, self.exclude),
         }
 
 
-def flatness(
-    subject: SavedRun,
+def run_local(
+    run: SavedRun,
     names: Sequence[str],
-    measuring: FlatnessConfig | None = None,
+    config: FlatnessConfig | None = None,
     *,
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure F_gamma of some of a run's weights, on seen and unseen domains, in the same directions and images.
+    """Measure F_gamma of some of a run's weights on seen and unseen domains, in the same directions and images.
 
-    Rows are appended to the run's `flatness.jsonl` as they are computed, and what is there is not computed again.
-    The first of `names` is what the others are compared with.
+    Each set of weights is stored as soon as it is measured, and reused if it has enough directions.
+
+    Args:
+        run: The run.
+        names: Names of weights; the others are compared with the first.
+        config: Radii, directions, images and parameters.
+        device: Device to measure on.
+        workers: Processes that read images.
+        progress: Called after every evaluation.
     """
-    measuring = measuring or FlatnessConfig()
-    where = device_of(device)
-    names = list(dict.fromkeys(subject.known(name) for name in names))
-    with RowFile(subject.folder, FLATNESS) as file:
-        settings = measuring.of(subject, where)
+    config = config or FlatnessConfig()
+    torch_device = find_device(device)
+    names = _full_names(run, names)
+    groups = {"seen": _source_domains(run), "unseen": list(run.config.data.targets)}
+    with RowFile(run.path, FLATNESS) as file:
+        settings = config.settings(run, torch_device)
         key = file.add_settings(settings)
-        for name in names:
-            _require_same_weights(file, key, subject, name)
-        raw = [row for row in file.rows_of(key) if row["kind"] in (HEAD, PART) and row["model"] in names]
-        stops = {name: max((r["stop"] for r in raw if r["model"] == name and "stop" in r), default=0) for name in names}
-        n = max(measuring.directions, *stops.values())
-        groups = {"seen": _sources(subject), "unseen": list(subject.config.data.targets)}
-        if all(stop == n for stop in stops.values()):
-            order = [row for name in names for row in raw if row["model"] == name]
-            found = Comparison.from_rows(order, groups=groups)
-        else:
-            images = subject.images(measuring.images, where, workers)
-            model = subject.model(names[0], where)
-            found = compare(
-                {name: subject.state(name) for name in names},
-                captured(image_losses(images.by_domain, batch_size=subject.batch_size(where)), model),
+        _require_same_weights(file, key, run, names)
+        results = {
+            row["model"]: LocalFlatness.from_row(row, groups=groups)
+            for row in file.rows_of(key)
+            if row["kind"] == "flatness" and row["model"] in names
+        }
+        n_directions = max([config.n_directions, *(result.n_directions for result in results.values())])
+        missing = [name for name in names if name not in results or results[name].n_directions < n_directions]
+        if missing:
+            images = run.images(config.n_images, torch_device, workers)
+            model = run.model(missing[0], torch_device)
+            measured = compare(
+                {name: run.state(name) for name in missing},
+                captured(image_losses(images.by_domain, batch_size=run.batch_size(torch_device)), model),
                 settings["radii"],
-                n,
-                measuring.seed,
+                n_directions,
+                config.seed,
                 model=model,
-                normalize=measuring.normalize,
-                include=measuring.include,
-                exclude=measuring.exclude,
+                normalize=config.normalize,
+                include=config.include,
+                exclude=config.exclude,
                 groups=groups,
-                sink=lambda row: file.append({"key": key, **row}),
-                done=raw,
+                on_result=lambda name, result: file.append({"key": key, **result.to_row(name)}),
                 progress=progress,
             )
-        _append_new(file, _summary(found, key))
-        file.mark_shown(key, **({"first": names[0]} if len(names) > 1 else {}))  # one alone leads nothing
-        file.rewrite(_without_old_sums)
-    return found
+            results.update(measured.models)
+        comparison = Comparison({name: results[name] for name in names})
+        _append_new(file, _summary_rows(comparison, key))
+        # A single set of weights is compared with nothing, so it does not change what the others are compared with.
+        file.mark_shown(key, **({"first": names[0]} if len(names) > 1 else {}))
+    return comparison
 
 
-def worst(
-    subject: SavedRun,
+def run_worst_case(
+    run: SavedRun,
     names: Sequence[str],
     radii: Sequence[float],
     *,
-    images: int | None = 200,
+    n_images: int | None = 200,
     steps: int = 20,
     restarts: int = 3,
     include: Sequence[str] = (),
@@ -137,50 +163,43 @@ def worst(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Climb to the worst cross entropy, and to the worst 0-1 error, on the training images of all sources.
+    """Search for the worst cross entropy, and the worst 0-1 error, on training images of all sources.
 
-    Both are lower bounds of the maximum within each radius. The error climbs the cross entropy in its place.
+    Both are lower bounds of the maximum within each radius. For the error, ascent follows the cross entropy's gradient.
     """
-    where = device_of(device)
-    names = list(dict.fromkeys(subject.known(name) for name in names))
-    content = {"worst_radii": sorted(checked_radii(radii)), "images": images, "steps": steps, "restarts": restarts}
-    with RowFile(subject.folder, FLATNESS) as file:
-        key = file.add_settings({**content, "device": where.type, **_filters(include, exclude)})
-        for name in names:
-            _require_same_weights(file, key, subject, name)
-        missing = [name for name in names if not _rows(file, key, "worst_case", name)]
-        pictures = subject.images(images, where, workers).side("seen") if missing else {}
-        for place, name in enumerate(missing):
-            model = subject.model(name, where)
-            batch = subject.batch_size(where)
-            found = []
-            for turn, measure in enumerate(("loss", "error")):
-                judge = image_losses(pictures, batch_size=batch, measure="error") if measure == "error" else None
-                climbed = worst_case(
-                    model,
-                    image_losses(pictures, batch_size=batch),
-                    list(radii),
-                    steps,
-                    restarts,
-                    measure_fn=judge,
-                    include=include,
-                    exclude=exclude,
-                    progress=_share(progress, 2 * place + turn, 2 * len(missing)),
-                )
-                found += [
-                    {"key": key, "kind": "worst_case", "weights": name, "measure": measure, **row.as_dict()}
-                    for row in climbed.rows
-                ]
-            file.append(*found)
-        file.mark_shown(key)
-        return [row for name in names for row in _rows(file, key, "worst_case", name)]
+    settings = {"worst_radii": sorted(check_radii(radii)), "images": n_images, "steps": steps, "restarts": restarts}
+
+    def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
+        model = run.model(name, torch_device)
+        seen = images.side("seen")
+        batch_size = run.batch_size(torch_device)
+        rows: list[Row] = []
+        for i, quantity in enumerate(("loss", "error")):
+            error_fn = image_losses(seen, batch_size=batch_size, measure="error") if quantity == "error" else None
+            result = worst_case(
+                model,
+                image_losses(seen, batch_size=batch_size),
+                list(radii),
+                steps,
+                restarts,
+                measure_fn=error_fn,
+                include=include,
+                exclude=exclude,
+                progress=_part_progress(name_progress, i, 2),
+            )
+            rows += [{"measure": quantity, **row.as_dict()} for row in result.rows]
+        return rows
+
+    return _measure_missing(
+        run, names, "worst_case", settings, measure, n_images, include, exclude, device, workers, progress
+    )
 
 
-def curved(
-    subject: SavedRun,
+def run_curvature(
+    run: SavedRun,
     names: Sequence[str],
     *,
-    images: int | None = 200,
+    n_images: int | None = 200,
     n_eigenvalues: int = 3,
     trace_vectors: int = 32,
     include: Sequence[str] = (),
@@ -189,109 +208,103 @@ def curved(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Top eigenvalues and trace of the Hessian, of every domain and of the mean over those seen."""
-    where = device_of(device)
-    names = list(dict.fromkeys(subject.known(name) for name in names))
-    content = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors, "images": images, "device": where.type}
-    with RowFile(subject.folder, FLATNESS) as file:
-        key = file.add_settings({**content, **_filters(include, exclude)})
-        for name in names:
-            _require_same_weights(file, key, subject, name)
-        missing = [name for name in names if not _rows(file, key, "curvature", name)]
-        pictures = subject.images(images, where, workers) if missing else None
-        for place, name in enumerate(missing):
-            assert pictures is not None
-            model = subject.model(name, where)
-            found = []
-            for turn, side in enumerate(BOTH):
-                loss_fn = image_losses(pictures.side(side), batch_size=subject.batch_size(where))
-                rows = curvature(
-                    model,
-                    loss_fn,
-                    n_eigenvalues,
-                    trace_vectors=trace_vectors,
-                    include=include,
-                    exclude=exclude,
-                    progress=_share(progress, 2 * place + turn, 2 * len(missing)),
-                ).rows
-                found += [
-                    {"key": key, "kind": "curvature", "weights": name, **row.as_dict(), "domain": row.domain or side}
-                    for row in rows
-                ]
-            file.append(*found)
-        file.mark_shown(key)
-        return [row for name in names for row in _rows(file, key, "curvature", name)]
+    """Compute top eigenvalues and trace of the Hessian of every domain, and of the seen and the unseen mean."""
+    settings = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors, "images": n_images}
+
+    def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
+        model = run.model(name, torch_device)
+        rows: list[Row] = []
+        for i, side in enumerate(SIDES):
+            result = curvature(
+                model,
+                image_losses(images.side(side), batch_size=run.batch_size(torch_device)),
+                n_eigenvalues,
+                trace_vectors=trace_vectors,
+                include=include,
+                exclude=exclude,
+                progress=_part_progress(name_progress, i, len(SIDES)),
+            )
+            rows += [{**row.as_dict(), "domain": row.domain or side} for row in result.rows]
+        return rows
+
+    return _measure_missing(
+        run, names, "curvature", settings, measure, n_images, include, exclude, device, workers, progress
+    )
 
 
-def surface(
-    subject: SavedRun,
+def run_surface(
+    run: SavedRun,
     corners: Sequence[str] = (),
     points: Sequence[str] | None = None,
     *,
     steps: int = GRID,
     margin: float = MARGIN,
-    images: int | None = 200,
+    n_images: int | None = 200,
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Surface:
-    """Measure the plane through three of a run's weights, or with two names the line through them.
+    """Evaluate the loss on the plane through three of a run's weights, or on the line through two.
 
-    Corners default to three of the run's snapshots, evenly chosen. `points` are further weights whose place on the
-    plane is wanted, by default the run's averages that are near it; the mean of the corners is always among them. Rows
-    go to the run's `surface.jsonl` as they are computed, and what is there is not computed again.
+    Args:
+        run: The run.
+        corners: Names of three weights, or of two for a line. By default three snapshots, evenly chosen.
+        points: Names of extra weights to project onto the surface. By default the run's averages that are near it.
+            The mean of the corners is always among the points.
+        steps: Number of grid points along each side.
+        margin: How far the grid extends beyond the corners, as a share of the longer side.
+        n_images: Images of every domain; None: all.
+        device: Device to measure on.
+        workers: Processes that read images.
+        progress: Called after every point.
     """
-    where = device_of(device)
-    corners = [subject.known(name) for name in corners] or list(default_corners(subject))
+    torch_device = find_device(device)
+    corners = [run.full_name(name) for name in corners] or list(default_corners(run))
     if len(corners) not in (2, 3) or len(set(corners)) < len(corners):
-        raise RunError(f"a plane goes through three different weights, a line through two; got {', '.join(corners)}")
-    states = [subject.state(name) for name in corners]
-    slice_: Plane | Line = plane(*states) if len(states) == 3 else line(*states)
-    further = _near(subject, slice_) if points is None else [subject.known(name) for name in points]
-    further = [name for name in further if name not in corners]
-    content = {
+        raise RunError(f"a plane needs three different weights and a line two; got {', '.join(corners)}")
+    states = [run.state(name) for name in corners]
+    surface: Plane | Line = plane(*states) if len(states) == 3 else line(*states)
+    extra = _averages_near(run, surface) if points is None else [run.full_name(name) for name in points]
+    extra = [name for name in extra if name not in corners]
+    settings = {
         "shape": "plane" if len(corners) == 3 else "line",
         "corners": corners,
-        "points": further,
+        "points": extra,
         "steps": steps,
         "margin": margin,
-        "images": images,
-        "device": where.type,
-        "seen": _sources(subject),
-        "unseen": list(subject.config.data.targets),
+        "images": n_images,
+        "device": torch_device.type,
+        "seen": _source_domains(run),
+        "unseen": list(run.config.data.targets),
     }
-    with RowFile(subject.folder, SURFACE) as file:
-        key = file.add_settings(content)
-        for name in (*corners, *further):
-            _require_same_weights(file, key, subject, name)
-        done = file.rows_of(key)
-        wanted = steps ** (len(corners) - 1) + len(corners) + len(further) + 1
-        if sum(row["kind"] == "surface-point" for row in done) == wanted:
-            file.mark_shown(key)
-            return Surface.from_rows(done)
-        pictures = subject.images(images, where, workers)
-        model = subject.model(corners[0], where)
-        more = {"mean": _mean(states), **{name: subject.state(name) for name in further}}
-        loss_fn = captured(
-            image_losses(pictures.by_domain, batch_size=subject.batch_size(where), measure="both"), model
-        )
-        found = slice_.evaluate(
-            model,
-            loss_fn,
-            steps,
-            margin,
-            points=more,
-            update_bn=_statistics(subject, model, pictures),
-            sink=lambda row: file.append({"key": key, **row}),
-            done=done,
-            progress=progress,
-        )
+    with RowFile(run.path, SURFACE) as file:
+        key = file.add_settings(settings)
+        _require_same_weights(file, key, run, [*corners, *extra])
+        done_rows = file.rows_of(key)
+        n_points = steps ** (len(corners) - 1) + len(corners) + len(extra) + 1
+        if sum(row["kind"] == "surface-point" for row in done_rows) == n_points:
+            result = Surface.from_rows(done_rows)
+        else:
+            images = run.images(n_images, torch_device, workers)
+            model = run.model(corners[0], torch_device)
+            loss_fn = image_losses(images.by_domain, batch_size=run.batch_size(torch_device), measure="both")
+            result = surface.evaluate(
+                model,
+                captured(loss_fn, model),
+                steps,
+                margin,
+                points={"mean": _mean_state(states), **{name: run.state(name) for name in extra}},
+                update_bn=_bn_updater(run, model, images),
+                on_row=lambda row: file.append({"key": key, **row}),
+                done_rows=done_rows,
+                progress=progress,
+            )
         file.mark_shown(key)
-        return found
+    return result
 
 
-def bounds(
-    subject: SavedRun,
+def run_bounds(
+    run: SavedRun,
     name: str,
     radii: Sequence[float],
     *,
@@ -299,77 +312,90 @@ def bounds(
     vc: float | None = None,
     diameter: float | None = None,
     delta: float = 0.05,
-    images: int | None = 200,
+    n_images: int | None = 200,
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Bound]:
-    """Theorems 1 and 2 for a run's weights at several radii: all terms measured but the VC dimensions, which are given.
+    """Compute Theorems 1 and 2 for a run's weights at several radii; VC dimensions must be given, the rest is measured.
 
-    The robust loss is the worst 0-1 error that ascent found, the divergences those of a classifier on the network's
-    features: both estimates from below. `diameter` is that of the parameters allowed, by default twice the norm of the
-    weights: a ball around zero with them on its edge.
+    The robust loss is the worst 0-1 error that ascent found, and the divergences come from a classifier on the
+    network's features: both are estimates from below. The smallest empirical error of any weights is unknown, so
+    Theorem 2 takes 0 for it; the error at some known weights would only make its bound too small.
 
-    m counts the images of the sources that the robust loss was measured on, `images` of each, as the theorems speak of
-    one sample: more images make the confidence term smaller. The least empirical error that any weights have is not
-    known, so Theorem 2 takes 0 for it: the error found at some weights would only make its bound too small.
+    Args:
+        run: The run.
+        name: Name of the weights.
+        radii: Values of gamma.
+        vc_cover: VC dimension of one ball of the cover.
+        vc: VC dimension of the whole parameter space; Theorem 2 needs it.
+        diameter: Diameter of the parameter space. By default twice the norm of the weights: a ball around zero with
+            the weights on its edge.
+        delta: The bounds hold with probability 1 - delta.
+        n_images: Images of every source. m counts those that the robust loss is measured on, since the theorems speak
+            of one sample: more images make the confidence term smaller.
+        device: Device to measure on.
+        workers: Processes that read images.
+        progress: Called after every ascent step.
     """
-    where = device_of(device)
-    climbed = worst(subject, [name], radii, images=images, device=device, workers=workers, progress=progress)
-    model = subject.model(name, where)
-    pictures = subject.images(images, where, workers)
-    rows = {domain: _features(model, pictures.by_domain[domain][0], subject.batch_size(where)) for domain in
-            (*pictures.seen, *pictures.unseen)}  # fmt: skip
-    target = torch.cat([rows[domain] for domain in pictures.unseen]).numpy()
-    apart = [divergence(rows[domain].numpy(), target) for domain in pictures.seen]
+    torch_device = find_device(device)
+    worst_rows = run_worst_case(
+        run, [name], radii, n_images=n_images, device=device, workers=workers, progress=progress
+    )
+    model = run.model(name, torch_device)
+    images = run.images(n_images, torch_device, workers)
+    domain_features = {
+        domain: _features(model, images.by_domain[domain][0], run.batch_size(torch_device))
+        for domain in (*images.seen, *images.unseen)
+    }
+    target = torch.cat([domain_features[domain] for domain in images.unseen]).numpy()
+    divergences = [divergence(domain_features[domain].numpy(), target) for domain in images.seen]
     weights = [tensor.detach().double() for tensor in model.parameters()]
     norm = torch.stack([tensor.square().sum() for tensor in weights]).sum().sqrt().item()
     return [
         bound(
             float(row["lower_bound"]),
-            apart,
+            divergences,
             gamma=float(row["radius"]),
             diameter=diameter or 2 * norm,
             dimension=sum(tensor.numel() for tensor in weights),
-            m=sum(len(labels) for _, labels in pictures.side("seen").values()),
+            m=sum(len(labels) for _, labels in images.side("seen").values()),
             vc_cover=vc_cover,
             vc=vc,
             delta=delta,
         )
-        for row in climbed
+        for row in worst_rows
         if row["measure"] == "error" and float(row["radius"]) > 0
     ]
 
 
-def default_corners(subject: SavedRun) -> tuple[str, str, str]:
-    """Three of the run's snapshots: the first, the last, and the one in the middle."""
-    found = subject.snapshots
-    if len(found) < 3:
-        steps = subject.config.training.steps or 5000
-        wanted = ",".join(str(steps * share // 100) for share in (50, 70, 90))
+def default_corners(run: SavedRun) -> tuple[str, str, str]:
+    """Return three of the run's snapshots: the first, the middle one and the last."""
+    snapshots = run.snapshots
+    if len(snapshots) < 3:
+        steps = run.config.training.steps or 5000
+        suggestion = ",".join(str(steps * share // 100) for share in (50, 70, 90))
         raise RunError(
-            f"{subject.folder} saved {len(found) or 'no'} snapshots, and a plane needs three weights: train with "
-            f"--snapshots {wanted}, or name three with --corners ({', '.join(subject.reported)})"
+            f"{run.path} saved {len(snapshots) or 'no'} snapshots, and a plane needs three weights: train with "
+            f"--snapshots {suggestion}, or name three with --corners ({', '.join(run.reported)})"
         )
-    return found[0], found[(len(found) - 1) // 2], found[-1]
+    return snapshots[0], snapshots[(len(snapshots) - 1) // 2], snapshots[-1]
 
 
-def _near(subject: SavedRun, where: Plane | Line) -> list[str]:
-    """The run's averages that are projected to the neighborhood of the corners and are not far off the plane.
+def _averages_near(run: SavedRun, surface: Plane | Line) -> list[str]:
+    """Return the run's averages that are close to the corners and to the plane or line.
 
-    Of one that is further away than the corners are apart, the surface around its projection says nothing.
+    The surface says nothing about weights that are further from it than the corners are from each other.
     """
-    size = max(where.x2, abs(where.x3), where.y3) if isinstance(where, Plane) else where.length
-    found = []
-    for name in subject.reported:
-        if name.startswith("erm_"):
-            continue
-        *place, distance = where.coordinates(subject.state(name))
-        if isinstance(where, Line):
-            place = [place[0] * size]
-        if distance <= size and all(-size <= value <= 2 * size for value in place):
-            found.append(name)
-    return found
+    size = max(surface.x2, abs(surface.x3), surface.y3) if isinstance(surface, Plane) else surface.length
+    names = []
+    for name in run.averages:
+        *coordinates, distance = surface.coordinates(run.state(name))
+        if isinstance(surface, Line):
+            coordinates = [coordinates[0] * size]
+        if distance <= size and all(-size <= value <= 2 * size for value in coordinates):
+            names.append(name)
+    return names
 
 
 @torch.no_grad()
@@ -378,66 +404,98 @@ def _features(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
     return torch.cat([features(model, images[start : start + batch_size]).float().cpu() for start in starts])
 
 
-# --- small parts ----------------------------------------------------------------------------------------------------
+# --- stored rows ----------------------------------------------------------------------------------------------------
 
 
-def _sources(subject: SavedRun) -> list[str]:
-    """The source domains, in the order of the dataset."""
-    return list(subject.held_out.sources.names)
+def _measure_missing(
+    run: SavedRun,
+    names: Sequence[str],
+    kind: str,
+    settings: Mapping[str, Any],
+    measure: Callable[[str, Images, torch.device, Progress], list[Row]],
+    n_images: int | None,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    device: str,
+    workers: int | None,
+    progress: Progress | None,
+) -> list[Row]:
+    """Measure the weights that have no stored rows of this kind and settings, and return the rows of all."""
+    torch_device = find_device(device)
+    names = _full_names(run, names)
+    with RowFile(run.path, FLATNESS) as file:
+        key = file.add_settings({**settings, "device": torch_device.type, **_pattern_settings(include, exclude)})
+        _require_same_weights(file, key, run, names)
+        missing = [name for name in names if not _stored_rows(file, key, kind, name)]
+        if missing:
+            images = run.images(n_images, torch_device, workers)
+            for i, name in enumerate(missing):
+                rows = measure(name, images, torch_device, _part_progress(progress, i, len(missing)))
+                file.append(*({"key": key, "kind": kind, "weights": name, **row} for row in rows))
+        file.mark_shown(key)
+        return [row for name in names for row in _stored_rows(file, key, kind, name)]
 
 
-def _filters(include: Sequence[str], exclude: Sequence[str]) -> dict[str, list[str]]:
-    """As they are written down: only where there are any, so that rows without are found under the key they had."""
-    given = {"include": list(include), "exclude": list(exclude)}
-    return {name: patterns for name, patterns in given.items() if patterns}
+def _full_names(run: SavedRun, names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(run.full_name(name) for name in names))
 
 
-def _rows(file: RowFile, key: str, kind: str, name: str) -> list[Row]:
+def _source_domains(run: SavedRun) -> list[str]:
+    return list(run.held_out.sources.names)
+
+
+def _pattern_settings(include: Sequence[str], exclude: Sequence[str]) -> dict[str, list[str]]:
+    """Return the patterns that are not empty, so that results for all parameters keep the key they have without."""
+    patterns = {"include": list(include), "exclude": list(exclude)}
+    return {name: values for name, values in patterns.items() if values}
+
+
+def _stored_rows(file: RowFile, key: str, kind: str, name: str) -> list[Row]:
     return [row for row in file.rows_of(key) if row["kind"] == kind and row["weights"] == name]
 
 
-def _require_same_weights(file: RowFile, key: str, subject: SavedRun, name: str) -> None:
-    """What was measured must be what lies there now."""
-    now = subject.fingerprint(name)
-    known = _rows(file, key, "weights", name)
-    if not known:
-        file.append({"key": key, "kind": "weights", "weights": name, "fingerprint": now})
-    elif known[-1]["fingerprint"] != now:
-        raise RunError(f"{subject.file(name)} changed since {file.path} was written: remove that file to measure anew")
+def _require_same_weights(file: RowFile, key: str, run: SavedRun, names: Sequence[str]) -> None:
+    """Refuse weights files that changed since they were measured."""
+    for name in names:
+        fingerprint = run.fingerprint(name)
+        stored = _stored_rows(file, key, "weights", name)
+        if not stored:
+            file.append({"key": key, "kind": "weights", "weights": name, "fingerprint": fingerprint})
+        elif stored[-1]["fingerprint"] != fingerprint:
+            raise RunError(f"{run.file(name)} changed since {file.path} was written: remove that file to measure again")
 
 
-def _summary(found: Comparison, key: str) -> list[Row]:
-    """What tables and figures show: a row for each radius and domain, and paired differences."""
+def _summary_rows(comparison: Comparison, key: str) -> list[Row]:
+    """Return the rows for tables and figures: F by radius and domain, and paired differences with the first weights."""
     rows: list[Row] = []
-    for name, one in found.models.items():
-        rows += [{"key": key, "kind": "row", "weights": name, **row.as_dict()} for row in one.rows]
-    first, *others = found.models
+    for name, flat in comparison.models.items():
+        rows += [{"key": key, "kind": "row", "weights": name, **row.as_dict()} for row in flat.rows]
+    first, *others = comparison.models
     for other in others:
-        rows += [{"key": key, "kind": "difference", **row.as_dict()} for row in found.differences(other, first)]
+        rows += [{"key": key, "kind": "difference", **row.as_dict()} for row in comparison.differences(other, first)]
     return rows
 
 
 def _append_new(file: RowFile, rows: Sequence[Row]) -> None:
-    known = {json.dumps(row, sort_keys=True) for row in file.rows}
-    if new := [row for row in rows if json.dumps(row, sort_keys=True) not in known]:
+    stored = {json.dumps(row, sort_keys=True) for row in file.rows}
+    if new := [row for row in rows if json.dumps(row, sort_keys=True) not in stored]:
         file.append(*new)
 
 
-def _without_old_sums(rows: list[Row]) -> list[Row]:
-    """The sums over directions of a part hold those of the parts before it: only the last are needed."""
-    last = {(row["key"], row["model"]): place for place, row in enumerate(rows) if row["kind"] == PART}
-    return [
-        {**row, "image_sums": {}} if row["kind"] == PART and last[row["key"], row["model"]] != place else row
-        for place, row in enumerate(rows)
-    ]
+def _part_progress(progress: Progress | None, index: int, n_parts: int) -> Progress:
+    """Return the progress callback for one of several parts of equal length."""
+
+    def part_progress(description: str, done: int, total: int | None) -> None:
+        if progress is not None:
+            progress(description, index * (total or 0) + done, None if total is None else n_parts * total)
+
+    return part_progress
 
 
-def _share(progress: Progress | None, place: int, of: int) -> Progress | None:
-    """Progress of one of several pieces of equal length."""
-    return None if progress is None else lambda n, total: progress(place * total + n, of * total)
+# --- weights --------------------------------------------------------------------------------------------------------
 
 
-def _mean(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def _mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     first = states[0]
     return {
         name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
@@ -447,10 +505,13 @@ def _mean(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _statistics(subject: SavedRun, model: nn.Module, images: Images) -> Callable[[nn.Module], object] | None:
-    """Where batch-norm statistics were trained, a point between weights has none: they are taken from seen images."""
-    if subject.config.model.freeze_bn or not batch_norms(model):
+def _bn_updater(run: SavedRun, model: nn.Module, images: Images) -> Callable[[nn.Module], object] | None:
+    """Return a function that re-estimates batch-norm statistics on seen images; None if they were frozen.
+
+    Weights between trained ones have no statistics of their own.
+    """
+    if run.config.model.freeze_bn or not batch_norms(model):
         return None
-    pictures = torch.cat([one for one, _ in images.side("seen").values()])
-    batches = [pictures[start : start + 64] for start in range(0, len(pictures), 64)]
+    seen = torch.cat([domain_images for domain_images, _ in images.side("seen").values()])
+    batches = [seen[start : start + 64] for start in range(0, len(seen), 64)]
     return lambda point: update_bn(batches, point)

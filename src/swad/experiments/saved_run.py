@@ -1,8 +1,8 @@
-"""A finished run, opened to look at its weights: which there are, and the images they are judged on.
+"""A finished run, opened to measure its weights: the weights it has, and the images to evaluate them on.
 
-Images are those of the run's own split. *Seen* are training images of the source domains, *unseen* those of the
-target, as they are evaluated: not augmented. Of each domain a fixed subset is taken with the classes in proportion, the
-same for every kind of weights and every run of that target and trial, so that differences are paired.
+Images come from the run's own split. *Seen* images are training images of the source domains, *unseen* images are
+those of the target; neither are augmented. A fixed subset of each domain is used, with the classes in proportion. It
+is the same for all weights and for every run of that target and trial, so differences are paired.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from swad.training.run_dir import RunError, read_json
 
 @dataclass(frozen=True)
 class Images:
-    """Resident images with labels by domain, and which domains were trained on."""
+    """Images and labels by domain, on the device, and which of the domains the run was trained on."""
 
     by_domain: Mapping[str, tuple[Tensor, Tensor]] = field(repr=False)
     seen: tuple[str, ...]
@@ -42,71 +42,76 @@ class Images:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """The two sides by name."""
+        """The domains of both sides, "seen" and "unseen"."""
         return {"seen": list(self.seen), "unseen": list(self.unseen)}
 
     def side(self, name: str) -> dict[str, tuple[Tensor, Tensor]]:
-        """The images of one side."""
+        """Return the images of one side, "seen" or "unseen"."""
         return {domain: self.by_domain[domain] for domain in self.groups[name]}
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A finished run: its settings, its weights, its images."""
+    """A finished run: its config, its weights and its images."""
 
-    folder: Path
+    path: Path
+    """The run directory."""
     config: RunConfig
     weights: Mapping[str, str]
-    """Files by name, relative to the folder."""
+    """Weights files by name, relative to the run directory."""
     data: Path | None = None
-    """Where the data lies now, if not where the run found it."""
+    """Where the dataset is now, if it moved since training."""
 
     @property
     def name(self) -> str:
-        """What the run is called: target and trial."""
+        """The name of the run: target and trial."""
         return self.config.name
 
     @property
     def reported(self) -> tuple[str, ...]:
-        """Weights that the run reports: live ones and averages, no snapshots."""
+        """The weights that the run reports: `best`, `last` and averages, but no snapshots."""
         return tuple(name for name in self.weights if not name.startswith("step-"))
 
     @property
+    def averages(self) -> tuple[str, ...]:
+        """The averages that the run reports."""
+        return tuple(name for name in self.reported if name not in ("best", "last"))
+
+    @property
     def snapshots(self) -> tuple[str, ...]:
-        """Live weights that were saved on the way, by step."""
+        """The live weights that were saved during training, by step."""
         return tuple(sorted(name for name in self.weights if name.startswith("step-")))
 
     def file(self, name: str) -> Path:
-        """The weights file of a name: a kind the run reports, or a snapshot by its step ("2500" or "step-002500")."""
-        known = f"step-{int(name):06d}" if name.isdigit() else name
-        if known not in self.weights:
-            there = ", ".join(self.weights)
-            raise RunError(f"{self.folder} has no weights {name!r}; it has {there}")
-        path = self.folder / self.weights[known]
+        """Return the file of weights that the run reports, or of a snapshot ("2500" or "step-002500")."""
+        full_name = f"step-{int(name):06d}" if name.isdigit() else name
+        if full_name not in self.weights:
+            raise RunError(f"{self.path} has no weights {name!r}; it has {', '.join(self.weights)}")
+        path = self.path / self.weights[full_name]
         if not path.is_file():
-            raise RunError(f"{path} is gone: put it back, or train the run again in a new folder")
+            raise RunError(f"{path} is missing: restore it, or train the run again in a new directory")
         return path
 
-    def known(self, name: str) -> str:
-        """The full name of weights: the step "300" is "step-000300"."""
+    def full_name(self, name: str) -> str:
+        """Return the full name of weights: "300" stands for "step-000300"."""
         return self.file(name).stem
 
     def state(self, name: str) -> dict[str, Tensor]:
-        """Weights by name."""
+        """Read weights as a state dict."""
         return networks.read_safetensors(self.file(name))
 
     def model(self, name: str, device: torch.device | str = "cpu") -> nn.Module:
-        """The network with these weights, in evaluation mode."""
+        """Build the network with these weights, in evaluation mode."""
         return export.load_predictor(self.file(name)).model.to(device)
 
     def fingerprint(self, name: str) -> str:
-        """Tells whether a weights file is still the one that was measured."""
+        """Return a hash of a weights file, to detect that it changed after a measurement."""
         with self.file(name).open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
     @cached_property
     def held_out(self) -> HeldOut:
-        """The run's data, split as it was."""
+        """The run's dataset with the run's own split."""
         config = self.config
         root = self.data if self.data is not None else config.data.data_dir
         dataset = benchmarks.load(
@@ -115,100 +120,100 @@ class SavedRun:
         return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
 
     def images(self, n: int | None, device: torch.device | str = "cpu", workers: int | None = None) -> Images:
-        """Read at most `n` images of every domain (None: all) and keep them on the device."""
+        """Load at most `n` images of every domain (None: all) onto the device."""
         sources, target = self.held_out
-        where = torch.device(device)
-        group = self.group or 1
-        small = sources.image_spec.low_res or where.type != "cpu"
+        device = torch.device(device)
+        group_size = self.eval_group_size or 1
+        batch_size = 256 if sources.image_spec.low_res or device.type != "cpu" else 16
         by_domain = {}
-        for part in (*sources.train, *target.full):
-            some = stratified(part, n)
-            # Where images are judged in groups of one domain, there are whole groups.
-            some = replace(some, keys=some.keys[: max(1, len(some) // group) * group])
-            batches = EvalLoader(some, sources.image_spec, 256 if small else 16, workers=workers, device=where)
-            pictures, labels = zip(*batches, strict=True)
-            by_domain[part.name] = (torch.cat(pictures), torch.cat(labels))
+        for split in (*sources.train, *target.full):
+            subset = stratified_subset(split, n)
+            # Predictions of some algorithms depend on the group of images, so take whole groups.
+            subset = replace(subset, keys=subset.keys[: max(1, len(subset) // group_size) * group_size])
+            loader = EvalLoader(subset, sources.image_spec, batch_size, workers=workers, device=device)
+            images, labels = zip(*loader, strict=True)
+            by_domain[split.name] = (torch.cat(images), torch.cat(labels))
         return Images(by_domain, sources.names, target.names)
 
     @property
-    def group(self) -> int | None:
-        """Images that must stand in a batch together, for methods whose predictions depend on it (ARM, MTL)."""
-        kind = get_algorithm(self.config.training.algorithm)
-        return kind.eval_group_size(fill(kind.Hyperparameters, self.config.training.hyperparameters))
+    def eval_group_size(self) -> int | None:
+        """Number of images that must be evaluated together, if predictions depend on the batch (ARM, MTL)."""
+        algorithm = get_algorithm(self.config.training.algorithm)
+        return algorithm.eval_group_size(fill(algorithm.Hyperparameters, self.config.training.hyperparameters))
 
     def batch_size(self, device: torch.device) -> int:
-        """Of a forward pass; on a CPU large activations cost more in page faults than small batches in calls."""
-        usual = 256 if device.type != "cpu" or self.held_out.sources.image_spec.low_res else 16
-        return self.group or usual
+        """Number of images per forward pass; on a CPU small batches of large images avoid page faults."""
+        default = 256 if device.type != "cpu" or self.held_out.sources.image_spec.low_res else 16
+        return self.eval_group_size or default
 
 
-def stratified(part: DomainSplit, n: int | None, seed: int = 0) -> DomainSplit:
-    """At most `n` images of a part, every class in proportion, the same ones every time.
+def stratified_subset(split: DomainSplit, n: int | None, seed: int = 0) -> DomainSplit:
+    """Choose at most `n` images of a split with the classes in proportion; the same seed gives the same images.
 
     >>> from swad.data.splits import hold_out
     >>> train = hold_out(benchmarks.load("digits"), "paper").sources.train[0]
-    >>> some = stratified(train, 50)
-    >>> len(some), len(set(some.labels.tolist()))
+    >>> subset = stratified_subset(train, 50)
+    >>> len(subset), len(set(subset.labels.tolist()))
     (50, 10)
     """
-    if n is None or n >= len(part):
-        return part
+    if n is None or n >= len(split):
+        return split
     if n < 1:
         raise DataError(f"at least 1 image of each domain is needed, got {n}")
-    labels = part.labels
+    labels = split.labels
     classes, counts = np.unique(labels, return_counts=True)
-    shares = n * counts / len(part)
-    take = np.floor(shares).astype(int)
-    # What rounding left over goes to the classes that lost most; the lower class of equals.
-    for place in np.argsort(take - shares, kind="stable")[: n - int(take.sum())]:
-        take[place] += 1
-    draw = np.random.RandomState(seed)
+    shares = n * counts / len(split)
+    sizes = np.floor(shares).astype(int)
+    # Images that rounding left over go to the classes that lost most; among equals to the first class.
+    for i in np.argsort(sizes - shares, kind="stable")[: n - int(sizes.sum())]:
+        sizes[i] += 1
+    random = np.random.RandomState(seed)
     chosen: list[IntArray] = []
-    for label, wanted in zip(classes, take, strict=True):
-        chosen.append(np.sort(draw.permutation(np.flatnonzero(labels == label))[:wanted]))
-    keys: IntArray = part.keys[np.sort(np.concatenate(chosen))]
-    return replace(part, keys=keys)
+    for label, size in zip(classes, sizes, strict=True):
+        chosen.append(np.sort(random.permutation(np.flatnonzero(labels == label))[:size]))
+    keys: IntArray = split.keys[np.sort(np.concatenate(chosen))]
+    return replace(split, keys=keys)
 
 
-def device_of(name: str) -> torch.device:
-    """A device by name, if this machine has it."""
+def find_device(name: str) -> torch.device:
+    """Return a device by name; raise an error if this machine does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError:
         raise RunError(f"device must be cpu, cuda or cuda:NUMBER, got {name!r}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise RunError(f"device is {name!r}, and torch sees no GPU: use cpu, or a torch built for your GPU")
+        raise RunError(f"device is {name!r}, but torch finds no GPU: use cpu, or install torch for your GPU")
     return device
 
 
-def open_run(folder: Path | str, data: Path | str | None = None) -> SavedRun:
+def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
     """Open one finished run."""
-    folder = Path(folder)
-    config, done = read_json(folder / CONFIG), read_json(folder / DONE)
+    path = Path(path)
+    config, done = read_json(path / CONFIG), read_json(path / DONE)
     if not isinstance(config, dict):
-        raise RunError(f"{folder} holds no run: give a folder that `swad train` wrote")
+        raise RunError(f"{path} holds no run: give a run directory that `swad train` wrote")
     if not isinstance(done, dict):
-        raise RunError(f"{folder} is unfinished: run the same `swad train` again to finish it")
+        raise RunError(f"{path} is unfinished: run the same `swad train` again to finish it")
     weights: dict[str, Any] = done.get("weights") or {}
     if not weights:
-        raise RunError(f"{folder} saved no weights: train it again in a new folder")
-    return SavedRun(folder, RunConfig.from_json(config, folder), weights, None if data is None else Path(data))
+        raise RunError(f"{path} saved no weights: train it again in a new directory")
+    return SavedRun(path, RunConfig.from_json(config, path), weights, None if data is None else Path(data))
 
 
-def open_runs(folders: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:
-    """Open every finished run among and below some folders; what was left out is said in a sentence each."""
-    subjects: dict[Path, SavedRun] = {}
-    left_out = []
-    for folder in folders:
-        if (Path(folder) / CONFIG).exists():
-            subjects[Path(folder)] = open_run(folder, data)
+def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:
+    """Open all finished runs in and below some directories, and return them with a note for each skipped one."""
+    runs: dict[Path, SavedRun] = {}
+    notes = []
+    for path in paths:
+        if (Path(path) / CONFIG).exists():
+            runs[Path(path)] = open_run(path, data)
             continue
-        for run in find_runs(folder):
+        for run in find_runs(path):
             if run.finished:
-                subjects[run.path] = open_run(run.path, data)
+                runs[run.path] = open_run(run.path, data)
             else:
-                left_out.append(f"{run.path} is unfinished and was left out")
-    if not subjects:
-        what = left_out[0] if left_out else "no folder was given"
-        raise RunError(f"there is no finished run to measure ({what}): finish one with `swad train`")
-    return list(subjects.values()), left_out
+                notes.append(f"{run.path} is unfinished and was skipped")
+    if not runs:
+        reason = notes[0] if notes else "no directory was given"
+        raise RunError(f"there is no finished run to measure ({reason}): finish one with `swad train`")
+    return list(runs.values()), notes

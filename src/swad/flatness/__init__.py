@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from swad.flatness._bound import Bound, bound
     from swad.flatness._captured import Captured, captured
     from swad.flatness._compare import Comparison, DifferenceRow, compare
+    from swad.flatness._directions import Normalize
     from swad.flatness._divergence import Divergence, divergence
-    from swad.flatness._hessian import Curvature, CurvatureRow, curvature
-    from swad.flatness._local import FlatnessRow, LocalFlatness, local
+    from swad.flatness._hessian import Curvature, CurvatureRow, curvature, require_curvlinops
+    from swad.flatness._local import FlatnessRow, LocalFlatness, check_radii, local
     from swad.flatness._losses import ImageLosses, LossFn, image_losses
     from swad.flatness._surface import Line, Plane, Surface, SurfaceRow, line, plane
     from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
@@ -43,6 +44,7 @@ _MODULES = {
     "Line": "_surface",
     "LocalFlatness": "_local",
     "LossFn": "_losses",
+    "Normalize": "_directions",
     "Plane": "_surface",
     "Surface": "_surface",
     "SurfaceRow": "_surface",
@@ -50,6 +52,7 @@ _MODULES = {
     "WorstCaseRow": "_worst_case",
     "bound": "_bound",
     "captured": "_captured",
+    "check_radii": "_local",
     "compare": "_compare",
     "curvature": "_hessian",
     "divergence": "_divergence",
@@ -57,6 +60,7 @@ _MODULES = {
     "line": "_surface",
     "local": "_local",
     "plane": "_surface",
+    "require_curvlinops": "_hessian",
     "worst_case": "_worst_case",
 }
 
@@ -71,7 +75,10 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
     "divergence",
     "image_losses",
     "captured",
+    "check_radii",
+    "require_curvlinops",
     "LossFn",
+    "Normalize",
     "ImageLosses",
     "Captured",
     "LocalFlatness",

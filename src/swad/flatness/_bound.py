@@ -1,4 +1,4 @@
-"""Theorems 1 and 2, term by term: what bounds the loss on a domain never seen, for the numbers given.
+"""Theorems 1 and 2, term by term: bounds of the loss on an unseen domain.
 
 Theorem 1, for a loss in [0, 1] such as the 0-1 error, with probability 1 - delta:
 
@@ -10,15 +10,15 @@ Theorem 2, for the robust optimum theta:
 
 The paper prints the confidence term as sqrt((v_k ln(m / v_k) + ln(N / delta)) / m); its proof arrives at
 sqrt((v_k (ln(m / v_k) + 1) + ln(N / delta)) / (2 m)). It prints N = ceil((diam / gamma)^d) balls of radius gamma / 2;
-a cover is guaranteed with (1 + 2 diam / gamma)^d (of a ball of that diameter). All are given, in three columns:
+a ball of that diameter is certainly covered by (1 + 2 diam / gamma)^d of them. Results come in three forms:
 `printed`, `proved` (the proof's term, the printed N) and `guaranteed` (the proof's term, an N that suffices).
 N is kept as a logarithm: for networks it has millions of digits.
 
-Two inputs are estimates: the robust loss from `worst_case` is a lower bound of the maximum it stands for, and the
-divergence by a classifier is one from below. What comes out is then an estimate of the bound, from below.
+Two inputs are usually estimates: the robust loss from `worst_case` is a lower bound of a maximum, and the divergence
+from a classifier is an estimate from below. The result is then an estimate of the bound, from below.
 
->>> found = bound(0.1, [0.4, 0.8], gamma=0.5, diameter=1.0, dimension=2, m=1000, vc_cover=3)
->>> round(found.cover["printed"], 4), round(found.confidence["printed"], 4), round(found.theorem1["printed"], 4)
+>>> terms = bound(0.1, [0.4, 0.8], gamma=0.5, diameter=1.0, dimension=2, m=1000, vc_cover=3)
+>>> round(terms.cover["printed"], 4), round(terms.confidence["printed"], 4), round(terms.theorem1["printed"], 4)
 (1.3863, 0.1477, 0.5477)
 """
 
@@ -38,35 +38,35 @@ FORMS: tuple[Form, ...] = ("printed", "proved", "guaranteed")
 
 @dataclass(frozen=True)
 class Bound:
-    """Every term of both theorems at one radius; mappings are by form."""
+    """Every term of both theorems at one radius; mappings are by form (printed, proved, guaranteed)."""
 
     gamma: float
     robust: float
-    """The worst loss within gamma of the weights, on the training images of all sources."""
+    """The worst loss within distance gamma of the weights, on the training images of all sources."""
     divergence: float
-    """The mean of Div(D_i, T) over the sources: Theorem 1 takes half of it, Theorem 2 all."""
+    """The mean of Div(D_i, T) over the sources; Theorem 1 takes half of it, Theorem 2 all of it."""
     divergence_low: float
     divergence_high: float
-    """The ends of its interval, where the divergences came with one: as if all erred the same way, as they share T."""
+    """The ends of its interval, if the divergences have one. It assumes that all err the same way, as they share T."""
     cover: Mapping[Form, float]
-    """ln N."""
+    """ln N, the logarithm of the cover's size."""
     confidence: Mapping[Form, float]
-    """Theorem 1's term; it grows without end as gamma goes to 0, since ever more balls are needed."""
+    """Theorem 1's confidence term; it diverges as gamma goes to 0, since the cover needs more and more balls."""
     confidence2: Mapping[Form, float]
-    """Theorem 2's: the same with delta / 2."""
+    """Theorem 2's confidence term, with delta / 2."""
     sampling: Mapping[Form, float] | None
-    """Theorem 2's last term, from the VC dimension of the whole parameter space; None where that was not given."""
+    """Theorem 2's last term, from the VC dimension of the whole parameter space; None if that is not given."""
     theorem1: Mapping[Form, float]
-    """The bound of Theorem 1. From 1 on it says nothing."""
+    """The bound of Theorem 1; a value of 1 or more says nothing."""
     theorem2: Mapping[Form, float] | None
 
     @property
     def vacuous(self) -> bool:
-        """Whether Theorem 1 says no more than that an error is at most 1, in the form that is proved throughout."""
+        """Whether the guaranteed form of Theorem 1 says nothing, because it is 1 or more."""
         return self.theorem1["guaranteed"] >= 1
 
     def rows(self) -> list[tuple[str, float, float, float]]:
-        """Term by term: its name, as printed, as proved, and with a cover that is guaranteed."""
+        """Return one row for every term: its name and its printed, proved and guaranteed value."""
 
         def row(name: str, values: Mapping[Form, float]) -> tuple[str, float, float, float]:
             return name, values["printed"], values["proved"], values["guaranteed"]
@@ -74,7 +74,7 @@ class Bound:
         def same(value: float) -> Mapping[Form, float]:
             return dict.fromkeys(FORMS, value)
 
-        found = [
+        rows = [
             row("robust empirical loss", same(self.robust)),
             row("half the mean divergence", same(self.divergence / 2)),
             row("its interval's low end", same(self.divergence_low / 2)),
@@ -84,13 +84,13 @@ class Bound:
             row("Theorem 1", self.theorem1),
         ]
         if self.sampling is not None and self.theorem2 is not None:
-            found += [
+            rows += [
                 row("the mean divergence", same(self.divergence)),
                 row("confidence, delta / 2", self.confidence2),
                 row("sampling", self.sampling),
                 row("Theorem 2", self.theorem2),
             ]
-        return found
+        return rows
 
 
 def bound(
@@ -106,35 +106,42 @@ def bound(
     delta: float = 0.05,
     smallest: float = 0.0,
 ) -> Bound:
-    """Every term of Theorems 1 and 2 at radius `gamma`.
+    """Compute every term of Theorems 1 and 2 at radius `gamma`.
 
-    `robust` is the worst loss within gamma, `divergences` has one value for each source, `dimension` counts the
-    parameters, `m` the training images of all sources, `vc_cover` is the VC dimension of one ball of the cover, or
-    those of several, and `vc` that of all parameters (for Theorem 2). `robust` must be measured on those m images.
-    `smallest` is the least empirical loss that any parameters have; a value above it makes Theorem 2's bound too small,
-    0 never does.
+    Args:
+        robust: The worst loss within distance gamma of the weights, measured on the m images.
+        divergences: The divergence between the target and every source.
+        gamma: The radius.
+        diameter: Diameter of the parameter space.
+        dimension: Number of parameters.
+        m: Number of training images of all sources.
+        vc_cover: VC dimension of one ball of the cover, or of several; the largest confidence term counts.
+        vc: VC dimension of the whole parameter space; Theorem 2 needs it.
+        delta: The bounds hold with probability 1 - delta.
+        smallest: The smallest empirical loss over all parameters, for Theorem 2. A value that is too large makes the
+            bound too small; 0 is always safe.
     """
-    values = [one.value if isinstance(one, Divergence) else float(one) for one in divergences]
+    values = [item.value if isinstance(item, Divergence) else float(item) for item in divergences]
     if not 0 <= robust <= 1 or not 0 <= smallest <= 1:
         raise ValueError(f"the theorems need losses between 0 and 1, got {robust} and {smallest}: use the 0-1 error")
     if not values or not all(0 <= value <= 2 for value in values):
-        raise ValueError(f"divergences lie between 0 and 2, one for each source; got {values}")
+        raise ValueError(f"divergences must be between 0 and 2, one for each source; got {values}")
     if not 0 < delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1, got {delta}")
-    several = [float(vc_cover)] if isinstance(vc_cover, Real) else [float(one) for one in vc_cover]  # type: ignore[union-attr]
-    if not several:
-        raise ValueError("vc_cover needs the VC dimension of one ball at least, got none")
-    lows = [one.low if isinstance(one, Divergence) else float(one) for one in divergences]
-    highs = [one.high if isinstance(one, Divergence) else float(one) for one in divergences]
-    mean, low, high = (math.fsum(some) / len(some) for some in (values, lows, highs))
+        raise ValueError(f"delta must be between 0 and 1, got {delta}")
+    vcs = [float(vc_cover)] if isinstance(vc_cover, Real) else [float(v) for v in vc_cover]  # type: ignore[union-attr]
+    if not vcs:
+        raise ValueError("vc_cover must hold the VC dimension of at least one ball, got none")
+    lows = [item.low if isinstance(item, Divergence) else float(item) for item in divergences]
+    highs = [item.high if isinstance(item, Divergence) else float(item) for item in divergences]
+    mean, low, high = (math.fsum(numbers) / len(numbers) for numbers in (values, lows, highs))
     sizes: dict[Form, float] = {
         "printed": log_cover(diameter, gamma, dimension),
         "proved": log_cover(diameter, gamma, dimension),
         "guaranteed": log_cover(diameter, gamma, dimension, guaranteed=True),
     }
 
-    def terms(share: float) -> dict[Form, float]:
-        return {form: max(confidence(v, sizes[form], m, share, form) for v in several) for form in FORMS}
+    def terms(probability: float) -> dict[Form, float]:
+        return {form: max(confidence(v, sizes[form], m, probability, form) for v in vcs) for form in FORMS}
 
     first, second = terms(delta), terms(delta / 2)
     theorem1 = {form: robust + mean / 2 + first[form] for form in FORMS}
@@ -146,7 +153,7 @@ def bound(
 
 
 def log_cover(diameter: float, gamma: float, dimension: int, *, guaranteed: bool = False) -> float:
-    """ln N, the balls of radius gamma / 2 that cover the parameters: as printed, or as many as surely suffice.
+    """Return ln N for N balls of radius gamma / 2 that cover the parameters: as printed, or guaranteed to suffice.
 
     >>> log_cover(1.0, 0.5, 2) == math.log(4), log_cover(1.0, 0.5, 2, guaranteed=True) == math.log(25)
     (True, True)
@@ -158,19 +165,19 @@ def log_cover(diameter: float, gamma: float, dimension: int, *, guaranteed: bool
         )
     ratio = 1 + 2 * diameter / gamma if guaranteed else diameter / gamma
     size = dimension * math.log(ratio)
-    # Rounding up to whole balls matters where there are few, and can be done where the number fits.
+    # Rounding up to whole balls matters for small numbers only, and larger ones would overflow.
     return math.log(max(1, math.ceil(ratio**dimension - 1e-9))) if size < 30 else size
 
 
 def confidence(vc: float, log_size: float, m: int, delta: float, form: Form) -> float:
-    """The confidence term for one VC dimension, a cover's ln N and m images, as printed or as proved.
+    """Return the confidence term for a VC dimension, ln N of a cover and m images, as printed or as proved.
 
     >>> round(confidence(3, math.log(4), 1000, 0.05, "proved"), 4)
     0.1114
     """
     if not 0 < vc <= m:
         raise ValueError(
-            f"the theorems count functions by (e m / v)^v, which holds for 0 < v <= m; got v = {vc:g} and m = {m}: "
+            f"the theorems need a VC dimension v with 0 < v <= m; got v = {vc:g} and m = {m}: "
             "give more images or a smaller VC dimension"
         )
     if form == "printed":

@@ -1,13 +1,13 @@
-"""Several models around which the loss is measured in the same directions and on the same images.
+"""Paired flatness of several models: the same directions and the same images for all.
 
-What the directions and images have in common cancels in the difference of two models, so a difference is known far
-better than the two values. Its interval and p-value come from resampling both, directions and images, paired.
+The effects that directions and images have on both models cancel in the difference, so a difference is known far
+better than the two values. Its interval and p-value come from a paired bootstrap over directions and images.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -16,18 +16,19 @@ from torch import nn
 from swad.averaging.tensors import Patterns
 from swad.flatness._bootstrap import Effects, interval, p_value, resample
 from swad.flatness._directions import Normalize
-from swad.flatness._local import Groups, LocalFlatness, checked_radii, local, over
+from swad.flatness._json import Row, json_number
+from swad.flatness._local import Groups, LocalFlatness, check_radii, local, mean_over
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
-from swad.flatness._rows import Progress, Row, Sink, plain
+from swad.util.progress import Progress
 
 LEVEL = 0.05
-"""Below it, `sentence` calls a difference shown."""
+"""`sentence` claims a difference if its p-value is below this."""
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """F_gamma of `first` minus that of `second`: negative where `first` is flatter."""
+    """F_gamma of `first` minus F_gamma of `second`: negative if `first` is flatter."""
 
     first: str
     second: str
@@ -37,98 +38,104 @@ class DifferenceRow:
     low: float
     high: float
     p: float
-    """Two-sided, by the paired bootstrap over directions and images."""
+    """Two-sided, from the paired bootstrap over directions and images."""
 
     def as_dict(self) -> Row:
-        """JSON-able."""
-        return {key: plain(value) for key, value in asdict(self).items()}
+        """Return the row as JSON values."""
+        return {key: json_number(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found: the flatness of every model, and paired differences of any two."""
+    """The result of `compare`: the flatness of every model, and paired differences of any two.
+
+    All models must have been measured at the same radii, in the same directions and on the same images.
+    """
 
     models: dict[str, LocalFlatness]
 
+    def __post_init__(self) -> None:
+        first, *others = self.models
+        for other in others:
+            if mismatches := pairing_mismatches(self.models[first], self.models[other]):
+                raise ValueError(
+                    f"models are compared on the same radii, directions and images; {first!r} and {other!r} differ in "
+                    f"{'; '.join(mismatches)}: measure them together"
+                )
+
     def differences(self, first: str, second: str) -> list[DifferenceRow]:
-        """Differences at every radius, per domain, group and over all domains (None)."""
-        one, two = self._of(first), self._of(second)
+        """Return F of `first` minus F of `second` at every radius, per domain, group and over all (None)."""
+        one, two = self._model(first), self._model(second)
         effects = {}
-        for domain, ours in one.effects.items():
-            theirs = two.effects[domain]
-            images = None if ours.images is None or theirs.images is None else ours.images - theirs.images
-            effects[domain] = Effects(ours.units - theirs.units, images)
+        for domain, minuend in one.effects.items():
+            subtrahend = two.effects[domain]
+            images = None
+            if minuend.images is not None and subtrahend.images is not None:
+                images = minuend.images - subtrahend.images
+            effects[domain] = Effects(minuend.units - subtrahend.units, images)
         deviations = resample(effects, one.bootstrap, int(one.settings["seed"]))
         means = {domain: effect.units.mean(0) for domain, effect in effects.items()}
         rows = []
-        for name, members in one.sets.items():
-            mean, spread = over(members, means), over(members, deviations)
-            low, high = interval(mean, spread, one.confidence)
-            columns = (one.radii, mean.tolist(), low.tolist(), high.tolist(), p_value(mean, spread).tolist())
+        for name, members in one.domain_sets.items():
+            mean, deviation = mean_over(members, means), mean_over(members, deviations)
+            low, high = interval(mean, deviation, one.confidence)
+            columns = (one.radii, mean.tolist(), low.tolist(), high.tolist(), p_value(mean, deviation).tolist())
             rows += [
                 DifferenceRow(first, second, radius, name, *values) for radius, *values in zip(*columns, strict=True)
             ]
         return rows
 
     def sentence(self, first: str, second: str, domain: str | None = None) -> str:
-        """Who is flatter, at which radii, and how sure that is.
+        """Say which model is flatter, at which radii, and how sure that is.
 
-        "At every radius" carries the largest of the radii's p-values: the claim is as sure as its weakest part.
-        Radius 0 is left out, where both are 0.
+        "At every radius" carries the largest p-value of all radii: the claim is as sure as its weakest part. Radius 0
+        is left out, since both values are 0 there.
         """
         rows = [row for row in self.differences(first, second) if row.domain == domain and row.radius > 0]
         if not rows:
-            raise ValueError(f"there is nothing to compare at a radius above 0 on {domain!r}: radii or domain missing")
-        where = f" on {domain}" if domain is not None else ""
-        flatter = [row for row in rows if row.p < LEVEL and row.mean < 0]
-        sharper = [row for row in rows if row.p < LEVEL and row.mean > 0]
+            raise ValueError(f"there is no radius above 0 to compare at on {domain!r}: check radii and domain")
+        suffix = f" on {domain}" if domain is not None else ""
         method = "paired bootstrap over directions" + ("" if self.models[first].n_images is None else " and images")
-        for some, word in ((flatter, "flatter"), (sharper, "sharper")):
-            if len(some) == len(rows):
-                p = max(row.p for row in rows)
-                return f"{first} is {word} than {second} at every radius{where} (p = {p:.2g}, {method})"
-        parts = [
-            f"{word} at {_radii(some)} (p = {max(row.p for row in some):.2g})"
-            for some, word in ((flatter, "flatter"), (sharper, "sharper"))
-            if some
-        ]
-        unclear = [row for row in rows if row not in flatter and row not in sharper]
+        claims = {
+            "flatter": [row for row in rows if row.p < LEVEL and row.mean < 0],
+            "sharper": [row for row in rows if row.p < LEVEL and row.mean > 0],
+        }
+        for word, shown in claims.items():
+            if len(shown) == len(rows):
+                return f"{first} is {word} than {second} at every radius{suffix} (p = {_largest_p(rows)}, {method})"
+        parts = [f"{word} at {_radii(shown)} (p = {_largest_p(shown)})" for word, shown in claims.items() if shown]
+        unclear = [row for row in rows if not any(row in shown for shown in claims.values())]
         if not parts:
-            whole = f"no difference between {first} and {second} is shown at any radius{where}"
-            return f"{whole} ({_at_least(rows)}, {method})"
-        open_ = f"no difference is shown at {_radii(unclear)} ({_at_least(unclear)})" if unclear else ""
-        known = f"{first} is " + " and ".join(parts) + f" than {second}{where}"
-        return f"{known}; {open_}, {method}" if unclear else f"{known}, {method}"
+            claim = f"no difference between {first} and {second} is shown at any radius{suffix}"
+            return f"{claim} ({_smallest_p(rows)}, {method})"
+        claim = f"{first} is " + " and ".join(parts) + f" than {second}{suffix}"
+        if unclear:
+            claim += f"; no difference is shown at {_radii(unclear)} ({_smallest_p(unclear)})"
+        return f"{claim}, {method}"
 
     def sentences(self, domain: str | None = None) -> list[str]:
-        """Every further model against the first."""
+        """Compare every other model with the first."""
         first, *others = self.models
         return [self.sentence(other, first, domain) for other in others]
 
     def to_rows(self) -> list[Row]:
-        """As JSON-able rows in the sink's form; `from_rows` reads them."""
-        return [row for name, flat in self.models.items() for row in flat.to_rows(name)]
+        """Return one JSON object for every model, which `from_rows` reads."""
+        return [flat.to_row(name) for name, flat in self.models.items()]
 
     @classmethod
     def from_rows(
         cls,
-        rows: Iterable[Row],
+        rows: Sequence[Row],
         *,
         groups: Groups | None = None,
         confidence: float = 0.95,
         bootstrap: int = 2000,
     ) -> Comparison:
-        """From rows that a sink took, all models with the same number of directions."""
-        kept = list(rows)
-        names = list(dict.fromkeys(row["model"] for row in kept if row.get("model") is not None))
-        return _paired(
-            {
-                name: LocalFlatness.from_rows(kept, name, groups=groups, confidence=confidence, bootstrap=bootstrap)
-                for name in names
-            }
-        )
+        """Read what `to_rows` wrote; the other arguments are those of `compare`."""
+        options = {"groups": groups, "confidence": confidence, "bootstrap": bootstrap}
+        return cls({row["model"]: LocalFlatness.from_row(row, **options) for row in rows})  # type: ignore[arg-type]
 
-    def _of(self, name: str) -> LocalFlatness:
+    def _model(self, name: str) -> LocalFlatness:
         if name not in self.models:
             raise ValueError(f"there is no model {name!r}: the models are {', '.join(self.models)}")
         return self.models[name]
@@ -149,15 +156,18 @@ def compare(
     groups: Groups | None = None,
     confidence: float = 0.95,
     bootstrap: int = 2000,
-    chunk: int | None = None,
-    sink: Sink | None = None,
-    done: Iterable[Row] = (),
+    on_result: Callable[[str, LocalFlatness], None] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure several models, {"ERM": ..., "SWAD": ...}, in the same directions and on the same images.
+    """Measure several models in the same directions and on the same images.
 
-    A value is a module, or a state dict, which is put into `model` for the time (a `captured` loss function then
-    replays one graph for all). Everything else is as in `local`; `sink` and `done` hold the rows of all models.
+    Args:
+        models: {name: module or state dict}, e.g. {"ERM": ..., "SWAD": ...}.
+        model: The module that state dicts are loaded into, one after the other; it is restored at the end. A
+            `captured` loss function replays one graph for all of them.
+        on_result: Called with the name and the result of every model as soon as it is measured, e.g. to save it.
+
+    The other arguments are those of `local`.
 
     >>> sharp, flat = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
     >>> _ = sharp.weight.data.fill_(1.0), flat.weight.data.fill_(0.1)
@@ -167,59 +177,59 @@ def compare(
     """
     if not models:
         raise ValueError("compare needs at least one model, got none")
-    kept = list(done)
-    _require_alike(models, model, include, exclude)
-    n_radii = len([radius for radius in checked_radii(radii) if radius])
-    total = len(models) * n_directions * n_radii
-    found: dict[str, LocalFlatness] = {}
-    for i, (name, one) in enumerate(models.items()):
+    _require_same_parameters(models, model, include, exclude)
+    n_evaluations = n_directions * len([radius for radius in check_radii(radii) if radius])
+    results: dict[str, LocalFlatness] = {}
 
-        def measure(filled: nn.Module, i: int = i, name: str = name) -> LocalFlatness:
-            before = i * n_directions * n_radii
-            return local(
-                filled,
-                loss_fn,
-                radii,
-                n_directions,
-                seed,
-                antithetic=antithetic,
-                normalize=normalize,
-                include=include,
-                exclude=exclude,
-                groups=groups,
-                confidence=confidence,
-                bootstrap=bootstrap,
-                chunk=chunk,
-                sink=sink,
-                done=kept,
-                progress=None if progress is None else lambda n, _: progress(before + n, total),
-                name=name,
-            )
+    def model_progress(description: str, done: int, total: int | None) -> None:
+        if progress is not None:
+            progress(description, len(results) * n_evaluations + done, len(models) * n_evaluations)
 
-        if isinstance(one, nn.Module):
-            found[name] = measure(one)
-            continue
-        assert model is not None
-        with torch.no_grad(), Weights(model) as weights:
-            weights.put(weights.of(one, f"the weights {name!r}"))
-            weights.put_buffers(one)
-            found[name] = measure(model)
-    return _paired(found)
+    def measure(module: nn.Module) -> LocalFlatness:
+        return local(
+            module,
+            loss_fn,
+            radii,
+            n_directions,
+            seed,
+            antithetic=antithetic,
+            normalize=normalize,
+            include=include,
+            exclude=exclude,
+            groups=groups,
+            confidence=confidence,
+            bootstrap=bootstrap,
+            progress=model_progress,
+        )
+
+    for name, source in models.items():
+        if isinstance(source, nn.Module):
+            result = measure(source)
+        else:
+            assert model is not None
+            with torch.no_grad(), Weights(model) as weights:
+                weights.put(weights.of(source, f"the weights {name!r}"))
+                weights.put_buffers(source)
+                result = measure(model)
+        results[name] = result
+        if on_result is not None:
+            on_result(name, result)
+    return Comparison(results)
 
 
-def _require_alike(
+def _require_same_parameters(
     models: Mapping[str, nn.Module | State], model: nn.Module | None, include: Patterns, exclude: Patterns
 ) -> None:
-    """Directions are the same only for the same parameters."""
-    states = [name for name, one in models.items() if not isinstance(one, nn.Module)]
+    """Check that all models have the same parameters: only then are the directions the same."""
+    states = [name for name, source in models.items() if not isinstance(source, nn.Module)]
     if states and model is None:
-        raise ValueError(f"{states[0]!r} is a state dict: give the model to put it into as model=")
-    modules = {name: one for name, one in models.items() if isinstance(one, nn.Module)}
+        raise ValueError(f"{states[0]!r} is a state dict: give the model to load it into as model=")
+    modules = {name: source for name, source in models.items() if isinstance(source, nn.Module)}
     if states and model is not None:
         modules["model="] = model
     shapes = {
-        name: {key: tuple(tensor.shape) for key, tensor in chosen_parameters(one, include, exclude).items()}
-        for name, one in modules.items()
+        name: {key: tuple(tensor.shape) for key, tensor in chosen_parameters(module, include, exclude).items()}
+        for name, module in modules.items()
     }
     first, *others = shapes
     for other in others:
@@ -230,20 +240,9 @@ def _require_alike(
             )
 
 
-def _paired(models: dict[str, LocalFlatness]) -> Comparison:
-    first, *others = models
-    for other in others:
-        if differs := unlike(models[first], models[other]):
-            raise ValueError(
-                f"models are compared on the same radii, directions and images; {first!r} and {other!r} differ in "
-                f"{'; '.join(differs)}: measure them together"
-            )
-    return Comparison(models)
-
-
-def unlike(one: LocalFlatness, two: LocalFlatness) -> list[str]:
-    """What keeps two measurements from being paired, as "seed (0 and 1)". Weights may differ, and so may their norm."""
-    facts = [
+def pairing_mismatches(one: LocalFlatness, two: LocalFlatness) -> list[str]:
+    """List the reasons why two measurements cannot be paired, such as "seed (0 and 1)"; weights may differ."""
+    a, b = (
         {
             "radii": flat.radii,
             "directions": flat.n_directions,
@@ -253,13 +252,16 @@ def unlike(one: LocalFlatness, two: LocalFlatness) -> list[str]:
             **{name: value for name, value in flat.settings.items() if name != "norm"},
         }
         for flat in (one, two)
-    ]
-    a, b = facts
+    )
     return [f"{name} ({a.get(name)} and {b.get(name)})" for name in {**a, **b} if a.get(name) != b.get(name)]
 
 
-def _at_least(rows: Sequence[DifferenceRow]) -> str:
-    """The smallest p-value of some rows, in words; one that is not known (of one pair of directions) does not count."""
+def _largest_p(rows: Sequence[DifferenceRow]) -> str:
+    return f"{max(row.p for row in rows):.2g}"
+
+
+def _smallest_p(rows: Sequence[DifferenceRow]) -> str:
+    """Describe the smallest p-value; p-values of a single pair of directions are NaN and do not count."""
     known = [row.p for row in rows if not math.isnan(row.p)]
     if not known:
         return "too few directions for a p-value"

@@ -1,4 +1,4 @@
-"""Random directions in weight space, each regenerated from its seed and number: none is ever stored."""
+"""Random directions in weight space, regenerated from seed and index instead of being stored."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ NORMALIZE = ("sphere", "filter", "layer")
 
 
 class Directions:
-    """Direction `k` of a seed, as tensors in the shapes of the weights.
+    """The random directions of a seed; `directions[k]` is a list of tensors in the shapes of the weights.
 
-    It depends on the seed, the number, the chosen parameters (names in the model's order and shapes) and the kind of
-    device alone: not on the radii, on how many directions there are, or on how the work is cut. The generator is the
-    device's own, so a CPU and a GPU draw different directions.
+    Direction k depends only on the seed, on k, on the chosen parameters (their shapes in the model's order) and on the
+    kind of device. Radii and the number of directions do not change it. The generator is the device's own, so a CPU
+    and a GPU draw different directions.
 
     - "sphere": uniform on the unit sphere over all chosen parameters. A radius is then a distance.
-    - "layer": in every tensor as long as the weights there. A radius is then a share of the weights' norm.
-    - "filter": the same in every filter (the slices along the first axis; in tensors of one axis every number is one),
-      after Li et al. (2018).
+    - "layer": every tensor of the direction has the norm of the weights there. A radius is a share of the norm.
+    - "filter": the same for every filter (slices along the first axis; single numbers in 1-D tensors), after Li et
+      al. (2018).
 
     With `antithetic`, directions 2 j and 2 j + 1 are opposite to each other.
     """
@@ -38,28 +38,28 @@ class Directions:
 
     @property
     def unit(self) -> int:
-        """Directions that belong together: 2 in antithetic pairs."""
+        """The number of directions that are drawn together: 2 for antithetic pairs."""
         return 2 if self.antithetic else 1
 
     def units(self, start: int, stop: int) -> Iterator[tuple[list[Tensor], list[tuple[int, float]]]]:
-        """From direction `start` on: tensors, and the numbers of the directions they serve, with their signs."""
+        """Yield drawn tensors and the (index, sign) of the directions that they give, from `start` to `stop`."""
         for first in range(start, stop, self.unit):
             yield self._draw(first // self.unit), [(first, 1.0), (first + 1, -1.0)][: self.unit]
 
-    def __getitem__(self, number: int) -> list[Tensor]:
-        """Direction `number`."""
-        tensors = self._draw(number // self.unit)
-        return [-tensor for tensor in tensors] if number % self.unit else tensors
+    def __getitem__(self, index: int) -> list[Tensor]:
+        """Return direction `index`."""
+        tensors = self._draw(index // self.unit)
+        return [-tensor for tensor in tensors] if index % self.unit else tensors
 
     @torch.no_grad()
-    def _draw(self, number: int) -> list[Tensor]:
+    def _draw(self, unit_index: int) -> list[Tensor]:
         weights = self._weights
-        self._generator.manual_seed(_mixed(self._seed, number))
+        self._generator.manual_seed(_generator_seed(self._seed, unit_index))
         flat = torch.randn(weights.dim, generator=self._generator, device=weights.device)
         if torch.float64 in weights.dtypes:
             flat = flat.double()
         if self._normalize == "sphere":
-            # The norm stays on the device: no waiting. In double, as millions of squares are added.
+            # The norm stays on the device, so the host does not wait. Double precision: it sums millions of squares.
             flat.div_(torch.linalg.vector_norm(flat, dtype=torch.float64))
             return weights.shaped(flat)
         tensors = weights.shaped(flat)
@@ -71,13 +71,13 @@ class Directions:
 
 
 def _norm(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
-    if not axes:  # one number a filter, or a scalar: vector_norm would take "no axes" for all of them
+    if not axes:  # filters of one number, or a scalar; vector_norm reads an empty `dim` as "all axes"
         return tensor.abs()
     norm: Tensor = torch.linalg.vector_norm(tensor, dim=axes, keepdim=True)
     return norm
 
 
-def _mixed(seed: int, number: int) -> int:
-    """A seed for the generator: 32 bits, all that a CPU's takes; different for every number of one seed."""
+def _generator_seed(seed: int, unit_index: int) -> int:
+    """Return a 32-bit seed (a CPU generator takes no more) that differs between all directions of one seed."""
     start = int.from_bytes(hashlib.blake2b(f"directions {seed}".encode(), digest_size=4).digest(), "little")
-    return (start + number * 0x9E3779B1) % 2**32
+    return (start + unit_index * 0x9E3779B1) % 2**32

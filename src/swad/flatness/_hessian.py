@@ -1,8 +1,8 @@
 """Curvature at the weights: top eigenvalues, trace and spectral density of the loss's Hessian, per domain.
 
-The Hessian is never formed: it is a linear operator of Hessian-vector products, by differentiating the gradient once
-more, batch by batch. curvlinops estimates trace and density from it, scipy's Lanczos the top eigenvalues.
-A stable top eigenvalue needs thousands of images.
+The Hessian is never formed. It is a linear operator whose products with vectors come from differentiating the
+gradient once more, batch by batch. From these products curvlinops estimates trace and density, and scipy's Lanczos
+method the top eigenvalues. A stable top eigenvalue needs thousands of images.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 from swad.averaging.tensors import Patterns
-from swad.flatness._losses import LossFn, first_measured
+from swad.flatness._json import Row
+from swad.flatness._losses import Losses, LossFn, check_losses
 from swad.flatness._perturb import Weights
-from swad.flatness._rows import Progress, Row
+from swad.util.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,39 +29,39 @@ class CurvatureRow:
 
     domain: str | None
     eigenvalues: tuple[float, ...]
-    """The largest ones, from the top."""
+    """The largest eigenvalues, in descending order."""
     trace: float
-    """Hutchinson's estimate; NaN where none was asked for."""
+    """Hutchinson's estimate; NaN if it was not requested."""
     trace_error: float
-    """Its standard error."""
+    """The standard error of the trace."""
     density: tuple[tuple[float, ...], tuple[float, ...]] | None
-    """Values of lambda and the share of eigenvalues per unit there, smoothed; None where none was asked for."""
+    """Values of lambda and the smoothed density of eigenvalues there; None if it was not requested."""
     parameters: int
     products: int
-    """Hessian-vector products taken."""
+    """Number of Hessian-vector products computed."""
 
     @property
     def mean_eigenvalue(self) -> float:
-        """trace / dim: for small gamma, F_gamma is half of it times gamma squared."""
+        """trace / dim; for small gamma, F_gamma is gamma squared times half of it."""
         return self.trace / self.parameters
 
     def as_dict(self) -> Row:
-        """JSON-able."""
+        """Return the row as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """What `curvature` found: a row for each domain that has a name, and one for their mean (None)."""
+    """The result of `curvature`: a row for each named domain, and one for the mean over domains (None)."""
 
     rows: list[CurvatureRow]
 
     def row(self, domain: str | None = None) -> CurvatureRow:
-        """The row of a domain, or of the mean over domains."""
+        """Return the row of a domain, or of the mean over domains (None)."""
         for row in self.rows:
             if row.domain == domain:
                 return row
-        raise KeyError(f"no row for {domain!r}: there are {[row.domain for row in self.rows]}")
+        raise KeyError(f"no row for {domain!r}: the rows are for {[row.domain for row in self.rows]}")
 
 
 def curvature(
@@ -80,15 +81,29 @@ def curvature(
     exclude: Patterns = None,
     progress: Progress | None = None,
 ) -> Curvature:
-    """Top eigenvalues, trace and, with `density`, the spectral density of the Hessian at a model's weights.
+    """Compute top eigenvalues, trace and, on request, spectral density of the Hessian at a model's weights.
 
-    `loss_fn` must be differentiable twice; one from `image_losses` is taken batch by batch. The model is in evaluation
-    mode and is left exactly as it was, and so are torch's random numbers. `trace_vectors=0` or `n_eigenvalues=0` leave
-    that part out. `domains` asks for some rows only (None stands for the mean over domains). `tolerance` is the
-    eigenvalues' relative accuracy. Needs curvlinops: pip install "swad[flatness]".
+    The model is evaluated in evaluation mode and restored exactly, and so is torch's random state. Needs curvlinops:
+    pip install "swad[flatness]".
+
+    Args:
+        model: The model at the weights to measure.
+        loss_fn: A loss function that is differentiable twice; `image_losses` is differentiated batch by batch.
+        n_eigenvalues: Number of top eigenvalues; 0 skips them.
+        trace_vectors: Number of random vectors for the trace, at least 2; 0 skips it.
+        density: Whether to estimate the spectral density too.
+        density_steps: Lanczos steps of the density.
+        density_repeats: Random starts that the density is averaged over.
+        density_points: Number of points of the density.
+        tolerance: Relative accuracy of the eigenvalues.
+        seed: Seed of the random vectors.
+        domains: Domains to compute rows for; None among them stands for the mean over domains. By default all.
+        include: Name patterns of the parameters to differentiate by; by default all floating-point parameters.
+        exclude: Name patterns of parameters to leave out.
+        progress: Called after every domain.
     """
     curvlinops = require_curvlinops()
-    from swad.flatness._hessian_products import HessianProducts, top_eigenvalues
+    from swad.flatness._hessian_products import HessianOperator, top_eigenvalues
 
     if n_eigenvalues < 0 or trace_vectors < 0 or trace_vectors == 1:
         counts = f"{n_eigenvalues} and {trace_vectors}"
@@ -100,37 +115,45 @@ def curvature(
                 f"{n_eigenvalues}: choose more parameters or fewer eigenvalues"
             )
         with torch.no_grad():
-            found = first_measured(loss_fn(model))
-        wanted: list[str | None] = [*(found.losses if found.named else ()), None] if domains is None else list(domains)
-        unknown = [domain for domain in wanted if domain is not None and domain not in found.losses]
-        if unknown:
-            raise ValueError(f"there is no domain {unknown[0]!r}: loss_fn gives {', '.join(found.losses)}")
+            losses = check_losses(loss_fn(model))
+        wanted = _wanted_domains(losses, domains)
         rows = []
         for i, domain in enumerate(wanted):
-            operator = HessianProducts(model, loss_fn, weights, domain, len(found.losses))
+            operator = HessianOperator(model, loss_fn, weights, domain, len(losses.losses))
             with torch.random.fork_rng(devices=[weights.device] if weights.device.type == "cuda" else []):
-                # One vector a call, so that only one is held, and their spread tells the error.
                 torch.manual_seed(seed)
+                # One vector per call: only one is in memory, and the spread of the traces gives the standard error.
                 traces = [float(curvlinops.hutchinson_trace(operator, 1)) for _ in range(trace_vectors)]
-                top = top_eigenvalues(operator, n_eigenvalues, tolerance, seed) if n_eigenvalues else ()
+                eigenvalues = top_eigenvalues(operator, n_eigenvalues, tolerance, seed) if n_eigenvalues else ()
                 spectrum = None
                 if density:
                     torch.manual_seed(seed)
-                    steps = min(density_steps, weights.dim)
                     grid, values = curvlinops.lanczos_approximate_spectrum(
-                        operator, steps, num_points=density_points, num_repeats=density_repeats
+                        operator,
+                        min(density_steps, weights.dim),
+                        num_points=density_points,
+                        num_repeats=density_repeats,
                     )
                     spectrum = (tuple(grid.tolist()), tuple(values.tolist()))
             trace = statistics.fmean(traces) if traces else math.nan
             error = statistics.stdev(traces) / math.sqrt(len(traces)) if traces else math.nan
-            rows.append(CurvatureRow(domain, top, trace, error, spectrum, weights.dim, operator.products))
+            rows.append(CurvatureRow(domain, eigenvalues, trace, error, spectrum, weights.dim, operator.products))
             if progress is not None:
-                progress(i + 1, len(wanted))
+                progress("curvature", i + 1, len(wanted))
     return Curvature(rows)
 
 
+def _wanted_domains(losses: Losses, domains: Sequence[str | None] | None) -> list[str | None]:
+    if domains is None:
+        return [*(losses.losses if losses.named else ()), None]
+    unknown = [domain for domain in domains if domain is not None and domain not in losses.losses]
+    if unknown:
+        raise ValueError(f"there is no domain {unknown[0]!r}: loss_fn gives {', '.join(losses.losses)}")
+    return list(domains)
+
+
 def require_curvlinops() -> Any:
-    """The package, or a line that says how to get it."""
+    """Return the package curvlinops, or raise an error that says how to install it."""
     try:
         import curvlinops
     except ImportError:

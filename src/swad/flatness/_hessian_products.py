@@ -1,20 +1,23 @@
-"""The Hessian as a linear operator of curvlinops, and its top eigenvalues by scipy. Imports both packages."""
+"""The Hessian as a linear operator of curvlinops, and its top eigenvalues from scipy.
+
+This module imports both optional packages; `_hessian` imports it where it needs them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from curvlinops._torch_base import PyTorchLinearOperator  # the base that the package has its users extend
+from curvlinops._torch_base import PyTorchLinearOperator  # the base class that curvlinops documents for extension
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from swad.flatness._losses import LossFn, climbing, parts_of
+from swad.flatness._losses import LossFn, loss_parts, selected_loss
 from swad.flatness._perturb import Weights
 
 
-class HessianProducts(PyTorchLinearOperator):  # type: ignore[misc]
-    """The Hessian of a domain's mean loss, or of the mean over domains (None), by products with vectors."""
+class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
+    """The Hessian of a domain's mean loss, or of the mean over domains (None), as products with vectors."""
 
     SELF_ADJOINT = True
 
@@ -28,14 +31,14 @@ class HessianProducts(PyTorchLinearOperator):  # type: ignore[misc]
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         n = X[0].shape[-1]
         dtypes = [tensor.dtype for tensor in self._weights.live]
-        columns = [[one[..., k].to(dtype) for one, dtype in zip(X, dtypes, strict=True)] for k in range(n)]
-        found = hessian_product(self._loss_fn, self._model, self._weights, self._domain, self._n_domains, columns)
+        columns = [[tensor[..., k].to(dtype) for tensor, dtype in zip(X, dtypes, strict=True)] for k in range(n)]
+        products = hessian_product(self._loss_fn, self._model, self._weights, self._domain, self._n_domains, columns)
         self.products += n
-        return [torch.stack(of_one, -1).to(X[0].dtype) for of_one in zip(*found, strict=True)]
+        return [torch.stack(by_column, -1).to(X[0].dtype) for by_column in zip(*products, strict=True)]
 
     @property
     def device(self) -> torch.device:
-        """Where the products are taken."""
+        """The device of the weights."""
         return self._weights.device
 
     @property
@@ -47,23 +50,23 @@ class HessianProducts(PyTorchLinearOperator):  # type: ignore[misc]
         return widest
 
 
-def top_eigenvalues(operator: HessianProducts, n: int, tolerance: float, seed: int) -> tuple[float, ...]:
-    """The `n` largest eigenvalues from the top, by implicitly restarted Lanczos."""
+def top_eigenvalues(operator: HessianOperator, n: int, tolerance: float, seed: int) -> tuple[float, ...]:
+    """Return the `n` largest eigenvalues in descending order, by implicitly restarted Lanczos."""
     from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(operator.shape[1], generator=generator, dtype=torch.float64).numpy()
-    products = operator.to_scipy()
-    if not (products @ start).any():  # a linear loss, or one that is zero to the last digit: nothing for Lanczos
+    matrix = operator.to_scipy()
+    if not (matrix @ start).any():  # a zero Hessian, e.g. of a linear loss: ARPACK would fail
         return (0.0,) * n
     try:
-        found = eigsh(products, k=n, which="LA", tol=tolerance, v0=start, return_eigenvectors=False)
+        eigenvalues = eigsh(matrix, k=n, which="LA", tol=tolerance, v0=start, return_eigenvectors=False)
     except ArpackNoConvergence as error:
         raise ValueError(
-            f"{n} eigenvalues should be known to {tolerance:g}, and {len(error.eigenvalues)} were: ask for fewer, or "
-            "give a larger tolerance"
+            f"only {len(error.eigenvalues)} of {n} eigenvalues converged to the tolerance {tolerance:g}: request "
+            "fewer, or a larger tolerance"
         ) from None
-    return tuple(sorted((float(value) for value in found), reverse=True))
+    return tuple(sorted((float(value) for value in eigenvalues), reverse=True))
 
 
 def hessian_product(
@@ -74,25 +77,27 @@ def hessian_product(
     n_domains: int,
     columns: Sequence[list[Tensor]],
 ) -> list[list[Tensor]]:
-    """The Hessian of a domain's mean loss (None: of the mean over domains) times every column."""
-    products = [[torch.zeros_like(one) for one in column] for column in columns]
+    """Multiply the Hessian of a domain's mean loss (None: of the mean over domains) with every column."""
+    products = [[torch.zeros_like(tensor) for tensor in column] for column in columns]
     # Fused attention has no second derivative.
     with weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):
-        for piece in parts_of(loss_fn, model):
-            mean = climbing(piece, domain)
-            if mean is None:
+        for part in loss_parts(loss_fn, model):
+            loss = selected_loss(part, domain)
+            if loss is None:
                 continue
             if domain is None:
-                mean = mean / n_domains
-            gradient = torch.autograd.grad(mean, parameters, create_graph=True, allow_unused=True)
-            curved = [one for one in gradient if one is not None and one.requires_grad]
+                loss = loss / n_domains
+            gradient = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+            # Parameters that enter linearly have a constant gradient, without a graph to differentiate.
+            curved = [grad is not None and grad.requires_grad for grad in gradient]
+            if not any(curved):
+                continue
+            outputs = [grad for grad, keep in zip(gradient, curved, strict=True) if keep]
             for product, column in zip(products, columns, strict=True):
-                along = [c for c, g in zip(column, gradient, strict=True) if g is not None and g.requires_grad]
-                if not curved:
-                    continue
-                found = torch.autograd.grad(curved, parameters, along, retain_graph=True, allow_unused=True)
+                vectors = [tensor for tensor, keep in zip(column, curved, strict=True) if keep]
+                terms = torch.autograd.grad(outputs, parameters, vectors, retain_graph=True, allow_unused=True)
                 with torch.no_grad():
-                    for total, one in zip(product, found, strict=True):
-                        if one is not None:
-                            total += one
+                    for total, term in zip(product, terms, strict=True):
+                        if term is not None:
+                            total += term
     return products

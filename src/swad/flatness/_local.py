@@ -2,16 +2,17 @@
 
     F_gamma(theta) = E_d [E(theta + gamma d) - E(theta)],   d uniform on the unit sphere
 
-(The paper prints the condition as ||theta'|| = ||theta|| + gamma, a misprint for ||theta' - theta|| = gamma.) For small
-gamma it is gamma^2 tr(H) / (2 dim), and for a quadratic at every gamma (the kinks of ReLUs, which a Hessian does not
-see, add to it). As in the published code a direction is used at all radii. Unlike there, directions come in opposite
-pairs, which cancels the slope: `antithetic=False` draws each on its own.
+The paper prints the condition as ||theta'|| = ||theta|| + gamma, a misprint for ||theta' - theta|| = gamma. For small
+gamma, F_gamma is gamma^2 tr(H) / (2 dim); for a quadratic loss it is so at every gamma. The kinks of ReLUs, which the
+Hessian does not see, add to it.
+
+As in the published code, each direction is used at all radii. Unlike there, directions come in opposite pairs, which
+cancels the slope; `antithetic=False` draws each direction independently.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -22,32 +23,21 @@ from torch import Tensor, nn
 from swad.averaging.tensors import Patterns, as_patterns
 from swad.flatness._bootstrap import Effects, interval, resample
 from swad.flatness._directions import Directions, Normalize
-from swad.flatness._losses import LossFn, first_measured, measured
+from swad.flatness._json import Row, json_number, pack, unpack
+from swad.flatness._losses import Losses, LossFn, as_losses, check_losses
 from swad.flatness._perturb import Weights
-from swad.flatness._rows import (
-    HEAD,
-    Progress,
-    Row,
-    Sink,
-    Tally,
-    found_in,
-    packed,
-    part_row,
-    plain,
-    require_same,
-    unpacked,
-)
+from swad.util.progress import Progress
 
 Groups = Mapping[str, Sequence[str]]
-"""Names for sets of domains whose mean is wanted too: {"seen": ["photo", "sketch"]}."""
+"""Named sets of domains whose mean is reported too: {"seen": ["photo", "sketch"]}."""
 
-SECONDS = 10.0
-"""Least work between two rows for the sink, where `chunk` says nothing."""
+KIND = "flatness"
+"""The `kind` of a JSON row that holds a `LocalFlatness`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlatnessRow:
-    """F_gamma at one radius, on one domain (None: the mean over all domains) or group of domains."""
+    """F_gamma at one radius, on one domain, on a group of domains, or averaged over all domains (None)."""
 
     radius: float
     domain: str | None
@@ -55,33 +45,34 @@ class FlatnessRow:
     low: float
     high: float
     loss: float
-    """E(theta), at the weights themselves."""
+    """E(theta), the loss at the weights themselves."""
     n_directions: int
     n_images: int | None
-    """None where the loss function gave no losses by image: then only directions were resampled."""
+    """None if the loss function gave no per-image losses; then the interval covers directions only."""
 
     def as_dict(self) -> Row:
-        """JSON-able."""
-        return {key: plain(value) for key, value in asdict(self).items()}
+        """Return the row as JSON values."""
+        return {key: json_number(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class LocalFlatness:
-    """What `local` found: `rows`, and what they come from, the mean loss of every direction and the sums of images."""
+    """The result of `local`: `rows` of F_gamma, and the losses they are computed from."""
 
     radii: tuple[float, ...]
     antithetic: bool
     settings: Row
-    """Seed, normalization, patterns, number and norm of the chosen weights."""
+    """Seed, normalization, name patterns, device, and the number and norm of the perturbed parameters."""
     loss: dict[str, float]
     """E(theta) by domain."""
     losses: dict[str, Tensor]
-    """By domain: mean loss at every direction and radius (directions x radii, float64)."""
+    """By domain: the mean loss at every direction and radius (directions x radii, float64)."""
     image_loss: dict[str, Tensor]
-    """By domain: loss of every image at theta. Empty for scalar losses."""
+    """By domain: the loss of every image at theta. Empty for scalar losses."""
     image_sums: dict[str, Tensor]
-    """By domain: for every radius and image the loss summed over directions (radii x images)."""
+    """By domain: the loss summed over directions, for every radius and image (radii x images)."""
     named: bool = True
+    """Whether the loss function named its domains."""
     groups: Groups = field(default_factory=dict)
     confidence: float = 0.95
     bootstrap: int = 2000
@@ -93,27 +84,28 @@ class LocalFlatness:
 
     @property
     def n_directions(self) -> int:
-        """Directions measured; the two of a pair count as two."""
+        """The number of directions; an opposite pair counts as two."""
         return len(next(iter(self.losses.values())))
 
     @property
     def n_images(self) -> dict[str, int] | None:
-        """Images by domain, None for scalar losses."""
+        """The number of images by domain; None for scalar losses."""
         return {domain: len(losses) for domain, losses in self.image_loss.items()} or None
 
     @cached_property
     def rows(self) -> list[FlatnessRow]:
-        """Mean and interval at every radius: for each domain that has a name, each group, and all domains (None)."""
+        """Mean and interval at every radius: for each named domain, each group, and all domains (None)."""
         deviations = resample(self.effects, self.bootstrap, int(self.settings["seed"]))
+        means = {domain: effects.units.mean(0) for domain, effects in self.effects.items()}
         sizes = self.n_images
         rows = []
-        for name, members in self.sets.items():
-            mean = over(members, {domain: one.units.mean(0) for domain, one in self.effects.items()})
-            low, high = interval(mean, over(members, deviations), self.confidence)
+        for name, members in self.domain_sets.items():
+            mean = mean_over(members, means)
+            low, high = interval(mean, mean_over(members, deviations), self.confidence)
             loss = sum(self.loss[domain] for domain in members) / len(members)
-            n = None if sizes is None else sum(sizes[domain] for domain in members)
-            columns = zip(self.radii, mean.tolist(), low.tolist(), high.tolist(), strict=True)
-            rows += [FlatnessRow(radius, name, f, a, b, loss, self.n_directions, n) for radius, f, a, b in columns]
+            n_images = None if sizes is None else sum(sizes[domain] for domain in members)
+            for radius, f, f_low, f_high in zip(self.radii, mean.tolist(), low.tolist(), high.tolist(), strict=True):
+                rows.append(FlatnessRow(radius, name, f, f_low, f_high, loss, self.n_directions, n_images))
         return rows
 
     def __iter__(self) -> Iterator[FlatnessRow]:
@@ -123,72 +115,70 @@ class LocalFlatness:
         return len(self.rows)
 
     @property
-    def sets(self) -> dict[str | None, list[str]]:
-        """What there are rows for: domains, groups, and None for all."""
+    def domain_sets(self) -> dict[str | None, list[str]]:
+        """The sets of domains that have rows: single domains, groups, and all domains under None."""
         single: dict[str | None, list[str]] = {domain: [domain] for domain in self.domains} if self.named else {}
         return {**single, **{name: list(members) for name, members in self.groups.items()}, None: self.domains}
 
     def row(self, radius: float, domain: str | None = None) -> FlatnessRow:
-        """The row of one radius and domain or group."""
+        """Return the row of one radius and one domain or group."""
         for row in self.rows:
             if row.radius == radius and row.domain == domain:
                 return row
-        raise KeyError(f"no row for radius {radius} and {domain!r}: radii {self.radii}, and {list(self.sets)}")
+        raise KeyError(f"no row for radius {radius} and {domain!r}: radii {self.radii}, and {list(self.domain_sets)}")
 
     @cached_property
     def effects(self) -> dict[str, Effects]:
-        """Rise of the loss by unit of directions (an antithetic pair is one) and by image, for resampling."""
+        """The rise of the loss by resampling unit (an antithetic pair is one unit) and by image."""
         unit = 2 if self.antithetic else 1
-        found = {}
+        effects = {}
         for domain in self.domains:
             rise = self.losses[domain] - self.loss[domain]
             units = rise.view(-1, unit, len(self.radii)).mean(1)
             images = None
             if domain in self.image_sums:
                 images = (self.image_sums[domain] / self.n_directions - self.image_loss[domain]).T
-            found[domain] = Effects(units, images)
-        return found
+            effects[domain] = Effects(units, images)
+        return effects
 
-    def to_rows(self, model: str | None = None) -> list[Row]:
-        """As JSON-able rows in the sink's form; `from_rows` reads them."""
-        head = {
-            "kind": HEAD,
+    def to_row(self, model: str | None = None) -> Row:
+        """Return the whole measurement as one JSON object, which `from_row` reads; `model` names the weights."""
+        return {
+            "kind": KIND,
             "model": model,
             "radii": list(self.radii),
             "antithetic": self.antithetic,
             "settings": self.settings,
             "named": self.named,
-            "loss": {domain: plain(value) for domain, value in self.loss.items()},
-            "image_loss": {domain: packed(values) for domain, values in self.image_loss.items()},
+            "n_directions": self.n_directions,
+            "loss": {domain: json_number(value) for domain, value in self.loss.items()},
+            "losses": {
+                domain: [[json_number(value) for value in values] for values in table.tolist()]
+                for domain, table in self.losses.items()
+            },
+            "image_loss": {domain: pack(values) for domain, values in self.image_loss.items()},
+            "image_sums": {domain: pack(values) for domain, values in self.image_sums.items()},
         }
-        return [head, part_row(model, 0, self.n_directions, self.losses, self.image_sums)]
 
     @classmethod
-    def from_rows(
-        cls,
-        rows: Iterable[Row],
-        model: str | None = None,
-        *,
-        groups: Groups | None = None,
-        confidence: float = 0.95,
-        bootstrap: int = 2000,
+    def from_row(
+        cls, row: Row, *, groups: Groups | None = None, confidence: float = 0.95, bootstrap: int = 2000
     ) -> LocalFlatness:
-        """From rows that a sink took; a run cut short gives what it had measured."""
-        found = found_in(rows, model)
-        if found is None or not found.stop:
-            raise ValueError(
-                f"the rows hold no measured direction of the model {model!r}: run local again with this sink"
-            )
+        """Read a measurement that `to_row` wrote; the other arguments are those of `local`."""
+        radii = tuple(row["radii"])
         return cls(
-            radii=tuple(found.head["radii"]),
-            antithetic=found.head["antithetic"],
-            settings=found.head["settings"],
-            loss={domain: float(value) for domain, value in found.head["loss"].items()},
-            losses=found.losses,
-            image_loss={domain: unpacked(text) for domain, text in found.head["image_loss"].items()},
-            image_sums=found.image_sums,
-            named=found.head["named"],
-            groups=checked_groups(groups, list(found.head["loss"])),
+            radii=radii,
+            antithetic=row["antithetic"],
+            settings=row["settings"],
+            loss={domain: float(value) for domain, value in row["loss"].items()},
+            losses={
+                domain: torch.tensor([[float(value) for value in values] for values in table], dtype=torch.float64)
+                for domain, table in row["losses"].items()
+            },
+            image_loss={domain: unpack(text) for domain, text in row["image_loss"].items()},
+            image_sums={domain: unpack(text).view(len(radii), -1) for domain, text in row["image_sums"].items()},
+            named=row["named"],
+            groups=_check_groups(groups, list(row["loss"])),
             confidence=confidence,
             bootstrap=bootstrap,
         )
@@ -208,25 +198,29 @@ def local(
     groups: Groups | None = None,
     confidence: float = 0.95,
     bootstrap: int = 2000,
-    chunk: int | None = None,
-    sink: Sink | None = None,
-    done: Iterable[Row] = (),
     progress: Progress | None = None,
-    name: str | None = None,
 ) -> LocalFlatness:
-    """Measure F_gamma around a model's weights at many radii, per domain, with confidence intervals.
+    """Measure F_gamma around a model's weights at several radii, per domain, with confidence intervals.
 
-    Every floating-point parameter is moved (batch norms' scale and shift and the head too, as published), or those
-    that `include` and `exclude` choose by name patterns. The model is evaluated in evaluation mode and left exactly
-    as it was. `n_directions` counts single directions; with `antithetic` it must be even.
+    The model is evaluated in evaluation mode and restored exactly. The same seed gives the same directions on the
+    same kind of device, whatever the radii and the number of directions.
 
-    Intervals come from `bootstrap` resamples of directions and, within each domain, of images. `groups` names sets of
-    domains whose mean is wanted besides ({"seen": [...]}).
-
-    `sink` is given JSON-able rows as they are computed: first one of the settings, then one for every `chunk`
-    directions (None: for about ten seconds of work). Given back as `done`, in order, they are not computed again,
-    and the result is the unbroken run's to the last bit on a CPU. More directions than before may be asked for.
-    `name` marks the rows, so that several models share a file.
+    Args:
+        model: The model at the weights to measure.
+        loss_fn: `loss_fn(model)` returns a scalar, per-image losses, or {domain: per-image losses}.
+        radii: Distances from the weights; shares of the weights' norm if directions are normalized.
+        n_directions: Number of directions; an opposite pair counts as two, so it must be even with `antithetic`.
+        seed: Seed of the directions and of the bootstrap.
+        antithetic: Draw directions in opposite pairs.
+        normalize: "sphere" as published; "layer" and "filter" scale each direction to the weights of every layer or
+            filter.
+        include: Name patterns of the parameters to perturb. By default all floating-point parameters are, including
+            batch-norm scale and shift and the head, as published.
+        exclude: Name patterns of parameters to keep fixed.
+        groups: Named sets of domains whose mean is reported too.
+        confidence: Coverage of the intervals. They cover the choice of directions and, within each domain, of images.
+        bootstrap: Number of resamples that the intervals come from.
+        progress: Called after every evaluation.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = model.weight.data.fill_(1.0)
@@ -234,66 +228,77 @@ def local(
     >>> [round(row.mean, 6) for row in flat]
     [0.75, 3.0]
     """
-    radii = checked_radii(radii)
-    _require_counts(n_directions, antithetic, chunk, bootstrap, confidence)
+    radii = check_radii(radii)
+    _check_counts(n_directions, antithetic, bootstrap, confidence)
     with torch.no_grad(), Weights(model, include, exclude) as weights:
         directions = Directions(weights, seed, antithetic, normalize)
         settings = _settings(weights, seed, normalize, include, exclude)
-        # Radii of normalized directions are shares of the weights.
-        shortest = min((radius for radius in radii if radius), default=math.inf)
-        weights.warn_of_rounding(shortest * (1.0 if normalize == "sphere" else settings["norm"]))
-        base = first_measured(loss_fn(model))
-        head = {
-            "kind": HEAD,
-            "model": name,
-            "radii": list(radii),
-            "antithetic": antithetic,
-            "settings": settings,
-            "named": base.named,
-            "loss": {domain: plain(losses.double().mean().item()) for domain, losses in base.losses.items()},
-            "image_loss": {domain: packed(losses) for domain, losses in base.losses.items() if base.by_image},
-        }
-        checked_groups(groups, list(base.losses))
-        before = found_in(done, name)
-        rows: list[Row] = []
-        if before is None:
-            rows.append(head)
-            if sink is not None:
-                sink(head)
-        else:
-            require_same(before.head, head)
-            rows += [before.head, before.part()][: 2 if before.stop else 1]
-            if before.stop > n_directions:
-                raise ValueError(
-                    f"the rows already hold {before.stop} directions, more than the {n_directions} asked for: "
-                    f"ask for at least {before.stop}"
-                )
-        tally = Tally(base, radii, before, name)
-        total = n_directions * len([radius for radius in radii if radius])
-        per_direction = total // n_directions
-        begun = time.monotonic()
-        for tensors, members in directions.units(tally.stop, n_directions):
-            for number, sign in members:
+        smallest = min((radius for radius in radii if radius), default=math.inf)
+        # Radii of normalized directions are shares of the weights' norm.
+        weights.warn_of_rounding(smallest * (1.0 if normalize == "sphere" else settings["norm"]))
+        center = check_losses(loss_fn(model))
+        groups = _check_groups(groups, list(center.losses))
+        sums = _LossSums(center, len(radii))
+        n_moves = len([radius for radius in radii if radius])
+        done, total = 0, n_directions * n_moves
+        for tensors, signs in directions.units(0, n_directions):
+            for _, sign in signs:
                 for i, radius in enumerate(radii):
-                    if not radius:  # no move: the loss is the one measured first
-                        tally.add(number, i, base)
+                    if not radius:
+                        sums.add(i, center)
                         continue
                     weights.move(tensors, sign * radius)
-                    tally.add(number, i, measured(loss_fn(model)))
+                    sums.add(i, as_losses(loss_fn(model)))
+                    done += 1
                     if progress is not None:
-                        progress(number * per_direction + len([r for r in radii[: i + 1] if r]), total)
-            stop = members[-1][0] + 1
-            waited = time.monotonic() - begun >= SECONDS if chunk is None else stop - tally.start >= chunk
-            if stop == n_directions or waited:
-                row = tally.close(stop)
-                rows = [
-                    {**one, "image_sums": {}} if "image_sums" in one else one for one in rows
-                ]  # only the last count
-                rows.append(row)
-                if sink is not None:
-                    sink(row)
-                begun = time.monotonic()
-    return LocalFlatness.from_rows(rows, name, groups=groups, confidence=confidence, bootstrap=bootstrap)
+                        progress("local flatness", done, total)
+        losses, image_sums = sums.results()
+    return LocalFlatness(
+        radii=radii,
+        antithetic=antithetic,
+        settings=settings,
+        loss={domain: values.double().mean().item() for domain, values in center.losses.items()},
+        losses=losses,
+        image_loss=center.copy_image_losses(),
+        image_sums=image_sums,
+        named=center.named,
+        groups=groups,
+        confidence=confidence,
+        bootstrap=bootstrap,
+    )
+
+
+class _LossSums:
+    """The losses of all directions, accumulated on their device so that the host never waits for it."""
+
+    def __init__(self, center: Losses, n_radii: int) -> None:
+        self._n_radii, self._by_image = n_radii, center.by_image
+        self._sizes = {domain: len(losses) for domain, losses in center.losses.items()}
+        device = next(iter(center.losses.values())).device
+        self._image_sums = torch.zeros(n_radii, sum(self._sizes.values()), dtype=torch.float64, device=device)
+        self._means: list[Tensor] = []
+
+    def add(self, radius_index: int, measured: Losses) -> None:
+        """Add the losses of the next direction and radius; every direction goes through all radii in order."""
+        sizes = {domain: len(losses) for domain, losses in measured.losses.items()}
+        if sizes != self._sizes:
+            raise ValueError(
+                f"loss_fn must return the same domains and images every time; got {sizes} after {self._sizes}"
+            )
+        losses = [measured.losses[domain].double() for domain in self._sizes]
+        self._means.append(torch.stack([values.mean() for values in losses]))
+        if self._by_image:
+            self._image_sums[radius_index] += torch.cat(losses)
+
+    def results(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return mean losses (directions x radii) and image sums (radii x images) by domain, on the CPU."""
+        table = torch.stack(self._means).cpu().view(-1, self._n_radii, len(self._sizes))
+        losses = {domain: table[:, :, i].contiguous() for i, domain in enumerate(self._sizes)}
+        if not self._by_image:
+            return losses, {}
+        parts = torch.split(self._image_sums.cpu(), list(self._sizes.values()), 1)
+        # Contiguous, as they are when read back: the layout decides the last bits of later sums.
+        return losses, {domain: part.contiguous() for domain, part in zip(self._sizes, parts, strict=True)}
 
 
 def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, exclude: Patterns) -> Row:
@@ -310,50 +315,49 @@ def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, ex
     }
 
 
-def checked_radii(radii: float | Sequence[float]) -> tuple[float, ...]:
-    """Radii as floats: 0 or more, finite, each once. A number of whatever kind (numpy, torch) is one radius.
+def check_radii(radii: float | Sequence[float]) -> tuple[float, ...]:
+    """Return radii as a tuple of floats; they must be finite, 0 or more, and all different.
 
-    >>> checked_radii(0.5), checked_radii(torch.tensor([1.0, 2.0]))
+    A single number of Python, numpy or torch is one radius.
+
+    >>> check_radii(0.5), check_radii(torch.tensor([1.0, 2.0]))
     ((0.5,), (1.0, 2.0))
     """
-    found = tuple(_floats(radii))
-    if not found or any(not math.isfinite(radius) or radius < 0 for radius in found) or len(set(found)) < len(found):
-        raise ValueError(f"radii must be different numbers of 0 or more, at least one; got {list(found)}")
-    return found
+    values = tuple(_floats(radii))
+    valid = all(math.isfinite(radius) and radius >= 0 for radius in values)
+    if not values or not valid or len(set(values)) < len(values):
+        raise ValueError(f"radii must be different numbers of 0 or more, at least one; got {list(values)}")
+    return values
 
 
 def _floats(values: float | Iterable[float]) -> list[float]:
-    """One number or several, of Python, numpy or torch, as a list of floats."""
     try:
         return [float(value) for value in values]  # type: ignore[union-attr]
-    except TypeError:  # no sequence, or one without dimensions
+    except TypeError:  # a number, or an array without dimensions
         return [float(values)]  # type: ignore[arg-type]
 
 
-def checked_groups(groups: Groups | None, domains: Sequence[str]) -> Groups:
-    """Groups whose members exist and whose names are no domain's."""
+def _check_groups(groups: Groups | None, domains: Sequence[str]) -> Groups:
     for name, members in (groups or {}).items():
         unknown = [member for member in members if member not in domains]
         if unknown or not members or name in domains:
             raise ValueError(
-                f"a group names some of the domains {', '.join(domains)}, under a name of its own; got "
+                f"a group must hold some of the domains {', '.join(domains)} and must not be named like one; got "
                 f"{name!r}: {list(members)}"
             )
     return {name: list(members) for name, members in (groups or {}).items()}
 
 
-def _require_counts(n_directions: int, antithetic: bool, chunk: int | None, bootstrap: int, confidence: float) -> None:
+def _check_counts(n_directions: int, antithetic: bool, bootstrap: int, confidence: float) -> None:
     if n_directions < 1 or (antithetic and n_directions % 2):
-        rule = "an even number, as directions come in pairs (or antithetic=False)" if antithetic else "1 or more"
+        rule = "an even number, as directions come in pairs (or use antithetic=False)" if antithetic else "1 or more"
         raise ValueError(f"n_directions must be {rule}; got {n_directions}")
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk must be 1 or more directions, or None; got {chunk}")
     if bootstrap < 100 or not 0 < confidence < 1:
         raise ValueError(
             f"bootstrap must be 100 resamples or more and confidence between 0 and 1; got {bootstrap} and {confidence}"
         )
 
 
-def over(members: Sequence[str], values: Mapping[str, Tensor]) -> Tensor:
-    """The mean over domains."""
-    return torch.stack([values[domain] for domain in members]).mean(0)
+def mean_over(domains: Sequence[str], values: Mapping[str, Tensor]) -> Tensor:
+    """Return the mean over some domains; each counts the same."""
+    return torch.stack([values[domain] for domain in domains]).mean(0)

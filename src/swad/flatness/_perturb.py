@@ -31,7 +31,7 @@ from swad.averaging.tensors import (
 State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+BN_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """What the buffers of a batch norm are called, where only names tell buffers from parameters."""
 
 
@@ -260,7 +260,7 @@ def parameters_by_name(state: State | nn.Module) -> dict[str, Tensor]:
     return {
         name: tensor
         for name, tensor in by_name(state).items()
-        if tensor.is_floating_point() and name.rpartition(".")[2] not in STATISTICS
+        if tensor.is_floating_point() and name.rpartition(".")[2] not in BN_STATISTICS
     }
 
 

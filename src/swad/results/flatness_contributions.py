@@ -33,31 +33,27 @@ def read_contributions(
     """
     import numpy as np
 
-    rows = [row for row in rows if row.get("model") == weights]
-    head = next((row for row in rows if row["kind"] == "flatness"), None)
-    if head is None or not all(domain in head["loss"] for domain in domains):
+    raw_rows = [row for row in rows if row["kind"] == "flatness" and row["model"] == weights]
+    if not raw_rows or not all(domain in raw_rows[-1]["loss"] for domain in domains):
         return None
-    parts = [head] if "losses" in head else [row for row in rows if row["kind"] == "flatness-part"]
-    if not parts:
-        return None
-    n_directions = head["n_directions"] if "losses" in head else parts[-1]["stop"]
-    order = np.argsort(head["radii"])
-    settings = {key: value for key, value in head["settings"].items() if key != "norm"}
+    row = raw_rows[-1]  # the one with the most directions
+    order = np.argsort(row["radii"])
+    settings = {key: value for key, value in row["settings"].items() if key != "norm"}
     with np.errstate(invalid="ignore", over="ignore"):  # losses far from the weights may not be finite
         rises = [
-            np.array([[float(loss) for loss in losses] for part in parts for losses in part["losses"][domain]])
-            - float(head["loss"][domain])
+            np.array([[float(loss) for loss in losses] for losses in row["losses"][domain]])
+            - float(row["loss"][domain])
             for domain in domains
         ]
         # The two directions of an antithetic pair are one draw.
-        draws = np.mean(rises, 0).reshape(-1, 2 if head["antithetic"] else 1, len(order)).mean(1)
+        draws = np.mean(rises, 0).reshape(-1, 2 if row["antithetic"] else 1, len(order)).mean(1)
         by_source: dict[Hashable, NDArray[np.float64]] = {
-            ("directions", head["antithetic"], str(settings)): contributions(draws[:, order])
+            ("directions", row["antithetic"], str(settings)): contributions(draws[:, order])
         }
         for domain in domains:
-            if domain in parts[-1]["image_sums"]:
-                sums = _unpack(parts[-1]["image_sums"][domain]).reshape(len(order), -1)
-                rise = sums / n_directions - _unpack(head["image_loss"][domain])
+            if domain in row["image_sums"]:
+                sums = _unpack(row["image_sums"][domain]).reshape(len(order), -1)
+                rise = sums / row["n_directions"] - _unpack(row["image_loss"][domain])
                 by_source["images", domain, image_sets[domain]] = contributions(rise.T[:, order]) / len(domains)
     return by_source
 
