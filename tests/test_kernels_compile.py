@@ -60,7 +60,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 @pytest.mark.parametrize("case", CASES)
-def test_a_kernel_compiles(case):
+def test_the_kernel_compiles(case):
     kernel, types, constants = CASES[case]
     signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
     made = triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=constants), target=HOPPER)

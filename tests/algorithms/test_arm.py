@@ -44,7 +44,7 @@ def test_loss_and_gradient_by_hand():
 
 
 @pytest.mark.parametrize("name", [networks.SMALL, "test_resnet", "test_vit"])
-def test_evaluation_takes_the_context_of_each_group(name):
+def test_evaluation_uses_the_context_of_each_group(name):
     size = 28 if name == networks.SMALL else 160
     algorithm = make("arm", networks.build(name, 5), context_width=4)
     predictor = algorithm.predictor.eval()
@@ -58,7 +58,7 @@ def test_evaluation_takes_the_context_of_each_group(name):
         torch.testing.assert_close(networks.head(predictor)(features), found, rtol=1e-4, atol=1e-5)
 
 
-def test_training_and_evaluation_group_alike():
+def test_training_and_evaluation_use_the_same_groups():
     algorithm = make("arm")
     batch = batch_for(algorithm)
     with torch.no_grad():
@@ -105,12 +105,12 @@ def test_the_context_keeps_the_scale_of_images():
         nn.Conv2d(48, 4, 3),  # after a rearrangement, as TResNet's
     ],
 )
-def test_networks_without_one_convolution_for_the_images_are_refused(network):
+def test_networks_need_one_convolution_that_receives_the_images(network):
     with pytest.raises(NetworkError, match="needs exactly one such convolution, which"):
         get_algorithm("arm").wrap_predictor(network, get_algorithm("arm").Hyperparameters())
 
 
-def test_defaults_are_domainbeds():
+def test_defaults_are_those_of_domainbed():
     assert get_algorithm("arm").Hyperparameters().batch_size == 8
     config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="unused", algorithm="arm"))
     assert config.training.hyperparameters["batch_size"] == 32  # that of the dataset, where images are small
@@ -139,7 +139,7 @@ class Tiny(nn.Module):
         return self.head
 
 
-def test_it_tells_what_only_the_domain_decides():
+def test_it_predicts_labels_that_depend_on_the_domain():
     """The label is whether an image is brighter than its domain's mean; the domains it is tested on are new."""
 
     def draw(seed, centers):
@@ -161,6 +161,6 @@ def test_it_tells_what_only_the_domain_decides():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_are_one(dropout, monkeypatch):
+def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
     algorithm = make("arm", dropout=dropout, context_width=8)
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

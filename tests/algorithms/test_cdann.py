@@ -24,7 +24,7 @@ def unbalanced(generator):
     return functional.pad(number.unsqueeze(-1), (0, 3)), labels
 
 
-def test_told_the_class_it_does_not_ask_the_features_to_lose_it():
+def test_features_keep_the_class_when_domains_differ_in_it():
     """The number tells the domain only by way of the class: DANN's predictor is pushed to forget it, CDANN's is not."""
 
     def push(name):

@@ -21,7 +21,7 @@ from helpers.contract_worker import STEPS, steps_of_one
 from helpers.making import CLASSES, SHAPE, batch_for, make, noise_for, update
 from helpers.runs import require_same, short
 from swad.algorithms.base import StepContext
-from swad.algorithms.hyperparameters import draw, fill
+from swad.algorithms.hyperparameters import draw
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.data import benchmarks
 from swad.models import networks
@@ -59,7 +59,7 @@ def differences(one, other) -> set[str]:
 
 
 @every
-def test_it_says_what_it_is(name):
+def test_it_has_a_name_a_paper_and_valid_hyperparameters(name):
     kind = get_algorithm(name)
     assert canonical_name(name.upper().replace("_", "-")) == name
     assert re.search(r"(19|20)\d\d\.$", kind.paper), kind.paper
@@ -105,7 +105,7 @@ def test_a_loss_is_pure(name):
 
 
 @every
-def test_noise_follows_from_generator_and_step(name):
+def test_randomness_depends_on_generator_and_step_alone(name):
     algorithm = make(name, dropout=0.5, **early(name))
     first = noise_for(algorithm, 1)
     torch.manual_seed(5)
@@ -118,7 +118,7 @@ def test_noise_follows_from_generator_and_step(name):
 
 
 @every
-def test_updates_change_all_that_is_trained_and_nothing_else(name):
+def test_updates_change_trained_parameters_and_pending_buffers_only(name):
     """On a network with batch norms, whose statistics are frozen."""
     network = networks.build("test_resnet", CLASSES)
     for norm in networks.batch_norms(network):
@@ -170,7 +170,7 @@ def test_seeded_steps_repeat(name):
 
 
 @every
-def test_a_fresh_one_goes_on_from_a_state(name):
+def test_a_new_instance_resumes_from_a_state(name):
     """Across a change of phase, to the last bit: weights, buffers, optimizers."""
     algorithm = make(name, dropout=0.5, **early(name))
     for step in (1, 2, 3):
@@ -210,7 +210,7 @@ def test_two_domains_and_the_smallest_batch(name):
 
 @every
 @pytest.mark.usefixtures("few")
-def test_less_is_refused(name, tmp_path, monkeypatch):
+def test_too_few_images_or_domains_are_errors(name, tmp_path, monkeypatch):
     kind = get_algorithm(name)
     least = kind.min_per_domain
     few = short(tmp_path / "few", algorithm=name, hyperparameters={"batch_size": least - 1})
@@ -266,7 +266,7 @@ def mobile() -> nn.Module:
 
 @every
 @pytest.mark.parametrize(("network", "dropout"), [(vit, 0.5), (mobile, 0)])
-def test_other_networks(name, network, dropout):
+def test_it_trains_vits_and_networks_with_batch_norms(name, network, dropout):
     shape = (3, 32, 32)
     algorithm = make(name, network(), shape=shape, dropout=dropout, **early(name))
     before = state_of(algorithm)
@@ -281,7 +281,7 @@ def in_bf16():
 
 
 @every
-def test_mixed_precision_is_near_the_full(name):
+def test_mixed_precision_is_close_to_full_precision(name):
     algorithm = make(name, **early(name))
     for step in range(1, 4):
         batch, noise = batch_for(algorithm, step), noise_for(algorithm, step)
@@ -297,7 +297,7 @@ def test_mixed_precision_is_near_the_full(name):
 
 
 @every
-def test_predictions_depend_on_the_image_alone_or_it_says_on_how_many(name):
+def test_predictions_depend_on_the_image_or_the_declared_group(name):
     algorithm = make(name, **early(name))
     for step in range(1, 4):
         update(algorithm, batch_for(algorithm, step))
@@ -345,7 +345,7 @@ def few(monkeypatch, few_digits):
 
 @every
 @pytest.mark.usefixtures("few")
-def test_a_run_with_averages_that_is_broken_off_and_resumed(name, tmp_path):
+def test_an_interrupted_run_with_averages_resumes(name, tmp_path):
     own = {**early(name), "batch_size": 4, "dropout": 0.5}
     settings = {"algorithm": name, "steps": 12, "evaluate_every": 4, "checkpoint_every": 4, "hyperparameters": own}
     if "anneal" in own:
@@ -364,7 +364,9 @@ def test_a_run_with_averages_that_is_broken_off_and_resumed(name, tmp_path):
 # --- two processes ---------------------------------------------------------------------------------------------
 
 
-def test_two_processes_take_the_steps_of_one(tmp_path):
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_two_processes_make_the_steps_of_one(tmp_path):
     """Losses, weights and buffers of all algorithms, in one test: the processes are started once."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -401,7 +403,7 @@ def _of(what):
 # --- on a GPU --------------------------------------------------------------------------------------------------
 
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture(autouse=True)
@@ -424,7 +426,8 @@ def on_gpu(name):
     return algorithm, inputs
 
 
-@gpu
+@pytest.mark.gpu
+@needs_gpu
 @every
 def test_a_step_never_waits_for_the_device(name):
     algorithm, inputs = on_gpu(name)
@@ -441,9 +444,10 @@ def test_a_step_never_waits_for_the_device(name):
             torch.cuda.set_sync_debug_mode("default")
 
 
-@gpu
+@pytest.mark.gpu
+@needs_gpu
 @every
-def test_a_graph_holds_a_step(name):
+def test_a_captured_step_equals_an_eager_step(name):
     """A captured step, replayed with other images and noise, is the step itself."""
     algorithm, inputs = on_gpu(name)
     if algorithm.uncapturable:
@@ -489,9 +493,3 @@ def update_on_gpu(algorithm, batch, noise):
     if batch.step > 1 and phase != algorithm.phase(batch.step - 1):
         algorithm.on_phase_start(phase)
     return algorithm.update(batch, noise, StepContext())
-
-
-def test_hyperparameters_above_what_is_allowed_are_named():
-    kind = get_algorithm("cutmix").Hyperparameters
-    assert fill(kind, {"p": 1.5}).problems() == ["p must be at most 1, got 1.5"]
-    assert not fill(kind, {"p": 1}).problems()

@@ -42,7 +42,7 @@ def test_distance_by_hand(domains, images, size, seed):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_loss_is_cross_entropy_and_distance_of_what_the_head_sees(dropout):
+def test_loss_is_cross_entropy_plus_distance_of_the_head_inputs(dropout):
     algorithm = make("coral", gamma=3.0, dropout=dropout)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     network = algorithm.predictor
@@ -69,7 +69,7 @@ def test_statistics_are_in_full_precision_under_autocast():
     assert found == pytest.approx(by_hand(features.double().numpy()), rel=1e-2)
 
 
-def test_it_brings_the_domains_together():
+def test_it_reduces_the_distance_between_domains():
     erm, aligned = (
         coral(features_of(train_points(name, apart, features=4, lr=0.02))).item() for name in ("erm", "coral")
     )

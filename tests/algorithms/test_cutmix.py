@@ -51,7 +51,7 @@ def test_loss_by_hand():
         assert algorithm.loss(batch, noise).item() == pytest.approx(total / 12, rel=1e-5)
 
 
-def test_half_of_the_steps_cut():
+def test_half_of_the_steps_have_a_box():
     algorithm, erm = make("cutmix"), make("erm")
     sides = [noise_for(algorithm, step)["box"][0].item() for step in range(400)]
     assert 160 < sum(side == 0 for side in sides) < 240
@@ -65,7 +65,7 @@ def test_half_of_the_steps_cut():
     assert loss.item() == pytest.approx(erm.loss(batch, {}).item(), rel=1e-6)
 
 
-def test_every_part_of_an_image_comes_to_count():
+def test_every_part_of_an_image_becomes_relevant():
     """The label stands in a corner, clearly, and less so elsewhere; with the corner cut off, elsewhere must do."""
 
     def draw(step, n=24):

@@ -66,7 +66,7 @@ def test_both_sides_by_hand(name, settings):
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
-def test_each_turn_moves_its_side_alone(name):
+def test_each_phase_updates_its_own_side(name):
     algorithm = make(name)
     for step in (1, 2):
         before = copy.deepcopy(algorithm.state_dict())
@@ -79,12 +79,12 @@ def test_each_turn_moves_its_side_alone(name):
 
 
 @pytest.mark.parametrize(("d_steps", "turns"), [(1, "gdgdgdgd"), (2, "dgddgddg"), (3, "ddgdddgd")])
-def test_turns(d_steps, turns):
+def test_phases_alternate(d_steps, turns):
     algorithm = make("dann", d_steps=d_steps)
     assert "".join(algorithm.phase(step)[0] for step in range(1, 9)) == turns
 
 
-def test_optimizers_have_rates_of_their_own():
+def test_both_sides_have_their_own_learning_rates():
     algorithm = make("dann", lr=0.1, beta1=0.3)
     for name in ("generator", "discriminator"):
         (group,) = algorithm.optimizers[name].param_groups
@@ -98,7 +98,7 @@ def test_optimizers_have_rates_of_their_own():
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
-def test_an_l2_penalty_is_that_of_one_side(name):
+def test_weight_decay_is_set_per_side(name):
     for given, of_generator, of_discriminator in (({"wd_d": 0.3}, 0, 0.3), ({"wd_g": 0.3}, 0.3, 0)):
         optimizers = make(name, **given).optimizers
         found = [optimizers[side].param_groups[0]["weight_decay"] for side in ("generator", "discriminator")]
@@ -154,7 +154,7 @@ def measured(algorithm):
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
-def test_features_lose_the_domain_and_keep_the_class(name):
+def test_features_become_invariant_to_the_domain_but_not_the_class(name):
     plain = train_points("erm", two_domains, steps=300, features=1, lr=0.01)
     options = {"adversary": 3.0, "mlp_width": 16, "d_steps": 3}
     algorithm = train_points(name, two_domains, steps=1200, features=1, lr=0.01, **options)
@@ -167,6 +167,6 @@ def test_features_lose_the_domain_and_keep_the_class(name):
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
 @pytest.mark.parametrize("step", [1, 2])
-def test_two_processes_are_one(name, step, monkeypatch):
+def test_two_processes_make_the_step_of_one(name, step, monkeypatch):
     algorithm = make(name, dropout=0.5, mlp_dropout=0.5, grad_penalty=1.0)
     require_same_step(algorithm, batch_for(algorithm, step), noise_for(algorithm, step), monkeypatch)

@@ -31,7 +31,7 @@ def rows():
     return {name: (needs, own) for name, _, needs, own in found}
 
 
-def test_the_table_is_what_there_is():
+def test_the_table_lists_all_algorithms_and_their_defaults():
     assert tuple(rows()) == list_algorithms()
     for name, (needs, own) in rows().items():
         kind = get_algorithm(name)
@@ -48,7 +48,7 @@ def test_the_table_is_what_there_is():
                 assert fields[field] == pytest.approx(float(top) / float(bottom or 1)), field
 
 
-def test_every_name_in_the_text_is_one():
+def test_every_algorithm_named_in_the_text_exists():
     for name in re.findall(r"--algorithm ([\w+]+)", TEXT):
         assert name == "sd" or get_algorithm(name)
     refused = [name for name in list_algorithms() if name != "sam" and not _composes(name)]
@@ -65,7 +65,7 @@ def _composes(name):
         return None
 
 
-def test_under_every_heading_is_text():
+def test_every_heading_has_text():
     parts = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
     assert [part.splitlines()[0] for part in parts if len(part.strip().splitlines()) == 1] == []
 
@@ -73,7 +73,7 @@ def test_under_every_heading_is_text():
 KINDS = (("ms", 1), ("x_erm", 2))
 
 
-def test_the_costs_are_those_measured():
+def test_the_cpu_costs_match_the_measurements():
     measured = json.loads((ROOT / "benchmarks" / "results" / "methods-cpu.json").read_text())["cpu"]
     assert {frozenset(row) for row in measured.values()} == {frozenset({"eager_ms", "eager_x_erm"})}
     cost = TEXT.partition("\n## Cost\n")[2].partition("\n## ")[0]
@@ -84,7 +84,7 @@ def test_the_costs_are_those_measured():
     assert written == {name: [f"{row['eager_ms']:.1f}", f"{row['eager_x_erm']:.2f}"] for name, row in measured.items()}
 
 
-def test_the_costs_on_a_gpu_are_those_measured():
+def test_the_gpu_costs_match_the_measurements():
     measured = json.loads((ROOT / "benchmarks" / "results" / "methods-h200.json").read_text())["cuda"]
     cost = TEXT.partition("\n## Cost\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| `([\w+]+)` \| (.*\|.*\|.*\|.*\|.*) \|$", cost, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_the_costs_on_a_gpu_are_those_measured():
     }
 
 
-def test_on_a_cpu_time_alone_is_measured(capsys):
+def test_on_a_cpu_the_benchmark_measures_time_only(capsys):
     measure = runpy.run_path(str(ROOT / "benchmarks" / "methods.py"))["table"]
     rows = measure(["erm", "rsc"], "cpu", "small", rounds=1)
     assert list(rows) == ["erm", "rsc"]
@@ -120,7 +120,7 @@ def sd(tmp_path, monkeypatch):
     registry._load.cache_clear()
 
 
-def test_the_example_is_a_method(sd, tmp_path):
+def test_the_example_is_an_algorithm(sd, tmp_path):
     assert "sd" in list_algorithms()
     algorithm = make(sd, penalty=3.0)
     batch = batch_for(algorithm)
@@ -134,7 +134,8 @@ def test_the_example_is_a_method(sd, tmp_path):
     assert set(result.scores) == {"best", "last", "ema"}
 
 
-def test_methods_of_ones_own_lie_in_a_folder_of_ones_own(tmp_path):
+@pytest.mark.slow
+def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
     """In processes of its own, as a user has it: the command, and the runs it starts."""
     code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
     mine = tmp_path / "mine"

@@ -35,7 +35,7 @@ def test_the_gradient_is_that_of_the_weighted_risks():
         torch.testing.assert_close(one, other)
 
 
-def test_looking_at_the_loss_leaves_the_weights():
+def test_computing_the_loss_does_not_change_the_weights():
     algorithm = make("group_dro", eta=1.0)
     algorithm.loss(batch_for(algorithm), {})
     assert algorithm.q.tolist() == pytest.approx([1 / 3] * 3)
@@ -45,7 +45,7 @@ def test_looking_at_the_loss_leaves_the_weights():
     assert not held.equal(torch.full((3,), 1 / 3))
 
 
-def test_a_fresh_one_takes_the_state_of_another():
+def test_a_new_instance_loads_the_state_of_another():
     algorithm = make("group_dro", eta=1.0)
     update(algorithm, batch_for(algorithm))
     fresh = make("group_dro", eta=1.0)
@@ -53,7 +53,7 @@ def test_a_fresh_one_takes_the_state_of_another():
     assert fresh.q.equal(algorithm.q)
 
 
-def test_a_loss_beyond_all_bounds_leaves_the_weights_finite():
+def test_weights_stay_finite_for_huge_losses():
     algorithm = make("group_dro", eta=0.1)
     batch = batch_for(algorithm)
     algorithm.update(batch._replace(images=1e6 * batch.images), {}, StepContext())
@@ -68,7 +68,7 @@ def uneven(generator: torch.Generator, n: int = 256):
     return ((2.0 * labels - 1) * (2.0 * right - 1))[..., None], labels
 
 
-def test_the_worst_domain_gains():
+def test_the_worst_domain_improves():
     test = uneven(torch.Generator().manual_seed(1), 4096)
     erm, dro = (risks(one, *test) for one in (train_points("erm", uneven), train_points("group_dro", uneven, eta=0.1)))
     assert dro.max() < erm.max() - 0.1

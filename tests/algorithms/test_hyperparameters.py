@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from swad.algorithms.hyperparameters import draw, search_range
+from swad.algorithms.hyperparameters import draw, fill, search_range
 from swad.algorithms.registry import get_algorithm, list_algorithms
 
 LR, SMALL_LR = "10^U(-5, -3.5)", "10^U(-4.5, -2.5)"
@@ -68,7 +68,7 @@ def fields(name):
     return dataclasses.fields(get_algorithm(name).Hyperparameters)
 
 
-def test_every_method_is_in_the_table():
+def test_every_algorithm_is_in_the_table():
     assert tuple(OWN) == list_algorithms()
 
 
@@ -84,7 +84,7 @@ def test_defaults_and_ranges_are_the_published_ones(name):
         assert found == expected, dataset
 
 
-def test_a_batch_of_domainnet_is_never_larger_than_32():
+def test_batches_on_domainnet_are_at_most_32():
     for name, largest in (("erm", 32), ("dann", 32), ("coral+sam", 32), ("arm", 8)):
         kind = get_algorithm(name).Hyperparameters
         sizes = {
@@ -92,3 +92,28 @@ def test_a_batch_of_domainnet_is_never_larger_than_32():
         }
         assert max(sizes["domainnet"]) <= largest
         assert (max(sizes["PACS"]) > 32) is (name != "arm")
+
+
+def test_hyperparameters_check_themselves():
+    kind = get_algorithm("erm").Hyperparameters
+    with pytest.raises(ValueError, match="no hyperparameter lrr; there are lr, batch_size, weight_decay, dropout"):
+        fill(kind, {"lrr": 1})
+    for bad in ({"lr": 0}, {"lr": -1}, {"batch_size": 0}, {"batch_size": 1.5}, {"dropout": 1}, {"lr": "x"}):
+        assert len(kind(**bad).problems()) == 1, bad
+    assert kind() == kind(lr=5e-5, batch_size=32, weight_decay=0.0, dropout=0.0)
+
+
+def test_draws_are_in_the_ranges_of_domainbed():
+    kind = get_algorithm("erm").Hyperparameters
+    some = [draw(kind, seed, "PACS") for seed in range(200)]
+    assert all(1e-5 <= one.lr <= 10**-3.5 for one in some)
+    assert all(8 <= one.batch_size <= 45 and isinstance(one.batch_size, int) for one in some)
+    assert {one.dropout for one in some} == {0, 0.1, 0.5}
+    assert draw(kind, 3, "PACS") == draw(kind, 3, "PACS") != draw(kind, 4, "PACS")
+    assert all(one.weight_decay == 0 for one in (draw(kind, seed, "RotatedMNIST") for seed in range(5)))
+
+
+def test_values_above_the_maximum_are_named():
+    kind = get_algorithm("cutmix").Hyperparameters
+    assert fill(kind, {"p": 1.5}).problems() == ["p must be at most 1, got 1.5"]
+    assert not fill(kind, {"p": 1}).problems()

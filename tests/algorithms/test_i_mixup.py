@@ -24,7 +24,7 @@ def test_loss_by_hand(domains):
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])
-def test_domains_form_one_ring_in_every_order(domains):
+def test_domains_form_a_ring_in_random_order(domains):
     algorithm = make("i_mixup", domains=domains)
     rings = set()
     for step in range(200):
@@ -38,12 +38,12 @@ def test_domains_form_one_ring_in_every_order(domains):
     assert len(rings) == {2: 1, 3: 2, 5: 24}[domains]
 
 
-def test_without_alpha_nothing_is_mixed():
+def test_alpha_zero_mixes_nothing():
     algorithm, erm = make("i_mixup", alpha=0.0), make("erm")
     batch = batch_for(algorithm)
     assert algorithm.loss(batch, noise_for(algorithm)).item() == pytest.approx(erm.loss(batch, {}).item(), rel=1e-6)
     assert noise_for(algorithm)["share"].equal(torch.ones(3))
 
 
-def test_between_the_classes_it_is_less_sure():
+def test_it_is_less_confident_between_classes():
     assert sureness("i_mixup", alpha=1.0) < sureness("erm") - 0.05

@@ -58,7 +58,7 @@ def test_the_penalty_can_be_negative():
     assert full < light
 
 
-def test_adam_begins_anew_in_the_tensors_it_had():
+def test_adam_is_reset_in_place():
     algorithm, fresh = make("irm", anneal=2, lr=1e-2), make("irm", anneal=2, lr=1e-2)
     assert [algorithm.phase(step) for step in (1, 2, 3, 4)] == ["light", "light", "full", "full"]
     for step in (1, 2):
@@ -76,13 +76,13 @@ def test_adam_begins_anew_in_the_tensors_it_had():
         assert mine.equal(theirs)
 
 
-def test_a_run_that_begins_annealed_is_full_at_once():
+def test_without_annealing_the_weight_is_full_from_the_start():
     algorithm = make("irm", anneal=0)
     assert algorithm.phase(1) == "full"
     assert noise_for(algorithm, 1)["weight"] == 100
 
 
-def test_it_turns_from_what_holds_in_some_domains_only():
+def test_it_ignores_a_feature_that_works_in_some_domains_only():
     erm = train_points("erm", spurious)
     irm = train_points("irm", spurious, anneal=50, penalty=1000)
     reversed_ = spurious(torch.Generator().manual_seed(1), (0.1,))
@@ -96,7 +96,7 @@ def test_it_turns_from_what_holds_in_some_domains_only():
     assert share[irm] < share[erm] / 2
 
 
-def test_the_halves_may_change_places():
+def test_the_two_halves_are_interchangeable():
     """Of two images a domain each is a half: which comes first cannot matter, and which domain they are of does."""
     algorithm = make("irm", batch_size=2)
     batch, noise = batch_for(algorithm), noise_for(algorithm, 501)

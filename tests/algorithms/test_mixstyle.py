@@ -52,7 +52,7 @@ def by_hand(maps, partner, share):
 
 
 @pytest.mark.parametrize(("name", "size"), [(networks.SMALL, 28), ("test_resnet", 64), ("test_vit", 160)])
-def test_statistics_are_the_mix(name, size):
+def test_statistics_are_mixed(name, size):
     algorithm = make("mixstyle", networks.build(name, 5), p=0.5, alpha=1.0, batch_size=2)
     batch = batch_for(algorithm, 1, (3, size, size))
     noise = noise_for(algorithm) | {"coin": torch.tensor([True, False, True][: algorithm.n_stages])}
@@ -72,7 +72,7 @@ def test_statistics_are_the_mix(name, size):
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_swin_has_its_channels_last(told):
+def test_channels_last_networks_are_mixed(told):
     """Whether the network says so or, as SAM's ViT and VOLO, does not."""
     timm = pytest.importorskip("timm")
     model = timm.create_model(
@@ -90,7 +90,7 @@ def test_swin_has_its_channels_last(told):
     )
 
 
-def test_as_many_columns_as_channels():
+def test_the_layout_is_known_when_columns_equal_channels():
     """What the network says of its layout decides."""
     pytest.importorskip("timm")
     algorithm = make("mixstyle", networks.build("test_resnet", 5), p=1.0, alpha=1.0, batch_size=1)
@@ -111,7 +111,7 @@ def test_as_many_columns_as_channels():
         ),
     ],
 )
-def test_networks_without_such_maps_are_refused(name, message):
+def test_networks_without_feature_maps_are_errors(name, message):
     pytest.importorskip("timm")
     with pytest.raises(networks.NetworkError, match=message):
         algorithm = make("mixstyle", networks.build(name, 5), batch_size=1)
@@ -145,7 +145,7 @@ def test_statistics_carry_no_gradient():
         torch.testing.assert_close(weight.grad.double(), gradient, rtol=1e-3, atol=1e-6)
 
 
-def test_partners_lie_in_other_domains_and_everyone_is_one():
+def test_partners_are_in_other_domains_and_every_image_is_one():
     for domains in (2, 3, 4):
         algorithm = make("mixstyle", domains=domains)
         for step in range(1, 10):
@@ -160,7 +160,7 @@ def test_partners_lie_in_other_domains_and_everyone_is_one():
     assert not some[0][0].equal(some[0][1]), "every stage has its own"
 
 
-def test_coins_and_shares_are_drawn_as_asked():
+def test_coins_and_shares_follow_the_hyperparameters():
     algorithm = make("mixstyle", p=0.25)
     noises = [noise_for(algorithm, step) for step in range(1, 301)]
     assert torch.stack([noise["coin"] for noise in noises]).double().mean().item() == pytest.approx(0.25, abs=0.05)
@@ -187,7 +187,7 @@ def test_only_training_is_mixed():
         plain.predictor.load_state_dict(algorithm.predictor.state_dict())
 
 
-def test_after_an_error_nothing_is_mixed():
+def test_mixing_stops_after_an_error():
     algorithm = make("mixstyle", p=1.0, alpha=1.0)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     with pytest.raises(IndexError):
@@ -195,7 +195,7 @@ def test_after_an_error_nothing_is_mixed():
     assert algorithm.predictor(batch.images).equal(make("erm").predictor(batch.images))
 
 
-def test_a_copy_of_the_algorithm_mixes_by_itself():
+def test_a_copy_has_its_own_mixing_state():
     algorithm = make("mixstyle", p=1.0, alpha=1.0)
     twin = copy.deepcopy(algorithm)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
@@ -231,12 +231,12 @@ def test_bf16():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_are_one(dropout, monkeypatch):
+def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
     algorithm = make("mixstyle", p=1.0, alpha=1.0, dropout=dropout)
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
-def test_the_class_is_told_without_the_style():
+def test_it_learns_the_class_without_the_style():
     """The label is the brightness in training and a spot everywhere: the mixed learn the spot, ERM the brightness."""
 
     def draw(seed, shift):

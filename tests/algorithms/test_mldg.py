@@ -43,7 +43,7 @@ def by_copies(algorithm, batch, noise, lr, decay, beta):
 
 
 @pytest.mark.parametrize(("domains", "decay", "dropout"), [(3, 0.0, 0.0), (2, 0.1, 0.0), (4, 0.0, 0.5)])
-def test_gradient_by_copies_and_fresh_adams(domains, decay, dropout):
+def test_the_gradient_equals_that_of_copies_with_fresh_adams(domains, decay, dropout):
     options = {"lr": 0.01, "beta": 0.7, "weight_decay": decay, "dropout": dropout}
     algorithm = make("mldg", domains=domains, **options)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
@@ -60,7 +60,7 @@ def test_gradient_by_copies_and_fresh_adams(domains, decay, dropout):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_the_inner_step_is_a_fresh_adams_first(decay):
+def test_the_inner_step_is_the_first_of_a_fresh_adam(decay):
     algorithm = make("mldg", lr=0.02, weight_decay=decay)
     torch.manual_seed(3)
     weights = [torch.nn.Parameter(torch.randn(50, dtype=torch.float64)) for _ in range(2)]
@@ -75,7 +75,7 @@ def test_the_inner_step_is_a_fresh_adams_first(decay):
         torch.testing.assert_close(weight, twin, rtol=1e-12, atol=1e-14)
 
 
-def test_the_inner_step_follows_the_learning_rate_of_the_moment():
+def test_the_inner_step_uses_the_current_learning_rate():
     algorithm = make("mldg", lr=0.02)
     algorithm.optimizers["main"].param_groups[0]["lr"] = 0.001
     weight = torch.nn.Parameter(torch.zeros(3))
@@ -85,7 +85,7 @@ def test_the_inner_step_follows_the_learning_rate_of_the_moment():
 
 @settings(max_examples=30)
 @given(some.integers(2, 6), some.integers(1, 50))
-def test_partners_are_a_ring(domains, step):
+def test_partners_form_a_ring(domains, step):
     partner = noise_for(make("mldg", domains=domains), step)["partner"].tolist()
     assert sorted(partner) == list(range(domains))
     at, met = 0, set()
@@ -109,7 +109,7 @@ def test_weight_zero_is_erm():
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-7)
 
 
-def test_it_ends_where_two_parabolas_say():
+def test_it_converges_to_the_solution_for_two_parabolas():
     """Domains with losses c (w - a)² / 2: ERM ends at the weighted mean of the a, MLDG nearer to the steeper one.
 
     Between the two, inner steps go lr to either side, so that 0 = (1 + β) Σ c (w - a) - β lr (c_2 - c_1).
@@ -133,6 +133,6 @@ def test_it_ends_where_two_parabolas_say():
     assert weight[0, 0].item() == pytest.approx(plain + beta / (1 + beta) * lr * (d - c) / (c + d), abs=1e-4)
 
 
-def test_two_processes_are_one(monkeypatch):
+def test_two_processes_make_the_step_of_one(monkeypatch):
     algorithm = make("mldg", dropout=0.5, weight_decay=0.01)
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

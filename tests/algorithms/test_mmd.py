@@ -62,7 +62,7 @@ def test_equal_rows_far_from_the_origin_have_distance_0():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_loss_is_cross_entropy_and_distance_of_what_the_head_sees(dropout):
+def test_loss_is_cross_entropy_plus_distance_of_the_head_inputs(dropout):
     algorithm = make("mmd", gamma=3.0, dropout=dropout, batch_size=2)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     network = algorithm.predictor
@@ -75,6 +75,6 @@ def test_loss_is_cross_entropy_and_distance_of_what_the_head_sees(dropout):
     assert algorithm.loss(batch, noise).item() == pytest.approx(entropy + 3 * want, rel=1e-5)
 
 
-def test_it_brings_the_domains_together():
+def test_it_reduces_the_distance_between_domains():
     erm, aligned = (mmd(features_of(train_points(name, apart, features=4, lr=0.02))).item() for name in ("erm", "mmd"))
     assert aligned < erm / 2

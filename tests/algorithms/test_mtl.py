@@ -47,7 +47,7 @@ def test_loss_gradient_and_memory_by_hand(dropout):
     torch.testing.assert_close(algorithm.embeddings.double(), torch.stack(remembered), rtol=1e-4, atol=1e-6)
 
 
-def test_the_first_embedding_is_the_batchs_share():
+def test_the_first_embedding_is_the_weighted_batch_mean():
     algorithm = make("mtl")
     assert not algorithm.embeddings.any()
     batch = batch_for(algorithm)
@@ -60,7 +60,7 @@ def test_the_first_embedding_is_the_batchs_share():
 
 
 @pytest.mark.parametrize("name", [networks.SMALL, "test_resnet", "test_vit"])
-def test_evaluation_sees_the_mean_of_each_group(name):
+def test_evaluation_uses_the_mean_of_each_group(name):
     size = 28 if name == networks.SMALL else 160
     algorithm = make("mtl", networks.build(name, 5))
     predictor = algorithm.predictor.eval()
@@ -79,7 +79,7 @@ def test_evaluation_sees_the_mean_of_each_group(name):
         assert found.equal(predictor(images)), "and nothing else: no chance"
 
 
-def test_the_old_head_is_gone():
+def test_the_head_is_replaced():
     predictor = make("mtl").predictor
     heads = [
         module for module in predictor.modules() if isinstance(module, torch.nn.Linear) and module.out_features == 5
@@ -88,7 +88,7 @@ def test_the_old_head_is_gone():
     assert networks.head(predictor) is heads[0]
 
 
-def test_it_tells_what_only_the_domain_decides():
+def test_it_predicts_labels_that_depend_on_the_domain():
     """The label is whether a number lies above its domain's mean: without the domain it is nearly a coin."""
 
     def draw(generator):
@@ -107,13 +107,13 @@ def test_it_tells_what_only_the_domain_decides():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_are_one(dropout, monkeypatch):
+def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
     algorithm = make("mtl", ema=0.5, dropout=dropout)
     algorithm.embeddings.normal_(generator=torch.Generator().manual_seed(5))
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
-def test_bf16_keeps_the_memory_in_full_precision():
+def test_embeddings_stay_in_full_precision_under_bf16():
     algorithm = make("mtl")
     algorithm.update(batch_for(algorithm), {}, StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16)))
     assert algorithm.embeddings.dtype == torch.float32

@@ -49,7 +49,7 @@ def test_the_ramp():
     assert weights == pytest.approx([10 * math.exp(-5 * (1 - t) ** 2) for t in (0.25, 0.5, 0.75, 1, 1)])
 
 
-def test_equal_views_leave_the_cross_entropy():
+def test_equal_views_give_the_cross_entropy():
     algorithm, erm = make("pi_model", weight=300.0, ramp_up=0), make("erm")
     batch = batch_for(algorithm)
     same = batch._replace(images=torch.stack([batch.images[0]] * 2))
@@ -66,7 +66,7 @@ def test_equal_views_leave_the_cross_entropy():
 
 @pytest.mark.parametrize("name", ["pi_model", "pi_model+sam"])
 @pytest.mark.parametrize("dataset", ["digits", "RotatedMNIST", "PACS"])
-def test_equal_views_of_small_images_are_refused(name, dataset, tmp_path):
+def test_equal_views_of_low_res_images_are_errors(name, dataset, tmp_path):
     def problems(**own):
         target = benchmarks.get(dataset).domains[0]
         return find_problems(
@@ -83,7 +83,7 @@ def test_equal_views_of_small_images_are_refused(name, dataset, tmp_path):
     assert problems(input_noise=0.15) == problems(dropout=0.1) == []
 
 
-def test_of_all_methods_only_this_one_looks_at_two_views(tmp_path):
+def test_only_the_pi_model_uses_two_views(tmp_path):
     """The others are not refused for it, and one to come that does has to say what makes its views differ."""
     assert [name for name in list_algorithms() if get_algorithm(name).views > 1] == ["pi_model"]
     for name in list_algorithms():
@@ -93,12 +93,12 @@ def test_of_all_methods_only_this_one_looks_at_two_views(tmp_path):
         assert bool(problems) is (name == "pi_model"), problems
 
 
-def test_in_the_digits_steps_the_weight_stays_far_below_its_largest():
+def test_on_digits_the_weight_stays_below_its_maximum():
     assert benchmarks.get("digits").defaults.steps == 600
     assert noise_for(make("pi_model"), 600)["weight"].item() == pytest.approx(0.22, abs=0.005)
 
 
-def test_views_come_to_agree():
+def test_predictions_of_the_views_become_similar():
     """Images of noise around their class; the views are two draws of the noise."""
     means = torch.randn(5, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     differences = {}

@@ -13,7 +13,7 @@ from swad.algorithms.rsc import below
 
 @settings(deadline=None, max_examples=100)
 @given(some.lists(some.integers(-9, 9), min_size=1, max_size=40), some.floats(0, 1))
-def test_what_lies_below_numpys_percentile(values, drop):
+def test_below_matches_numpys_percentile(values, drop):
     rows = np.array(values, dtype=np.float64)
     place = (len(rows) - 1) * (1 - drop)
     if 0 < abs(place - round(place)) < 1e-6:  # on the edge the last bit decides in NumPy
@@ -81,7 +81,7 @@ def loud(generator: torch.Generator, n: int = 64):
     return (torch.randn(2, n, 6, generator=generator) + loudness[labels]).relu(), labels
 
 
-def test_it_learns_from_quieter_features():
+def test_it_uses_weaker_features_too():
     share = {}
     for name, more in (("erm", {}), ("rsc", {"feature_drop": 0.1, "batch_drop": 0.5})):
         weights = train_points(name, loud, steps=300, **more).predictor.head.weight

@@ -32,7 +32,7 @@ def test_styles_and_contents_row_by_row(n, size, seed):
         torch.testing.assert_close(swapped[k], content * (own.var() + EPS).sqrt() + own.mean())
 
 
-def test_content_that_comes_from_another_carries_no_gradient():
+def test_foreign_content_carries_no_gradient():
     rows = torch.randn(2, 5, requires_grad=True)
     (gradient,) = torch.autograd.grad(other_content(rows, torch.tensor([1, 0]))[0].sum(), rows)
     assert gradient[0].any()
@@ -84,7 +84,7 @@ def test_two_passes_give_what_three_give(dropout):
         torch.testing.assert_close(tensor.double(), twin.state_dict()[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_the_network_is_passed_twice():
+def test_a_step_takes_two_passes():
     algorithm = make("sagnet")
     calls = []
     algorithm.predictor.stem.register_forward_hook(lambda *_: calls.append(1))
@@ -92,7 +92,7 @@ def test_the_network_is_passed_twice():
     assert len(calls) == 2
 
 
-def test_optimizers_share_nothing_and_hold_all():
+def test_every_parameter_has_exactly_one_optimizer():
     algorithm = make("sagnet")
     held = [id(p) for one in algorithm.optimizers.values() for group in one.param_groups for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in algorithm.parameters())
@@ -100,7 +100,7 @@ def test_optimizers_share_nothing_and_hold_all():
     assert not any("style" in name for name in algorithm.predictor.state_dict())
 
 
-def test_the_class_leaves_the_style():
+def test_the_style_loses_the_class():
     """Features begin with the class in their mean, which is style: ERM leaves it there, the adversary takes it out."""
 
     def draw(step):
@@ -128,6 +128,6 @@ def test_the_class_leaves_the_style():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_are_one(dropout, monkeypatch):
+def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
     algorithm = make("sagnet", dropout=dropout)
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

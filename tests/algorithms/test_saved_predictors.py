@@ -41,7 +41,7 @@ def settings(name, **more):
 
 
 @pytest.mark.parametrize("name", ["mtl", "arm", "mixstyle", "sagnet", "coral+sam", "mtl+sam"])
-def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
+def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
     whole = short(tmp_path / "whole" / name, **settings(name))
     result = train(whole)
     with pytest.raises(Interrupted):
@@ -63,7 +63,7 @@ def test_a_run_resumes_and_its_predictor_does_as_recorded(name, tmp_path):
     assert read_card(path)["algorithm"] == name
 
 
-def test_wrapped_timm_networks_are_not_said_to_load_in_timm(tmp_path):
+def test_cards_of_wrapped_networks_do_not_mention_timm(tmp_path):
     result = train(
         short(tmp_path / "run", network="test_resnet", **settings("mtl", weights="random", evaluate_every=8))
     )
@@ -74,7 +74,7 @@ def test_wrapped_timm_networks_are_not_said_to_load_in_timm(tmp_path):
     assert model(torch.randn(5, 3, 32, 32)).shape == (5, 10)
 
 
-def test_settings_of_a_composition(tmp_path):
+def test_the_config_of_a_combination_with_sam(tmp_path):
     config = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="SAM+Coral"))
     assert config.training.algorithm == "coral+sam"
     assert config.training.hyperparameters["rho"] == 0.05

@@ -42,7 +42,7 @@ def adversary(algorithm, batch, noise):
     return algorithm._adversary(batch.images, noise, None, algorithm.predict(batch.images).detach())
 
 
-def test_the_direction_is_that_of_double_precision():
+def test_the_direction_matches_double_precision():
     algorithm = make("vat")
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     found = adversary(algorithm, batch, noise)
@@ -66,7 +66,7 @@ def test_the_direction_is_found_in_full_precision_under_autocast():
     assert cosines(found, adversary(algorithm, batch, noise)).min() > 0.9999
 
 
-def test_predictions_move_more_along_it_than_along_others():
+def test_predictions_change_most_along_the_direction():
     algorithm = make("vat")
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     found = adversary(algorithm, batch, noise)
@@ -99,7 +99,7 @@ def test_loss_by_hand(dropout):
     assert algorithm.loss(batch, noise).item() == pytest.approx(want, rel=1e-4)
 
 
-def test_the_clean_prediction_is_held_fixed():
+def test_the_clean_prediction_carries_no_gradient():
     """Gradients of the divergence come through the moved images alone."""
     algorithm = make("vat", alpha=5.0)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
@@ -114,12 +114,12 @@ def test_the_clean_prediction_is_held_fixed():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_lengths_of_tiny_and_absent_vectors():
+def test_unit_vectors_of_tiny_and_zero_rows():
     rows = torch.tensor([[3e-30, 4e-30], [0.0, 0.0], [3.0, 4.0]])
     assert unit(rows).tolist() == [pytest.approx([0.6, 0.8]), [0, 0], pytest.approx([0.6, 0.8])]
 
 
-def test_predictions_come_to_hold_still():
+def test_predictions_become_stable():
     """Points at distance √2 from the line between the classes, which ε = 1 does not cross."""
     points, _ = clear(torch.Generator().manual_seed(1000))
     points = points.flatten(0, 1)[:, None, None]

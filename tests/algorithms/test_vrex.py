@@ -15,7 +15,7 @@ def test_loss_is_mean_and_variance_of_the_risks(step, weight):
     assert algorithm.loss(batch, noise_for(algorithm, step)).item() == pytest.approx(want, rel=1e-5)
 
 
-def test_adam_begins_anew_when_the_weight_jumps():
+def test_adam_is_reset_when_the_weight_changes():
     algorithm = make("vrex", anneal=2)
     for step in (1, 2):
         update(algorithm, batch_for(algorithm, step))
@@ -25,7 +25,7 @@ def test_adam_begins_anew_when_the_weight_jumps():
     assert {int(step) for step in steps} == {1}
 
 
-def test_it_equalises_the_risks():
+def test_it_equalizes_the_risks():
     test = spurious(torch.Generator().manual_seed(1), n=4096)
     erm = risks(train_points("erm", spurious), *test)
     assert erm[1] - erm[0] > 0.1

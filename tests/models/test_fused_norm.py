@@ -32,7 +32,7 @@ class Biased(nn.Sequential):
 
 
 @pytest.mark.parametrize(("name", "norms"), [("resnet10t", 14), ("mobilenetv2_050", 52), ("biased", 2)])
-def test_outputs_and_gradients_are_those_of_the_plain_network(name, norms):
+def test_outputs_and_gradients_match_the_unfused_network(name, norms):
     plain, images = network(name), torch.randn(2, 3, 64, 64, dtype=torch.float64)
     fused = copy.deepcopy(plain)
     assert fuse(fused, images, kernels=False) == norms == len(networks.batch_norms(plain))
@@ -53,7 +53,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_network(name, norms):
     assert torch.equal(fused(images), plain.train()(images))
 
 
-def test_what_cannot_be_folded_is_left_alone():
+def test_networks_that_cannot_be_fused_are_unchanged():
     images = torch.randn(2, 3, 32, 32)
     assert fuse(networks.build("small", 5).train(), torch.randn(2, 3, 28, 28), kernels=False) == 0
     trained = timm.create_model("resnet10t", num_classes=5).train()

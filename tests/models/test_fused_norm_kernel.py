@@ -20,8 +20,9 @@ def _full_precision(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
+@pytest.mark.slow
 @only_outside
-def test_everything_below_in_the_interpreter():
+def test_all_kernels_in_the_interpreter():
     run_in_the_interpreter(__file__)
 
 
@@ -41,7 +42,7 @@ def layer(groups: int, kernel: int, channels: int = 12) -> tuple[nn.Conv2d, nn.B
     [("none", False, 1), ("none", True, 2), ("relu", False, 1), ("relu", True, 2), ("relu6", False, 2)],
 )
 @pytest.mark.parametrize(("groups", "kernel", "channels"), [(1, 3, 12), (4, 3, 12), (1, 1, 160)])
-def test_values_and_gradients_are_those_of_the_modules(act, shortcut, groups, kernel, channels, uses):
+def test_values_and_gradients_match_the_modules(act, shortcut, groups, kernel, channels, uses):
     from swad.models._fused_norm_kernel import conv_norm_act
 
     conv, norm = layer(groups, kernel, channels)
@@ -86,7 +87,7 @@ def test_a_large_shift_can_still_be_trained_in_bfloat16(act):
 
 @runs_kernels
 @pytest.mark.parametrize("act", ["none", "relu", "relu6"])
-def test_what_is_not_a_number_stays_so(act):
+def test_nan_is_kept(act):
     """As torch's activations have it: a network that diverged must not look like one that did not."""
     from swad.models._fused_norm_kernel import conv_norm_act
 
@@ -123,7 +124,7 @@ def network(name: str) -> nn.Module:
 @pytest.mark.parametrize(
     "name", ["Bottleneck", "BasicBlock", *(() if INTERPRETED else ("resnet50", "mobilenetv2_100"))]
 )
-def test_networks_keep_their_function_and_their_gradients(name, monkeypatch):
+def test_fused_networks_keep_their_outputs_and_gradients(name, monkeypatch):
     plain, images = network(name), torch.randn(2, 3, 32, 32, device=DEVICE)
     fused = copy.deepcopy(plain)
     n = len(networks.batch_norms(plain))
@@ -155,7 +156,7 @@ def test_networks_keep_their_function_and_their_gradients(name, monkeypatch):
 
 
 @runs_kernels
-def test_chance_in_the_rounding_of_a_few_scores_does_not_forbid_it():
+def test_rounding_does_not_prevent_fusion():
     for seed in range(4):
         model = network("Bottleneck")
         torch.manual_seed(100 + seed)
@@ -164,7 +165,7 @@ def test_chance_in_the_rounding_of_a_few_scores_does_not_forbid_it():
 
 
 @runs_kernels
-def test_nothing_of_a_pass_outlives_it():
+def test_tensors_of_a_pass_are_freed():
     def held() -> int:
         gc.collect()
         return sum("alias" in one.__dict__ for one in gc.get_objects() if type(one) is torch.Tensor)

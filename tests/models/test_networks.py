@@ -46,7 +46,7 @@ def test_features_and_head_are_the_predictor(name):
 
 
 @pytest.mark.parametrize("name", [TINY, "test_vit", "test_efficientnet", "mobilenetv2_050"])
-def test_a_fresh_head_is_as_any_linear_layer_whatever_the_family(name):
+def test_a_new_head_is_initialized_like_any_linear_layer(name):
     head = networks.head(networks.build(name, 5))
     bound = head.in_features**-0.5
     assert 0.9 * bound < float(head.weight.detach().abs().max()) <= bound
@@ -54,7 +54,7 @@ def test_a_fresh_head_is_as_any_linear_layer_whatever_the_family(name):
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="needs the MobileNetV2 weights")
-def test_a_fresh_head_on_real_features_knows_nothing():
+def test_a_new_head_on_real_features_has_the_loss_of_chance():
     for seed in range(3):
         torch.manual_seed(seed)
         model = networks.build("mobilenetv2_100", 7, weights=REAL).eval()
@@ -64,7 +64,7 @@ def test_a_fresh_head_on_real_features_knows_nothing():
         assert loss < 2.5, "chance has a loss of log 7 = 1.95"
 
 
-def test_networks_drop_nothing_by_themselves():
+def test_networks_have_no_dropout_of_their_own():
     """Swin drops whole blocks by timm's defaults: SAM's two passes would be two networks."""
     model = networks.build("swin_tiny_patch4_window7_224", 5, weights=None).train()
     images = torch.randn(2, 3, 224, 224)
@@ -72,7 +72,7 @@ def test_networks_drop_nothing_by_themselves():
         assert model(images).equal(model(images))
 
 
-def test_statistics_stay_and_the_affine_part_trains():
+def test_frozen_statistics_stay_and_scale_and_shift_train():
     for freeze in (True, False):
         model = networks.build(TINY, 5, freeze_bn=freeze)
         before = copy.deepcopy(model.state_dict())
@@ -99,7 +99,7 @@ def test_saved_weights_load_in_plain_timm():
     torch.testing.assert_close(plain.eval()(images()), model.eval()(images()))
 
 
-def test_a_file_fills_all_but_the_head(stored):
+def test_a_weights_file_fills_all_but_the_head(stored):
     torch.manual_seed(0)
     model = networks.build(TINY, 5, weights=stored)
     torch.manual_seed(1)
@@ -112,7 +112,7 @@ def test_a_file_fills_all_but_the_head(stored):
             torch.testing.assert_close(tensor, origin[name], rtol=1e-3, atol=1e-3)
 
 
-def test_a_file_that_does_not_fit_is_taken_apart_by_name(stored, tmp_path):
+def test_a_weights_file_that_does_not_fit_names_the_tensors(stored, tmp_path):
     with pytest.raises(NetworkError) as caught:
         networks.build("test_efficientnet", 5, weights=stored)
     text = str(caught.value)
@@ -125,7 +125,7 @@ def test_a_file_that_does_not_fit_is_taken_apart_by_name(stored, tmp_path):
         networks.build(TINY, 5, weights=tmp_path / "gray.safetensors")
 
 
-def test_files_that_are_none(tmp_path):
+def test_missing_and_broken_weights_files(tmp_path):
     with pytest.raises(NetworkError, match="there is no weights file"):
         networks.build(TINY, 5, weights=tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("not at all")
@@ -140,21 +140,13 @@ def test_unknown_names_and_missing_weights():
         networks.build(networks.SMALL, 5, weights="pretrained")
 
 
-def test_pretrained_weights_out_of_reach(monkeypatch):
+def test_unreachable_pretrained_weights(monkeypatch):
     def offline(*args, **options):
         raise OSError("no route to\nthe hub")
 
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(NetworkError, match=r"weights of resnet50\.tv_in1k: no route to the hub"):
         networks.build(networks.DEFAULT, 5, weights="pretrained")
-
-
-@pytest.mark.parametrize(("channels", "size"), [(3, 28), (1, 28), (2, 28), (3, 31), (3, 32), (1, 33)])
-def test_the_small_network_takes_small_images(channels, size):
-    model = networks.build(networks.SMALL, 10, channels=channels)
-    assert model(images(4, size, channels)).shape == (4, 10)
-    assert not networks.batch_norms(model)
-    assert sum(p.numel() for p in model.parameters()) < 200_000
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"needs the real weights at {REAL.name} in ../shared/weights")
@@ -179,7 +171,7 @@ def test_real_weights():
         ("test_vit", 160, [(101, 64)] * 4),
     ],
 )
-def test_stages_are_where_maps_get_coarser(name, size, maps):
+def test_stages_are_where_maps_become_coarser(name, size, maps):
     model = networks.build(name, 5).eval()
     seen = []
     for stage in networks.stages(model):
@@ -188,29 +180,11 @@ def test_stages_are_where_maps_get_coarser(name, size, maps):
     assert seen == maps
 
 
-def test_a_vits_stages_are_quarters_of_its_blocks():
+def test_the_stages_of_a_vit_are_quarters_of_its_blocks():
     model = networks.build("test_vit", 5)
     assert [list(model.blocks).index(stage) for stage in networks.stages(model)] == [1, 2, 4, 5]
 
 
-def test_networks_without_stages_say_so():
+def test_networks_without_stages_are_errors():
     with pytest.raises(NetworkError, match="stages need timm's feature_info, which Linear does not have"):
         networks.stages(torch.nn.Linear(2, 2))
-
-
-def test_the_small_network_pools_as_torch_does_and_under_vmap():
-    network = networks.build("small", 5)
-    images = torch.randn(6, 3, 30, 30)
-    images[:, :, :12] = 0.5  # ties
-    maps = network.body(network.stem(images)).detach().requires_grad_()
-    twin = maps.detach().clone().requires_grad_()
-    network.stem, network.body = torch.nn.Identity(), torch.nn.Identity()
-    pooled = network.forward_features(maps)
-    wanted = torch.nn.functional.max_pool2d(twin, twin.shape[-1] - 12, 2)
-    assert torch.equal(pooled, wanted)
-    weight = torch.randn_like(wanted)
-    (pooled * weight).sum().backward()
-    (wanted * weight).sum().backward()
-    assert torch.equal(maps.grad, twin.grad)
-    several = torch.stack([maps.detach(), 2 * maps.detach()])
-    assert torch.equal(torch.vmap(network.forward_features)(several)[0], wanted)

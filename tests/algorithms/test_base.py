@@ -1,0 +1,58 @@
+"""The defaults of the base class: dropout, stepping, pending buffers and compiled forwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.making import batch_for, make, noise_for
+from swad.algorithms.base import StepContext
+
+
+def test_the_dropout_mask_keeps_the_mean():
+    noise = make("erm", dropout=0.1).draw_randomness(torch.Generator().manual_seed(0), 1)["dropout_mask"]
+    assert noise.unique().tolist() == pytest.approx([0, 1 / 0.9])
+    assert noise.mean().item() == pytest.approx(1, abs=0.02)
+    assert make("erm").draw_randomness(torch.Generator(), 1) == {}
+
+
+def test_gradients_are_clipped_and_averaged():
+    algorithm = make("erm")
+    seen: list[int] = []
+
+    def average(parameters):
+        seen.append(sum(p.grad is not None for p in parameters))
+
+    algorithm.update(batch_for(algorithm), {}, StepContext(average_gradients=average, clip=1e-3))
+    norm = torch.cat([p.grad.flatten() for p in algorithm.parameters()]).norm()
+    assert norm <= 1.001e-3
+    assert seen == [sum(1 for _ in algorithm.parameters())]
+
+
+def test_pending_buffers_are_written_after_the_step():
+    algorithm = make("group_dro")
+    before = algorithm.q.clone()
+    algorithm.loss(batch_for(algorithm), noise_for(algorithm))
+    assert algorithm.q.equal(before)
+    pending = algorithm.pending_buffers["q"]
+    algorithm.apply_pending_buffers()
+    assert algorithm.q.equal(pending)
+    assert algorithm.pending_buffers == {}
+
+
+def test_both_ways_to_call_the_network_are_compiled():
+    algorithm = make("erm", dropout=0.5)
+    calls = []
+
+    def compile(function):
+        def compiled(*arguments):
+            calls.append(function.__name__)
+            return function(*arguments)
+
+        return compiled
+
+    algorithm.compile_forward(compile)
+    batch = batch_for(algorithm)
+    algorithm.scores(batch, {})
+    algorithm.scores(batch, noise_for(algorithm))
+    assert calls == ["scores", "features"]
