@@ -44,7 +44,7 @@ from swad.data.domains import ArrayDomain, Dataset, ImageSpec
 from swad.data.splits import DomainSplit, hold_out
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
-from swad.training.evaluator import Evaluator
+from swad.training.evaluation import Evaluator
 from swad.training.resolve import resolve
 from swad.training.state import Training
 from swad.training.step import EAGER
@@ -112,10 +112,10 @@ def measure(
     training = Training(config, sources, dist, Path("unused"), used, lambda text: None)
     if training.engine.kind != row.engine:
         raise SystemExit(f"the step of {row.name!r} runs as {training.engine.kind}: this machine cannot do it")
-    stream = training.batches.inputs(1, 10**9)
+    stream = training.loader.inputs(1, 10**9)
 
     def step() -> None:
-        training.update(*next(stream))
+        training.train_step(*next(stream))
 
     for _ in range(3):
         step()
@@ -141,8 +141,8 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
     captured = training.engine.kind != EAGER
     number, inputs = next(stream)  # type: ignore[call-overload]
     placed = {name: value.to(device) for name, value in inputs.items()}
-    batch = training.batches.finish(number, placed)
-    algorithm, noise = training.algorithm, training._noise(number)
+    batch = training.loader.finish(number, placed)
+    algorithm, noise = training.algorithm, training.draw_randomness(number)
 
     def gradients() -> None:
         for optimizer in algorithm.optimizers.values():
@@ -155,19 +155,19 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
         for optimizer in algorithm.optimizers.values():
             optimizer.step()
 
-    feed = training.feed
-    assert feed is not None
+    group = training.group
+    assert group is not None
     gradients()
-    if training.batches.workers:
+    if training.loader.workers:
         data = timed(lambda: next(stream), steps, device)  # type: ignore[call-overload]
     else:
-        data = timed(run(lambda: training.batches.finish(number, placed), captured), steps, device)
+        data = timed(run(lambda: training.loader.finish(number, placed), captured), steps, device)
         data += timed(lambda: next(stream), steps, device)  # type: ignore[call-overload]
     return {
         "data_ms": data,
         "network_ms": timed(run(gradients, captured), steps, device),
         "optimizer_ms": timed(run(optimize, captured), steps, device),
-        "averages_ms": timed(run(lambda: feed.update_parameters(training.predictor), captured), steps, device),
+        "averages_ms": timed(run(lambda: group.update_parameters(training.predictor), captured), steps, device),
     }
 
 
@@ -279,7 +279,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
     torch.set_num_threads(config.machine.threads or torch.get_num_threads())
     sources = hold_out(benchmarks.load("digits", None), config.data.targets).sources
     training = Training(config, sources, Dist(torch.device("cpu")), Path("unused"), None, lambda text: None)
-    stream = training.batches.inputs(1, 10**9)
+    stream = training.loader.inputs(1, 10**9)
     model = copy.deepcopy(training.predictor)
     mean = torch.optim.swa_utils.AveragedModel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -300,7 +300,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
         optimizer.step()
         mean.update_parameters(model)
 
-    return {"ours": lambda: training.update(*next(stream)), "plain": plain_step}
+    return {"ours": lambda: training.train_step(*next(stream)), "plain": plain_step}
 
 
 class PlainImages(torch.utils.data.Dataset):

@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from swad.training.callback import RunCallback
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -34,7 +36,7 @@ def make_display(n_runs: int) -> LogDisplay:
     return BarDisplay(n_runs, console) if console.is_terminal else LogDisplay(n_runs)
 
 
-class DisplayCallback:
+class DisplayCallback(RunCallback):
     """Translates the events of one run into calls of a display, which may live in another process."""
 
     def __init__(self, run_name: str, display: LogDisplay) -> None:

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from swad import __version__
 from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
 from swad.algorithms.registry import get_algorithm
 from swad.data.domains import ImageSpec
+from swad.data.splits import Sources
 from swad.data.transforms import Normalize, eval_transform
 from swad.models import networks
+from swad.training.config import RunConfig
 from swad.util.files import atomic_write, write_text
 
 if TYPE_CHECKING:
@@ -101,6 +104,50 @@ def _tuple(value: Any) -> Any:
 def cpu_weights(module: nn.Module) -> dict[str, Tensor]:
     """Copy a module's weights to host memory."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()}
+
+
+def model_card(
+    config: RunConfig,
+    sources: Sources,
+    steps: int,
+    description: str,
+    averaged: Mapping[str, Any] | None = None,
+    scores: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the model card of weights that a run trained, as plain values.
+
+    Args:
+        config: Settings of the run.
+        sources: The source domains.
+        steps: Steps made when the weights are saved.
+        description: What the weights are, as a sentence without its period.
+        averaged: The steps that an average took, from `averaged_range`.
+        scores: Loss and accuracy by domain and split.
+    """
+    image_spec = sources.image_spec
+    return {
+        "description": description,
+        "version": __version__,
+        "network": config.model.network,
+        "freeze_bn": config.model.freeze_bn,
+        "classes": list(sources.classes),
+        "input": {
+            "size": image_spec.size,
+            "channels": image_spec.channels,
+            "low_res": image_spec.low_res,
+            "mean": list(image_spec.mean),
+            "std": list(image_spec.std),
+        },
+        "dataset": config.data.dataset,
+        "algorithm": config.training.algorithm,
+        "sources": list(sources.names),
+        "targets": list(config.data.targets),
+        "trial": config.data.trial,
+        "steps": steps,
+        "range": averaged,
+        "scores": scores,
+        "config": config.to_dict(),
+    }
 
 
 def markdown(file_name: str, card: Mapping[str, Any]) -> str:

@@ -1,26 +1,24 @@
-"""THE loop: settings in; records, models and an outcome out.
+"""Train a model with one target domain held out: settings in; records, models and a result out.
 
-    config = RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0", averages=("swad", "swa"))
+    config = RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0", averages=("swad", "ema"))
     result = train(config)
     result.target_accuracy("swad")
 
-Called again on the same folder, a finished run answers at once and an unfinished one goes on from its checkpoint as
-if it had never stopped. Under ``torchrun`` the processes share every batch and give the numbers of one.
+If the run directory contains a finished run, its result is returned at once; an unfinished one is resumed from its
+checkpoint as if it had never stopped. Under ``torchrun`` the processes share every batch, with the numbers of one.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import os
 import platform
 import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,14 +30,15 @@ from swad.averaging.valley import Status
 from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import Dataset
-from swad.data.splits import HeldOut, Sources, Target, hold_out
+from swad.data.splits import hold_out
 from swad.results.records import Record, export_tensorboard, iterate_records
-from swad.training import export
+from swad.training.callback import RunCallback
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, process_group
-from swad.training.evaluation import Score
-from swad.training.evaluator import Evaluator, score_records
+from swad.training.evaluation import Evaluator, Score, Scores, score_records
+from swad.training.export import cpu_weights, model_card, save_weights
 from swad.training.interrupts import StopRequest, catch_interrupts
+from swad.training.numerics import torch_settings
 from swad.training.resolve import resolve
 from swad.training.result import RunResult, averaged_range
 from swad.training.run_dir import (
@@ -57,6 +56,7 @@ from swad.training.state import Training
 __all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
 
 CHECKPOINT_SECONDS = 60.0
+"""Least time between two checkpoints, unless the config gives a number of steps."""
 
 
 class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
@@ -68,423 +68,360 @@ class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
         super().__init__(f"Interrupted. Run the same command again to {action}.")
 
 
-class RunCallback(Protocol):
-    """Whoever wants to watch a run. All calls come from the first process."""
-
-    def on_start(self, config: RunConfig, total: int, step: int) -> None:
-        """Training begins, or goes on after `step` of `total` updates."""
-
-    def on_log(self, text: str) -> None:
-        """Something about how the run is computed: what was chosen, what was not possible and why."""
-
-    def on_progress(self, what: str, done: int, total: int | None) -> None:
-        """Work before the first step: so much of it is done."""
-
-    def on_step(self, step: int, loss: Tensor) -> None:
-        """An update was made. Reading the loss waits for the device: do so now and then."""
-
-    def on_evaluation(
-        self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
-    ) -> None:
-        """The mean loss of the steps since the last one, source validation losses by domain, where averages stand."""
-
-    def on_end(self, result: RunResult) -> None:
-        """The run is done; also called for a run that was done before."""
-
-
 def train(config: RunConfig, *, callback: RunCallback | None = None) -> RunResult:
-    """Train, evaluate, average and save as `config` says.
+    """Train, evaluate, average and save.
 
-    Raises `ConfigError` for settings that cannot be run, `RunError` for a folder that cannot be used or a run that
-    cannot go on, `Interrupted` after Ctrl-C or SIGTERM, and what data and networks raise for themselves.
+    Args:
+        config: Settings of the run.
+        callback: Receives the events of the run, e.g. to show progress.
+
+    Raises:
+        ConfigError: The settings are invalid.
+        RunError: The run directory cannot be used, or the run cannot continue.
+        Interrupted: Ctrl-C or SIGTERM; call again to resume.
     """
     config = resolve(config)
-    done = read_result(config)
-    if done is not None:
-        result = RunResult.from_json(done, config)
-    else:
-        with ExitStack() as stack:
-            dist = stack.enter_context(process_group(config.machine.device))
-            stack.enter_context(_numerics(config, dist.device))
-            stop = stack.enter_context(catch_interrupts())
-            folder = _open_folder(config, dist, stack)
-            run = _Run(config, dist, folder, stop, callback if dist.is_main else None)
-            try:
-                result = run.whole()
-            except KeyboardInterrupt:
-                raise Interrupted(config.output, run.safe_step) from None
-            except Exception:
-                # Packages that are interrupted while they load swallow it, and fail for another reason.
-                if stop.raised:
-                    raise Interrupted(config.output, run.safe_step) from None
-                raise
-    if callback is not None and (done is not None or dist.is_main):
-        callback.on_end(result)
+    finished = read_result(config)
+    if finished is not None:
+        result = RunResult.from_json(finished, config)
+        if callback is not None:
+            callback.on_end(result)
+        return result
+    with ExitStack() as stack:
+        dist = stack.enter_context(process_group(config.machine.device))
+        stack.enter_context(torch_settings(config, dist.device))
+        stop = stack.enter_context(catch_interrupts())
+        run_dir = _open_run_dir(config, dist, stack)
+        if callback is None or not dist.is_main:
+            callback = RunCallback()
+        run = _Run(config, dist, run_dir, stop, callback)
+        try:
+            result = run.run()
+        except KeyboardInterrupt:
+            raise Interrupted(config.output, run.checkpoint_step) from None
+        except Exception:
+            # A package that is interrupted while it is imported may swallow the interrupt and fail in another way.
+            if stop.raised:
+                raise Interrupted(config.output, run.checkpoint_step) from None
+            raise
+    callback.on_end(result)
     return result
 
 
+def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> RunDir | None:
+    """Open the run directory in the main process; if that fails, raise the error in every process."""
+    run_dir, problem = None, None
+    if dist.is_main:
+        try:
+            run_dir = RunDir(config)
+            stack.callback(run_dir.close)
+        except RunError as error:
+            problem = str(error)
+    problem = dist.broadcast(problem)
+    if problem is not None:
+        raise RunError(problem)
+    return run_dir
+
+
 class _Run:
-    """One run from its first to its last step."""
+    """One run, from loading the data to the result. `run_dir` is None in all processes but the main one."""
 
     def __init__(
-        self, config: RunConfig, dist: Dist, folder: RunDir | None, stop: StopRequest, callback: RunCallback | None
+        self, config: RunConfig, dist: Dist, run_dir: RunDir | None, stop: StopRequest, callback: RunCallback
     ) -> None:
-        self.config, self.dist, self.folder, self.stop, self.callback = config, dist, folder, stop, callback
-        # Of the last checkpoint.
-        self.safe_step = 0 if folder is None or folder.resumed is None else int(folder.resumed["step"])
-        self.began = self.checkpointed = time.perf_counter()
+        self.config, self.dist, self.run_dir, self.stop, self.callback = config, dist, run_dir, stop, callback
         self.messages: list[str] = []
+        self.start_time = self.checkpoint_time = time.perf_counter()
+        self.checkpoint_step = 0 if run_dir is None or run_dir.resumed is None else int(run_dir.resumed["step"])
 
-    def whole(self) -> RunResult:
-        """Load, train, report."""
+    def run(self) -> RunResult:
+        """Set up, train, report."""
         with self.stop.immediate():
-            dataset = self._dataset()
-            for note in dataset.notes:
-                self._log(note)
-            sources, target = self._held_out(dataset)
-            self.images = {part.name: len(part.domain) for part in (*sources.train, *target.full)}
-            cache = self._cache(dataset)
-            self.training = Training(self.config, sources, self.dist, self.config.output / SEGMENTS, cache, self._log)
-            self.evaluator = Evaluator(self.config, sources, self.dist, self.training, cache, self._log)
+            self._load_data()
+            self._build()
             self._resume()
-        if self.callback is not None:
-            self.callback.on_start(self.config, self.config.total_steps, self.training.step)
-        self._loop(sources, target)
-        written = None if self.folder is None else self.folder.records_offset()
+        self.callback.on_start(self.config, self.config.total_steps, self.training.step)
+        self._train()
         with self.stop.immediate():
-            try:
-                return self._report(sources, target)
-            except BaseException:  # an image of the target that cannot be read, say: training must not be lost for it
-                if self.folder is not None and written is not None and self.safe_step < self.training.step:
-                    self.folder.truncate_records(written)  # the report begins again as a whole
-                    self._checkpoint()
-                raise
+            return self._finish()
 
-    def _loop(self, sources: Sources, target: Target) -> None:
-        config, training = self.config, self.training
-        mark = time.perf_counter()
-        for step, inputs in training.batches.inputs(training.step + 1, config.total_steps):
-            if training.complete:
-                break
-            loss = training.update(step, inputs)
-            if self.callback is not None:
-                self.callback.on_step(step, loss)
-            if step in config.files.snapshots:
-                self._save(_snapshot(step), export.cpu_weights(training.predictor), sources, "The live weights")
-            if config.evaluates(step):
-                train_loss = training.take_train_loss()  # waits for the device, so that the clock below is right
-                training.clock.steps += time.perf_counter() - mark
-                mark = time.perf_counter()
-                with self.stop.immediate():
-                    self._evaluate(train_loss, target)
-                training.clock.evaluation += time.perf_counter() - mark
-                self._checkpoint_if_due()
-                mark = time.perf_counter()
-                if self.dist.any(self.stop.requested):
-                    self._leave()
-            elif self.stop.requested and self.dist.world_size == 1:
-                training.clock.steps += time.perf_counter() - mark
-                self._leave()
+    # -- set up ---------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, train_loss: float, target: Target) -> None:
-        """Measure the live weights, write it down, and let the averages decide."""
-        training, evaluator, step = self.training, self.evaluator, self.training.step
-        scores = evaluator.validation_scores(training.predictor)
-        loss = _mean([score.loss for score in scores.values()])
-        found = [
-            *score_records(self.config.name, step, {name: {"out": score} for name, score in scores.items()}),
-            self._record("valley_loss", loss),
-            self._record("train_loss", train_loss),
-        ]
-        if self.config.evaluation.target_every_evaluation:
-            found += score_records(self.config.name, step, evaluator.target_scores(training.predictor, target))
-        self._write(found)  # before the averages see the loss: one they refuse is then on record
-        try:
-            statuses = training.observe(loss)
-        except ValueError as error:
-            raise RunError(f"step {step}: {error}") from None
-        self._write(self._changes(statuses))
-        training.consider(_mean([score.accuracy for score in scores.values()]))
-        if self.callback is not None:
-            losses = {name: score.loss for name, score in scores.items()}
-            self.callback.on_evaluation(step, train_loss, losses, statuses)
+    def _load_data(self) -> None:
+        data = self.config.data
+        dataset = benchmarks.load(data.dataset, data.data_dir, check_counts=data.check_counts, **data.dataset_options)
+        for note in dataset.notes:
+            self._log(note)
+        self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
+        self.n_images = {part.name: len(part.domain) for part in (*self.sources.train, *self.target.full)}
+        self.cache = self._open_cache(dataset) if data.input_pipeline == "gpu" else None
 
-    def _changes(self, statuses: Mapping[str, Status]) -> list[Record]:
-        """What is new about the valleys since it was last written."""
-        found = []
-        for name, status in statuses.items():
-            if self.training.valley_of(name) is None:
-                continue
-            for metric in ("threshold", "start_step", "end_step", "n_averaged"):
-                value = getattr(status, metric)
-                key = f"{name} {metric}"
-                if value is not None and self.training.told.get(key) != value:
-                    self.training.told[key] = value
-                    found.append(self._record(metric, value, name))
-        return found
-
-    # -- the end --------------------------------------------------------------------------------------------------
-
-    def _report(self, sources: Sources, target: Target) -> RunResult:
-        """Measure and save everything that is reported, and mark the run as done."""
-        training, config = self.training, self.config
-        judge = copy.deepcopy(training.predictor)  # the averages still look at the live one
-        scores: dict[str, dict[str, dict[str, Score]]] = {}
-        ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
-        files: dict[str, str] = {}
-        for name, text, weights in self._finals():
-            judge.load_state_dict(weights)
-            mark = time.perf_counter()
-            scores[name] = self.evaluator.final_scores(judge, target)
-            training.clock.evaluation += time.perf_counter() - mark
-            self._write(score_records(config.name, training.step, scores[name], name))
-            files[name] = self._save(name, weights, sources, text, ranges.get(name), _plain(scores[name]))
-        for step in config.files.snapshots:
-            if step <= training.step:
-                files[_snapshot(step)] = f"{WEIGHTS}/{_snapshot(step)}.safetensors"
-        clock = training.clock
-        clock.total += time.perf_counter() - self.began
-        self._write(
-            [
-                self._record("seconds_total", clock.total),
-                self._record("seconds_per_step", clock.steps / max(1, training.step)),
-                self._record("seconds_evaluation", clock.evaluation),
-            ]
-        )
-        result = RunResult(
-            config.output,
-            config,
-            training.step,
-            {name: _plain(found) for name, found in scores.items()},
-            ranges,
-            files,
-            clock.total,
-            self._warnings(),
-            {"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            (
-                f"engine {training.engine.kind}, {config.data.input_pipeline} input pipeline, "
-                f"{config.training.precision}",
-                *self.messages,
-            ),
-        )
-        if self.folder is not None:
-            self._tensorboard()
-            self.folder.finish(result.to_json())
-        self.dist.barrier()  # nobody leaves before the outcome is written
-        return result
-
-    def _finals(self) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
-        training = self.training
-        if self.config.evaluation.report_live:
-            best = training.best
-            if best.weights is not None:
-                text = f"The weights of update {best.step}, with the best mean accuracy on source validation"
-                yield "best", text, best.weights
-            yield "last", "The weights of the last update", export.cpu_weights(training.predictor)
-        for name, average in training.averages.items():
-            with warnings.catch_warnings():  # the outcome says it for good
-                warnings.simplefilter("ignore", NeverConvergedWarning)
-                yield name, f"An average of the weights along the trajectory: {name}", average.averaged_state()
-
-    def _warnings(self) -> tuple[str, ...]:
-        found = []
-        for name in self.training.averages:
-            valley = self.training.valley_of(name)
-            if valley is not None and not valley.converged:
-                found.append(f"the validation loss never converged for {name}, so its range is a fallback")
-        return tuple(found)
-
-    def _save(
-        self,
-        name: str,
-        weights: dict[str, Tensor],
-        sources: Sources,
-        description: str,
-        taken: Mapping[str, Any] | None = None,
-        scores: Mapping[str, Any] | None = None,
-    ) -> str:
-        file = f"{WEIGHTS}/{name}.safetensors"
-        if self.folder is None:
-            return file
-        config, image_spec = self.config, sources.image_spec
-        card = {
-            "description": description,
-            "version": __version__,
-            "network": config.model.network,
-            "freeze_bn": config.model.freeze_bn,
-            "classes": list(sources.classes),
-            "input": {
-                "size": image_spec.size,
-                "channels": image_spec.channels,
-                "low_res": image_spec.low_res,
-                "mean": list(image_spec.mean),
-                "std": list(image_spec.std),
-            },
-            "dataset": config.data.dataset,
-            "algorithm": config.training.algorithm,
-            "sources": list(sources.names),
-            "targets": list(config.data.targets),
-            "trial": config.data.trial,
-            "steps": self.training.step,
-            "range": taken,
-            "scores": scores,
-            "config": config.to_dict(),
-        }
-        with disk_errors(config.output / file):
-            export.save_weights(config.output / file, weights, card)
-        return file
-
-    def _tensorboard(self) -> None:
-        if self.config.files.tensorboard:
-            place = self.config.output / TENSORBOARD
-            shutil.rmtree(place, ignore_errors=True)  # of an attempt that was killed here
-            export_tensorboard(iterate_records(self.config.output), place)
-
-    # -- going on -------------------------------------------------------------------------------------------------
-
-    def _dataset(self) -> Dataset:
+    def _open_cache(self, dataset: Dataset) -> ImageCache:
+        """Open the cache of decoded images; the first run on a dataset builds it."""
         config = self.config
-        return benchmarks.load(
-            config.data.dataset,
-            config.data.data_dir,
-            check_counts=config.data.check_counts,
-            **config.data.dataset_options,
-        )
-
-    def _held_out(self, dataset: Dataset) -> HeldOut:
-        config = self.config
-        return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
-
-    def _cache(self, dataset: Dataset) -> ImageCache | None:
-        """The decoded images, where the run works on those; the first run on a dataset makes them."""
-        config = self.config
-        if config.data.input_pipeline != "gpu":
-            return None
-        progress = self.callback.on_progress if self.callback is not None else None
         cache = open_cache(
             dataset,
             config.machine.cache,
             config.data.cache_size,
             workers=config.machine.workers,
-            progress=progress,
+            progress=self.callback.on_progress,
             log=self._log,
         )
         self._log(cache.describe())
         return cache
 
-    def _log(self, text: str) -> None:
-        """Something about how this run is computed that its reader should know."""
-        if text not in self.messages:
-            self.messages.append(text)
-            if self.callback is not None:
-                self.callback.on_log(text)
+    def _build(self) -> None:
+        segments = self.config.output / SEGMENTS
+        self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self._log)
+        self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self._log)
 
     def _resume(self) -> None:
-        state = read_checkpoint(self.config.output) if self.folder is None else self.folder.resumed
+        """Load the checkpoint, if there is one."""
+        state = read_checkpoint(self.config.output) if self.run_dir is None else self.run_dir.resumed
         if state is not None:
-            self._require_same_images(state["images"])
-            self.training.load(state)
-            self.safe_step = self.training.step
-        elif self.folder is not None:
-            # Segments of an attempt that was killed before its first checkpoint.
+            self._require_same_images(state["n_images"])
+            self.training.load_state_dict(state)
+            self.checkpoint_step = self.training.step
+        elif self.run_dir is not None:
+            # Remove the segments of an attempt that was killed before its first checkpoint.
             for path in load_segments(self.config.output / SEGMENTS):
                 path.unlink()
 
     def _require_same_images(self, before: Mapping[str, int]) -> None:
-        """Splits follow from the number of images: with another, validation images would have been trained on."""
-        now = self.images
-        differs = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-        if differs:
-            listed = ", ".join(f"{name} {before.get(name, 0)} then, {now.get(name, 0)} now" for name in differs)
+        """Splits depend on the number of images: with another number, the run would train on validation images."""
+        now = self.n_images
+        changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+        if changed:
+            listed = ", ".join(f"{name} {before.get(name, 0)} then, {now.get(name, 0)} now" for name in changed)
             raise RunError(
-                f"the data changed since {self.config.output} began ({listed}): put the images back, or remove that "
-                "folder to begin again"
+                f"the data changed since {self.config.output} was started ({listed}): restore the images, or remove "
+                "that directory to start again"
             )
 
-    def _checkpoint_if_due(self) -> None:
-        every, training = self.config.files.checkpoint_every, self.training
+    # -- train ----------------------------------------------------------------------------------------------------
+
+    def _train(self) -> None:
+        config, training, clock = self.config, self.training, self.training.clock
+        start = time.perf_counter()
+        for step, inputs in training.loader.inputs(training.step + 1, config.total_steps):
+            if training.should_stop:
+                break
+            loss = training.train_step(step, inputs)
+            self.callback.on_step(step, loss)
+            if step in config.files.snapshots:
+                self._save_weights(_snapshot_name(step), cpu_weights(training.predictor), "The live weights")
+            evaluates = config.evaluates(step)
+            if evaluates:
+                train_loss = training.pop_train_loss()  # waits for the device, so that the clock is right
+                evaluation_start = time.perf_counter()
+                clock.steps += evaluation_start - start
+                with self.stop.immediate():
+                    self._evaluate(train_loss)
+                clock.evaluation += time.perf_counter() - evaluation_start
+                self._save_checkpoint_if_due()
+                start = time.perf_counter()
+            if self._stop_requested(evaluates):
+                clock.steps += time.perf_counter() - start
+                if self.checkpoint_step < step:
+                    self._save_checkpoint()
+                raise KeyboardInterrupt
+
+    def _evaluate(self, train_loss: float) -> None:
+        """Evaluate the live weights, record the scores, and pass the validation loss to the averages."""
+        training, step, name = self.training, self.training.step, self.config.name
+        scores = self.evaluator.validation_scores(training.predictor)
+        val_loss = _mean([score.loss for score in scores.values()])
+        records = [
+            *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
+            self._record("valley_loss", val_loss),
+            self._record("train_loss", train_loss),
+        ]
+        if self.config.evaluation.target_every_evaluation:
+            records += score_records(name, step, self.evaluator.target_scores(training.predictor, self.target))
+        self._append(records)  # before the averages observe the loss, so that a loss they reject is recorded
+        try:
+            statuses = training.observe(val_loss)
+        except ValueError as error:
+            raise RunError(f"step {step}: {error}") from None
+        self._append(self._valley_records(statuses))
+        training.update_best(_mean([score.accuracy for score in scores.values()]))
+        losses = {domain: score.loss for domain, score in scores.items()}
+        self.callback.on_evaluation(step, train_loss, losses, statuses)
+
+    def _valley_records(self, statuses: Mapping[str, Status]) -> list[Record]:
+        """Record the values of each valley that changed since they were recorded last."""
+        records, recorded = [], self.training.recorded
+        for name, status in statuses.items():
+            if self.training.valley(name) is None:
+                continue
+            for metric in ("threshold", "start_step", "end_step", "n_averaged"):
+                value = getattr(status, metric)
+                key = f"{name} {metric}"
+                if value is not None and recorded.get(key) != value:
+                    recorded[key] = value
+                    records.append(self._record(metric, value, name))
+        return records
+
+    def _stop_requested(self, evaluated: bool) -> bool:
+        """Whether to stop now. Several processes must stop at the same step, so they agree after evaluations only."""
+        if self.dist.world_size == 1:
+            return self.stop.requested
+        return evaluated and self.dist.any(self.stop.requested)
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _save_checkpoint_if_due(self) -> None:
+        every = self.config.files.checkpoint_every
         if every is not None:
-            due = training.step - self.safe_step >= every
+            due = self.training.step - self.checkpoint_step >= every
         else:
-            due = time.perf_counter() - self.checkpointed >= CHECKPOINT_SECONDS
+            due = time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
         if due:
-            self._checkpoint()
+            self._save_checkpoint()
 
-    def _checkpoint(self) -> None:
-        """Write down where we are. Processes other than the first have the same state and write nothing."""
+    def _save_checkpoint(self) -> None:
+        """Save the state of the run. The other processes have the same state and write nothing."""
         now = time.perf_counter()
-        if self.folder is not None:
-            state = self.training.state()
-            state["images"] = self.images
-            state["clock"] = {**state["clock"], "total": self.training.clock.total + now - self.began}
-            self.folder.save_checkpoint(state)
-        self.safe_step, self.checkpointed = self.training.step, now
+        if self.run_dir is not None:
+            state = self.training.state_dict()
+            state["n_images"] = self.n_images
+            state["clock"] = {**state["clock"], "total": self.training.clock.total + now - self.start_time}
+            self.run_dir.save_checkpoint(state)
+        self.checkpoint_step, self.checkpoint_time = self.training.step, now
 
-    def _leave(self) -> None:
-        if self.safe_step < self.training.step:
-            self._checkpoint()
-        raise KeyboardInterrupt
+    # -- report ---------------------------------------------------------------------------------------------------
 
-    def _write(self, found: list[Record]) -> None:
-        if self.folder is not None:
-            self.folder.append(*found)
+    def _finish(self) -> RunResult:
+        """Evaluate and save everything that is reported. If that fails, keep the finished training."""
+        records_offset = None if self.run_dir is None else self.run_dir.records_offset()
+        try:
+            result = self._report()
+            if self.run_dir is not None:
+                self._export_tensorboard()
+                self.run_dir.finish(result.to_json())
+        except BaseException:  # e.g. an image of the target that cannot be read
+            if self.run_dir is not None and records_offset is not None and self.checkpoint_step < self.training.step:
+                self.run_dir.truncate_records(records_offset)  # the next attempt writes the whole report
+                self._save_checkpoint()
+            raise
+        self.dist.barrier()  # no process leaves before the result is written
+        return result
+
+    def _report(self) -> RunResult:
+        training, config = self.training, self.config
+        model = copy.deepcopy(training.predictor)  # the averages keep following the live one
+        ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
+        scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+        files: dict[str, str] = {}
+        for name, description, weights in self._final_weights():
+            model.load_state_dict(weights)
+            evaluation_start = time.perf_counter()
+            final_scores = self.evaluator.final_scores(model, self.target)
+            training.clock.evaluation += time.perf_counter() - evaluation_start
+            self._append(score_records(config.name, training.step, final_scores, name))
+            scores[name] = _plain(final_scores)
+            files[name] = self._save_weights(name, weights, description, ranges.get(name), scores[name])
+        for step in config.files.snapshots:
+            if step <= training.step:
+                files[_snapshot_name(step)] = _weights_file(_snapshot_name(step))
+        training.clock.total += time.perf_counter() - self.start_time
+        self._append(self._timing_records())
+        engine, pipeline, precision = training.engine.kind, config.data.input_pipeline, config.training.precision
+        return RunResult(
+            run_dir=config.output,
+            config=config,
+            steps=training.step,
+            scores=scores,
+            ranges=ranges,
+            weights=files,
+            seconds=training.clock.total,
+            warnings=self._warnings(),
+            versions={"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            notes=(f"engine {engine}, {pipeline} input pipeline, {precision}", *self.messages),
+        )
+
+    def _final_weights(self) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
+        """Yield the name, description and tensors of all weights that are reported."""
+        training = self.training
+        if self.config.evaluation.report_live:
+            best = training.best
+            if best.weights is not None:
+                description = f"The weights of step {best.step}, with the highest mean accuracy on source validation"
+                yield "best", description, best.weights
+            yield "last", "The weights of the last step", cpu_weights(training.predictor)
+        for name, average in training.averages.items():
+            with warnings.catch_warnings():  # the result contains this warning
+                warnings.simplefilter("ignore", NeverConvergedWarning)
+                yield name, f"An average of the weights along the trajectory: {name}", average.averaged_state()
+
+    def _timing_records(self) -> list[Record]:
+        clock = self.training.clock
+        return [
+            self._record("seconds_total", clock.total),
+            self._record("seconds_per_step", clock.steps / max(1, self.training.step)),
+            self._record("seconds_evaluation", clock.evaluation),
+        ]
+
+    def _warnings(self) -> tuple[str, ...]:
+        valleys = {name: self.training.valley(name) for name in self.training.averages}
+        return tuple(
+            f"the validation loss never converged for {name}, so its range is a fallback"
+            for name, valley in valleys.items()
+            if valley is not None and not valley.converged
+        )
+
+    def _export_tensorboard(self) -> None:
+        if self.config.files.tensorboard:
+            path = self.config.output / TENSORBOARD
+            shutil.rmtree(path, ignore_errors=True)  # left by an attempt that was killed here
+            export_tensorboard(iterate_records(self.config.output), path)
+
+    # -- output ---------------------------------------------------------------------------------------------------
+
+    def _save_weights(
+        self,
+        name: str,
+        weights: dict[str, Tensor],
+        description: str,
+        averaged: Mapping[str, object] | None = None,
+        scores: Mapping[str, object] | None = None,
+    ) -> str:
+        """Save weights with their model card and return the file's path in the run directory."""
+        file = _weights_file(name)
+        if self.run_dir is not None:
+            card = model_card(self.config, self.sources, self.training.step, description, averaged, scores)
+            with disk_errors(self.config.output / file):
+                save_weights(self.config.output / file, weights, card)
+        return file
+
+    def _append(self, records: list[Record]) -> None:
+        if self.run_dir is not None:
+            self.run_dir.append(*records)
 
     def _record(self, metric: str, value: float, average: str | None = None) -> Record:
         return Record(self.config.name, self.training.step, None, None, metric, value, average)
 
+    def _log(self, text: str) -> None:
+        """Log a message about how this run is computed, once, and keep it for the result."""
+        if text not in self.messages:
+            self.messages.append(text)
+            self.callback.on_log(text)
 
-def _snapshot(step: int) -> str:
+
+def _snapshot_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def _open_folder(config: RunConfig, dist: Dist, stack: ExitStack) -> RunDir | None:
-    """Take the folder, in the first process; if it cannot, all processes hear why."""
-    folder, trouble = None, None
-    if dist.is_main:
-        try:
-            folder = RunDir(config)
-            stack.callback(folder.close)
-        except RunError as error:
-            trouble = str(error)
-    trouble = dist.broadcast(trouble)
-    if trouble is not None:
-        raise RunError(trouble)
-    return folder
+def _weights_file(name: str) -> str:
+    return f"{WEIGHTS}/{name}.safetensors"
 
 
-@contextmanager
-def _numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
-    """torch's global switches as the run wants them, and everything as it was afterwards."""
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.backends.cudnn.benchmark,
-        torch.get_num_threads(),
-    )
-    on_gpu = device.type == "cuda"
-    if config.machine.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
-        torch.use_deterministic_algorithms(True)
-    # Trying every algorithm took 6 to 9 s and found none faster: ResNet-50 in bf16, 13.2 ms either way (H200).
-    torch.backends.cudnn.benchmark = False
-    if config.machine.threads is not None and config.machine.threads != before[3]:
-        torch.set_num_threads(config.machine.threads)
-    try:
-        with torch.random.fork_rng([device] if on_gpu else []):
-            yield
-    finally:
-        if config.machine.deterministic:  # the call loads torch's compiler, seconds of it
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.backends.cudnn.benchmark = before[2]
-        if torch.get_num_threads() != before[3]:
-            torch.set_num_threads(before[3])
+def _plain(scores: Scores) -> dict[str, dict[str, dict[str, float]]]:
+    return {domain: {split: _values(score) for split, score in splits.items()} for domain, splits in scores.items()}
 
 
-def _plain(scores: Mapping[str, Mapping[str, Score]]) -> dict[str, dict[str, dict[str, float]]]:
-    return {
-        domain: {split: {"loss": score.loss, "accuracy": score.accuracy} for split, score in splits.items()}
-        for domain, splits in scores.items()
-    }
+def _values(score: Score) -> dict[str, float]:
+    return {"loss": score.loss, "accuracy": score.accuracy}
 
 
 def _mean(values: list[float]) -> float:
