@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from torch.nn import functional
 from helpers import HELPERS
 from helpers.contract_worker import STEPS, steps_of_one
 from helpers.making import CLASSES, SHAPE, batch_for, make, noise_for, update
-from helpers.runs import require_same, short
+from helpers.runs import RecordingCallback, crash_at, require_same, short
 from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -315,21 +314,6 @@ def test_predictions_depend_on_the_image_or_the_declared_group(name):
 # --- a whole run -----------------------------------------------------------------------------------------------
 
 
-class Crash(SimpleNamespace):
-    def on_start(self, config, total, step):
-        self.began = step
-
-    def on_step(self, step, loss):
-        if step == self.at:
-            raise ZeroDivisionError
-
-    def on_evaluation(self, step, train_loss, losses, statuses):
-        pass
-
-    def on_end(self, result):
-        pass
-
-
 @pytest.fixture(scope="module")
 def few_digits():
     whole = benchmarks.load("digits")
@@ -354,10 +338,10 @@ def test_an_interrupted_run_with_averages_resumes(name, tmp_path):
     assert set(whole.scores) == {"best", "last", "swad", "swa", "ema"}
     assert whole.scores["ema"] != whole.scores["last"]
     with pytest.raises(ZeroDivisionError):
-        train(short(tmp_path / "broken", **settings), callback=Crash(at=7))
-    watch = Crash(at=None)
-    train(short(tmp_path / "broken", **settings), callback=watch)
-    assert watch.began == 4
+        train(short(tmp_path / "broken", **settings), callback=crash_at(7))
+    callback = RecordingCallback()
+    train(short(tmp_path / "broken", **settings), callback=callback)
+    assert callback.events[0].startswith("start 4/")
     require_same(tmp_path / "whole", tmp_path / "broken")
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 import torch
 
-from helpers.runs import require_same, short
+from helpers.runs import interrupt_at, require_same, short
 from swad.data import benchmarks
 from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
@@ -19,20 +17,6 @@ from swad.training.evaluation import evaluate
 from swad.training.export import load_predictor, read_card
 from swad.training.loop import Interrupted, train
 from swad.training.resolve import resolve
-
-
-class StopAt:
-    """Asks a run to stop after a step."""
-
-    def __init__(self, step):
-        self.at = step
-
-    def on_step(self, step, loss):
-        if step == self.at:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def __getattr__(self, name):
-        return lambda *arguments: None
 
 
 def settings(name, **more):
@@ -45,7 +29,7 @@ def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
     whole = short(tmp_path / "whole" / name, **settings(name))
     result = train(whole)
     with pytest.raises(Interrupted):
-        train(short(tmp_path / "cut", **settings(name)), callback=StopAt(5))
+        train(short(tmp_path / "cut", **settings(name)), callback=interrupt_at(5))
     train(short(tmp_path / "cut", **settings(name)))
     require_same(whole.output, tmp_path / "cut")
     path = whole.output / "weights" / "swad.safetensors"

@@ -166,7 +166,7 @@ def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
     for name in ("SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
         assert f"paper, trial 0: {name} against ERM (best)" in page
 
-    monkeypatch.setattr("swad.training.loop._Run.whole", lambda self: pytest.fail("nothing is missing"))
+    monkeypatch.setattr("swad.training.loop._Run.run", lambda self: pytest.fail("nothing is missing"))
     here("reproduce", "figure4", *options, "--grid", "3", "--images", "10")
     assert "target: paper" in (tmp_path / "figures" / "digits" / "figure4.svg").read_text()
     here("reproduce", "figure5", *options)

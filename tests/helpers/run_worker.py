@@ -1,4 +1,4 @@
-"""Trains one short run, started by test_run: `python run_worker.py FOLDER` or under torchrun's variables."""
+"""Train one short run: `python run_worker.py RUN_DIR [CHANGES]`, also with the environment variables of torchrun."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from helpers.runs import short
 from swad.training.loop import RunError, train
 
 
-def train_short(folder: Path, changes: dict[str, object]) -> None:
-    """For multiprocessing: the whole run in this process."""
+def train_short(run_dir: Path, changes: dict[str, object]) -> None:
+    """Train a whole run in this process; a target for multiprocessing."""
     torch.set_num_threads(1)
-    train(short(folder, **changes))
+    train(short(run_dir, **changes))
 
 
 def main() -> None:

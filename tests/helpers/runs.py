@@ -1,21 +1,31 @@
-"""Short runs on the digits for the tests of the loop, and what to compare of them."""
+"""Short runs on the digits, callbacks that disturb them, and comparisons between two of them."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
 
+from helpers import HELPERS
+from swad.averaging.valley import Status
 from swad.results.records import read_records
-from swad.training.loop import RunConfig
+from swad.training.callback import RunCallback
+from swad.training.config import RunConfig
+from swad.training.result import RunResult
 
 AVERAGES = ("swad:n_converge=2,n_tolerance=1,tolerance_ratio=0", "swa", "ema")
 
 
 def short(output: Path, **changes: Any) -> RunConfig:
-    """24 steps of 3 × 8 images, evaluated every 4, at a rate that makes the loss turn: a fraction of a second."""
+    """A run of 24 steps in a fraction of a second, with a learning rate that makes the validation loss rise again."""
     settings: dict[str, Any] = {
         "dataset": "digits",
         "target": "paper",
@@ -28,20 +38,91 @@ def short(output: Path, **changes: Any) -> RunConfig:
     return RunConfig.from_options(output=output, **{**settings, **changes})
 
 
-def values(folder: Path) -> list[tuple[Any, ...]]:
-    """Every record but the timings."""
+def cached_config(images: Path, output: Path, **changes: Any) -> RunConfig:
+    """A run of 8 steps on the folder `images` through an image cache next to it."""
+    settings: dict[str, Any] = {
+        "data_dir": images,
+        "network": "test_resnet",
+        "weights": "random",
+        "input_pipeline": "gpu",
+        "cache": images.parent / f"{images.name}-cache",
+        "steps": 8,
+        "evaluate_every": 2,
+        "checkpoint_every": 1,
+        "hyperparameters": {"batch_size": 4, "lr": 1e-3},
+        "averages": ("swad", "ema"),
+        "workers": 1,
+    }
+    return RunConfig.from_options(dataset="folder", target="a", output=output, **{**settings, **changes})
+
+
+class RecordingCallback(RunCallback):
+    """Records the events of a run, and can act after given steps."""
+
+    def __init__(self, actions: Mapping[int, Callable[[], object]] | None = None) -> None:
+        self.actions = dict(actions or {})
+        self.events: list[str] = []
+        self.steps: list[int] = []
+        self.messages: list[str] = []
+
+    def on_start(self, config: RunConfig, total: int, step: int) -> None:
+        self.events.append(f"start {step}/{total}")
+
+    def on_log(self, message: str) -> None:
+        self.messages.append(message)
+
+    def on_step(self, step: int, loss: Tensor) -> None:
+        assert loss.ndim == 0
+        self.steps.append(step)
+        if step in self.actions:
+            self.actions[step]()
+
+    def on_evaluation(
+        self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
+    ) -> None:
+        self.events.append(f"evaluation {step}")
+
+    def on_end(self, result: RunResult) -> None:
+        self.events.append("end")
+
+
+def interrupt_at(step: int, signum: int = signal.SIGINT) -> RecordingCallback:
+    """Send a signal to this process after a step."""
+    return RecordingCallback({step: lambda: os.kill(os.getpid(), signum)})
+
+
+def crash_at(step: int) -> RecordingCallback:
+    """Raise an error after a step."""
+    return RecordingCallback({step: lambda: 1 / 0})
+
+
+def start_worker(output: Path, changes: Mapping[str, object], **environment: str) -> subprocess.Popen[str]:
+    """Start `run_worker.py`, which trains one short run in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, str(HELPERS / "run_worker.py"), str(output), json.dumps(changes)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def values(run_dir: Path) -> list[tuple[Any, ...]]:
+    """Every record except the timings."""
     return [
         (r.run, r.step, r.domain, r.split, r.metric, r.value, r.average)
-        for r in read_records(folder)
+        for r in read_records(run_dir)
         if not r.metric.startswith("seconds")
     ]
 
 
-def weights(folder: Path) -> dict[str, dict[str, Tensor]]:
-    return {path.stem: load_file(path) for path in sorted((folder / "weights").glob("*.safetensors"))}
+def weights(run_dir: Path) -> dict[str, dict[str, Tensor]]:
+    """Every saved model by name."""
+    return {path.stem: load_file(path) for path in sorted((run_dir / "weights").glob("*.safetensors"))}
 
 
 def require_same(one: Path, other: Path) -> None:
+    """Require the same records and weights of two runs, bit by bit."""
     assert values(one) == values(other)
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from swad.algorithms.erm import ERM
+from swad.data.cache import open_cache
+from swad.data.domains import ArrayDomain, Dataset, ImageSpec
+from swad.data.loaders import EvalLoader
+from swad.data.splits import hold_out
+from swad.training import evaluation
+from swad.training.config import RunConfig
 from swad.training.distributed import Dist
-from swad.training.evaluation import Score, eval_mode, evaluate
+from swad.training.evaluation import ResidentEvaluation, Score, eval_mode, evaluate, evaluate_splits
+from swad.training.step import EAGER
 
 ALONE = Dist(torch.device("cpu"))
 
@@ -17,7 +28,7 @@ def data(n: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 50])
-def test_means_over_images_whatever_the_batches(size):
+def test_scores_do_not_depend_on_the_batch_size(size):
     x, y = data()
     model = nn.Linear(4, 3)
     score = evaluate(model, zip(x.split(size), y.split(size), strict=True), ALONE)
@@ -72,3 +83,66 @@ def test_no_images():
 def test_a_score_is_made_of_sums():
     assert Score(3.0, 2, 4).loss == 0.75
     assert Score(3.0, 2, 4).accuracy == 0.5
+
+
+@pytest.mark.parametrize(
+    ("capacity", "keeps"), [(0, [False, False]), (10, [True, False]), (80, [True, False]), (90, [True, True])]
+)
+def test_images_are_kept_for_later_passes_only_if_all_of_them_fit(capacity, keeps, monkeypatch):
+    """There are 10 validation images and 80 of the target, and validation comes first."""
+    monkeypatch.setattr(evaluation, "MAX_KEPT_BYTES", capacity * 3 * 8 * 8)
+    images = np.zeros((50, 8, 8, 3), np.uint8)
+    domains = (ArrayDomain("a", np.arange(50) % 2, images), ArrayDomain("far", np.arange(100) % 2, images.repeat(2, 0)))
+    dataset = Dataset("blank", domains, ("x", "y"), ImageSpec(size=8))
+    sources, target = hold_out(dataset, "far")
+    predictor = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
+    algorithm = ERM(predictor, ERM.Hyperparameters(), 1)
+    training = SimpleNamespace(
+        predictor=predictor, algorithm=algorithm, autocast=torch.no_grad, engine=SimpleNamespace(kind=EAGER)
+    )
+    config = RunConfig.from_options(dataset="digits", target="paper", output="nowhere", seed=0, workers=0)
+    evaluator = evaluation.Evaluator(config, sources, ALONE, training, open_cache(dataset))
+    scores = [evaluator.final_scores(predictor, target) for _ in range(2)]
+    assert scores[0] == scores[1]
+    assert scores[0]["far"]["in"].n == 80
+    loaders = [evaluator.full_validation["a"], evaluator._target["far"]["in"]]
+    assert [loader._kept is not None for loader in loaders] == keeps
+
+
+def test_resident_evaluation_gives_the_scores_of_separate_batches():
+    """Batches span two domains and the last one is padded: every image counts once, for its own domain."""
+    draw = np.random.default_rng(0)
+    domains = tuple(
+        ArrayDomain(name, draw.integers(0, 3, n), draw.integers(0, 256, (n, 8, 8, 3), np.uint8))
+        for name, n in (("a", 170), ("b", 95), ("c", 260), ("far", 40))
+    )
+    sources = hold_out(Dataset("noise", domains, ("x", "y", "z"), ImageSpec(size=8)), "far").sources
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3), torch.nn.Dropout(0.5))
+    loaders = {
+        part.name: EvalLoader(part, sources.image_spec, 16, seed=0, keep=True, workers=0) for part in sources.val
+    }
+    resident = ResidentEvaluation(model, loaders, ALONE, torch.no_grad)
+    resident._warm = False
+    scores, expected = resident(), evaluate_splits(model, loaders, ALONE)
+    assert scores.keys() == expected.keys() == {"a", "b", "c"}
+    for name, score in expected.items():
+        assert (scores[name].correct, scores[name].n) == (score.correct, score.n)
+        assert scores[name].loss == pytest.approx(score.loss, rel=1e-6)
+    assert len({score.loss for score in expected.values()}) == 3
+    assert model.training
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_an_evaluation_that_cannot_be_captured_is_eager_and_logs_why():
+    domains = tuple(ArrayDomain(name, np.arange(40) % 2, np.zeros((40, 8, 8, 3), np.uint8)) for name in ("a", "far"))
+    sources = hold_out(Dataset("blank", domains, ("x", "y"), ImageSpec(size=8)), "far").sources
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
+    loaders = {
+        part.name: EvalLoader(part, sources.image_spec, 16, seed=0, keep=True, workers=0) for part in sources.val
+    }
+    messages: list[str] = []
+    resident = ResidentEvaluation(model, loaders, ALONE, torch.no_grad, messages.append)
+    scores = [resident() for _ in range(3)]
+    assert scores[0] == scores[1] == scores[2]
+    assert messages == ["evaluating eagerly: the evaluation cannot be captured (CUDA graphs need a GPU)"]

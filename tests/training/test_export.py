@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 
 import swad
 from helpers.runs import short
 from swad.data import benchmarks
 from swad.data.splits import hold_out
 from swad.data.transforms import to_pil
+from swad.training.export import load_predictor, read_card
 
 
 def test_a_run_from_python_and_its_predictor(tmp_path):
@@ -43,3 +47,17 @@ def test_the_transform_resizes_photographs(tmp_path):
     image = predictor.transform(Image.new("L", (300, 200)))
     assert image.shape == (3, 224, 224)
     assert predictor.model(image.unsqueeze(0)).shape == (1, len(predictor.class_names))
+
+
+def test_saved_weights_load_and_have_a_card(finished_run):
+    path = finished_run / "weights" / "swad.safetensors"
+    assert not load_predictor(path).model.training
+    card = read_card(path)
+    done = json.loads((finished_run / "done.json").read_text())
+    assert card["scores"] == done["scores"]["swad"]
+    assert card["range"] == done["ranges"]["swad"]
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata()["format"] == "pt"
+    text = path.with_suffix(".md").read_text()
+    assert "load_predictor" in text
+    assert f"Averaged steps: {card['range']['spans']}" in text

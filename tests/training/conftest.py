@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an undisturbed short run, to compare disturbed ones with. Tests must not change it."""
+    from helpers.runs import short
+    from swad.training.loop import train
+
+    return train(short(tmp_path_factory.mktemp("finished") / "run")).run_dir
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 3 domains of 2 classes of 10 images each, dark and light."""
+    image = pytest.importorskip("PIL.Image")
+    root = tmp_path_factory.mktemp("images")
+    for domain, tint in {"dusk": (90, 60, 60), "noon": (120, 120, 90), "snow": (110, 120, 140)}.items():
+        for label, shift in {"dark": -50, "light": 80}.items():
+            (root / domain / label).mkdir(parents=True)
+            for i in range(10):
+                color = tuple(channel + shift + i for channel in tint)
+                image.new("RGB", (40 + i, 50), color).save(root / domain / label / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def noise_folder(tmp_path: Path) -> Path:
+    """A folder with 3 domains of 2 classes of 10 images of noise each, of different sizes, which a test may change."""
+    np, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
+    root, random = tmp_path / "images", np.random.RandomState(0)
+    for domain in "abc":
+        for shade, label in enumerate(("dark", "light")):
+            (root / domain / label).mkdir(parents=True)
+            for i in range(10):
+                pixels = random.randint(0, 128, (40 + i, 56, 3)) + 127 * shade
+                image.fromarray(pixels.astype(np.uint8)).save(root / domain / label / f"{i}.png")
+    return root

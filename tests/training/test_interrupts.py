@@ -1,0 +1,75 @@
+"""Ctrl-C and SIGTERM end a run with a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+from helpers.runs import RecordingCallback, interrupt_at, require_same, short
+from swad.models import networks
+from swad.training import evaluation
+from swad.training.loop import Interrupted, train
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, finished_run, signum):
+    run_dir = tmp_path / "run"
+    before = signal.getsignal(signal.SIGINT)
+    config = short(run_dir, checkpoint_every=None)
+    for step in (6, 12, 18):  # between evaluations and at one
+        with pytest.raises(Interrupted, match=f"again to resume .*run from step {step}") as caught:
+            train(config, callback=interrupt_at(step, signum))
+        assert (caught.value.run_dir, caught.value.step) == (run_dir, step)
+        assert not (run_dir / "done.json").exists()
+    callback = RecordingCallback()
+    train(config, callback=callback)
+    assert callback.events[0] == "start 18/24"
+    assert callback.steps == [19, 20, 21, 22, 23, 24]
+    assert callback.events[-1] == "end"
+    require_same(finished_run, run_dir)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_sigterm_is_ignored(tmp_path):
+    """A scheduler signals every process of a job, and the launcher forwards its own signal."""
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="from step 6"):
+        train(short(tmp_path / "run", checkpoint_every=None), callback=RecordingCallback({6: twice}))
+
+
+def test_an_interrupt_that_an_import_swallows_still_interrupts(tmp_path, monkeypatch):
+    def broken(*args, **options):
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        raise AttributeError("half of a module")
+
+    monkeypatch.setattr(networks, "build", broken)
+    with pytest.raises(Interrupted, match=r"Run the same command again to start .* again"):
+        train(short(tmp_path / "run"))
+
+
+def test_an_interrupt_during_an_evaluation_resumes_from_the_last_checkpoint(tmp_path, finished_run, monkeypatch):
+    run_dir = tmp_path / "run"
+    real, count = evaluation.evaluate_splits, 0
+
+    def interrupted(*args):
+        nonlocal count
+        count += 1
+        if count == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*args)
+
+    monkeypatch.setattr(evaluation, "evaluate_splits", interrupted)
+    with pytest.raises(Interrupted, match="from step 8"):
+        train(short(run_dir))
+    train(short(run_dir))
+    require_same(finished_run, run_dir)

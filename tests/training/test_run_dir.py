@@ -1,0 +1,129 @@
+"""One run per directory, and no file that is written by half."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short, start_worker
+from swad.data.domains import DataError
+from swad.results import runs
+from swad.results.records import RecordWriter
+from swad.training.config import RunConfig
+from swad.training.loop import Interrupted, RunError, train
+from swad.training.resolve import resolve
+
+
+def test_the_result_of_a_finished_run_is_returned_at_once(finished_run):
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+    callback = RecordingCallback()
+    began = time.perf_counter()
+    result = train(short(finished_run), callback=callback)
+    assert time.perf_counter() - began < 0.5
+    assert callback.events == ["end"]
+    assert result.target_accuracy("swad") == result.scores["swad"]["paper"]["in"]["accuracy"]
+    assert before == {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+
+
+def test_a_run_that_failed_before_its_first_evaluation_is_not_reported(tmp_path):
+    train(short(tmp_path / "paper-0"))
+    with pytest.raises(ZeroDivisionError):
+        train(short(tmp_path / "board-0", target="board"), callback=crash_at(1))
+    found = runs.find_runs(tmp_path)
+    assert [run.targets for run in found] == [("paper",)]
+
+
+def test_a_run_that_failed_before_its_first_evaluation_frees_its_directory(tmp_path, image_folder):
+    settings = {"dataset": "folder", "network": "test_resnet", "weights": "random", "averages": (), "steps": 1}
+    settings |= {"hyperparameters": {"batch_size": 2}, "evaluate_every": 1, "target": "snow", "workers": 0}
+    with pytest.raises(DataError, match="is not a folder; check the path"):
+        train(short(tmp_path / "run", **settings, data_dir=tmp_path / "nowhere"))
+    assert train(short(tmp_path / "run", **settings, data_dir=image_folder)).steps == 1
+    with pytest.raises(RunError, match="contains a run with other settings"):
+        train(short(tmp_path / "run", **settings, data_dir=tmp_path / "nowhere"))
+
+
+def test_other_settings_are_refused_and_named(tmp_path, finished_run):
+    with pytest.raises(RunError, match=r"trial was 0, now 1\): use the same settings"):
+        train(short(finished_run, trial=1))
+    run_dir = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train(short(run_dir), callback=interrupt_at(6))
+    with pytest.raises(RunError) as caught:
+        train(short(run_dir, hyperparameters={"batch_size": 8, "lr": 0.1}))
+    assert "(lr was 0.08, now 0.1)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    train(short(run_dir, workers=1, checkpoint_every=8))  # settings of the machine may change
+    require_same(finished_run, run_dir)
+
+
+def test_an_image_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = resolve(RunConfig.from_options(dataset="folder", target="a", output="run", data_dir=Path("images")))
+    other = resolve(one.replace(data_dir=tmp_path / "x" / ".." / "images"))
+    assert not other.differences(one.to_json())
+    stored = one.to_json()
+    stored["config"]["data"]["data_dir"] = "images"
+    assert not other.differences(stored)
+
+
+def test_a_directory_that_another_process_writes_is_refused(tmp_path):
+    run_dir = tmp_path / "run"
+    with RecordWriter(run_dir, "other"), pytest.raises(RunError, match="is being written by process"):
+        train(short(run_dir))
+    assert sorted(path.name for path in run_dir.iterdir()) == ["records.jsonl", "run.lock"]
+
+
+@pytest.mark.slow
+def test_a_run_resumes_after_the_kernel_refused_a_checkpoint(tmp_path, finished_run):
+    """The kernel refuses part of the file; with space again the run resumes as if nothing had happened."""
+    run_dir = tmp_path / "run"
+    out, err = start_worker(run_dir, {}, LIMIT_FILE_SIZE="100000").communicate(timeout=60)
+    assert out.startswith("RunError: cannot write "), out + err
+    assert "File too large" in out
+    assert len(out.splitlines()) == 1
+    assert not list(run_dir.rglob("*.partial"))
+    train(short(run_dir))
+    require_same(finished_run, run_dir)
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "weights"])
+def test_a_full_disk_is_reported_in_one_line(tmp_path, finished_run, monkeypatch, place):
+    run_dir = tmp_path / "run"
+    real = os.replace
+
+    def full(source, target):
+        if place in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(
+            RunError, match="No space left on device; check the disk, then run the same command again"
+        ) as caught:
+            train(short(run_dir))
+    assert "\n" not in str(caught.value)
+    assert not list(run_dir.rglob("*.partial"))
+    train(short(run_dir))
+    require_same(finished_run, run_dir)
+
+
+def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(RunError, match="is a file: choose a directory"):
+        train(short(file))
+    with pytest.raises(RunError, match=r"(?i)not a directory"):
+        train(short(file / "run"))
+
+    def read_only(*args):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(RunError, match=r"(?i)read-only file system"):
+        train(short(tmp_path / "run"))
