@@ -22,11 +22,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """For this process, whose libraries may have read the environment before: one thread, where torch is loaded."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests for a GPU where there is none, and keep torch to one thread if it read the environment before."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs an NVIDIA GPU")
+    if (loaded := sys.modules.get("torch")) is not None and loaded.get_num_threads() != 1:
+        loaded.set_num_threads(1)
 
 
 @pytest.fixture

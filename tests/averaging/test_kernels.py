@@ -58,23 +58,23 @@ def test_what_the_kernel_cannot_read_does_not_fit():
 
 @runs_kernels
 @pytest.mark.skipif(INTERPRETED, reason="the choice of the kernel needs a GPU")
-def test_a_feed_with_an_ema_uses_it_and_averages_as_each_alone():
+def test_a_group_with_an_ema_uses_the_kernel_and_equals_its_averages():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 5)).cuda()
-    feed = AverageGroup(model, {"swad": SWAD(model), "ema": EMA(model), "slow": EMA(model, 0.999)})
+    group = AverageGroup(model, {"swad": SWAD(model), "ema": EMA(model), "slow": EMA(model, 0.999)})
     alone = {"swad": SWAD(model), "ema": EMA(model), "slow": EMA(model, 0.999)}
     for step in range(1, 41):
         with torch.no_grad():
             for tensor in model.parameters():
                 tensor.add_(torch.randn_like(tensor), alpha=0.01)
-        feed.update_parameters(model)
+        group.update_parameters(model)
         for average in alone.values():
             average.update_parameters(model)
         if step % 10 == 0:
-            feed.observe(1.0)
+            group.observe(1.0)
             for average in alone.values():
                 average.observe(1.0)
-    assert [held is not None for held in feed._fused._tables.values()] == [True]
+    assert [held is not None for held in group._fused._tables.values()] == [True]
     for name, average in alone.items():
         for key, value in average.averaged_state().items():
-            torch.testing.assert_close(feed[name].averaged_state()[key], value, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(group[name].averaged_state()[key], value, rtol=1e-5, atol=1e-6)

@@ -61,7 +61,7 @@ def test_sma_begins_at_update_100_whatever_the_length_of_training():
     assert one("sma", Plan(100, 10, offset=1)).start == 100
 
 
-def test_the_tolerance_is_the_data_sets_unless_given():
+def test_the_tolerance_is_the_datasets_unless_given():
     vlcs = Plan(5000, 50, tolerance_ratio=0.2)
     assert one("swad", vlcs).valley.tolerance_ratio == 0.2
     assert one("without_dense", vlcs).valley.tolerance_ratio == 0.2
@@ -99,7 +99,7 @@ def test_lists_with_options():
         ),
     ],
 )
-def test_faults_are_one_line(text, words):
+def test_errors_are_one_line(text, words):
     found = registry.problems([text], PAPER)
     assert len(found) == 1
     assert words in found[0]

@@ -1,9 +1,19 @@
-"""A small network and a training loop for tests of averages."""
+"""Small networks and training loops for tests of averages."""
 
 from __future__ import annotations
 
+import io
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
+
+from helpers import HELPERS
 
 
 class OneHot(nn.Module):
@@ -24,9 +34,6 @@ class OneHot(nn.Module):
         self.count.fill_(step)
 
 
-# -- tensors: names, buffers, frozen, tied, patterns, wrappers -----------------------------------------------
-
-
 class Net(nn.Module):
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -45,3 +52,107 @@ def train(model, optimizer, steps, seed=0, after=lambda step: None):
         model(x).square().mean().backward()
         optimizer.step()
         after(step)
+
+
+class Counting(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+
+def small_conv() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
+    return model.to(memory_format=torch.channels_last)
+
+
+def weights_of(average) -> dict[int, float]:
+    values = average.averaged_state()["weight"]
+    return {i: v for i, v in enumerate(values.tolist()) if v}
+
+
+def uniform(steps) -> dict[int, float]:
+    steps = list(steps)
+    return dict.fromkeys(steps, pytest.approx(1 / len(steps), rel=1e-5))
+
+
+def drive(average, losses, per_segment=10):
+    model = average.tracked.model
+    for step in range(1, per_segment * len(losses) + 1):
+        model.go_to(step)
+        average.update_parameters(model)
+        if step % per_segment == 0:
+            average.observe(losses[step // per_segment - 1])
+
+
+def reload(average, fresh):
+    """Through a file and `weights_only=True`, as a checkpoint would go."""
+    file = io.BytesIO()
+    torch.save(average.state_dict(), file)
+    file.seek(0)
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    return fresh
+
+
+def train_captured(build, use_graph):
+    """Train on the GPU with or without a graph that captures the whole step, and return what `build` built."""
+    model = small_conv().cuda()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3, capturable=True)
+    average = build(model)
+    x = torch.zeros(4, 3, 8, 8, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        model(x).square().mean().backward()
+        optimizer.step()
+        average.update_parameters(model)
+
+    def data(k):
+        x.copy_(torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(k)))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # three real steps warm up what a capture needs
+        for k in (1, 2, 3):
+            data(k)
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = None
+    if use_graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+    for k in range(4, 91):
+        data(k)
+        if graph is None:
+            step()
+        else:
+            graph.replay()
+            average.count_replays(1)
+        if k % 5 == 0:
+            average.observe(1 + abs(k - 25) / 60)
+    return average
+
+
+def run_ranks(scenario: str, folder: Path, world: int = 2) -> None:
+    """Run a scenario of `distributed_worker.py` in `world` gloo processes."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        env = os.environ | {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(HELPERS / "distributed_worker.py"), scenario, str(folder)]
+        processes.append(
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+        assert "done" in output

@@ -121,37 +121,37 @@ def fsdp(rank, world, folder):
             torch.testing.assert_close(gathered(x), twin.eval()(x))
 
 
-def feed_checkpoint(rank, world, folder):
-    """A whole feed through a distributed checkpoint."""
+def group_checkpoint(rank, world, folder):
+    """A whole group through a distributed checkpoint."""
 
     def make():
         model = Net()
         fully_shard(model)
         return model, AverageGroup(model, {"swad": SWAD(model), "sma": SMA(model, start=3), "ema": EMA(model)})
 
-    model, feed = make()
-    run(model, feed, rank, world, 22)
-    swad.averaging.distributed_checkpoint.save(feed, folder / "feed")
+    model, group = make()
+    run(model, group, rank, world, 22)
+    swad.averaging.distributed_checkpoint.save(group, folder / "group")
     _, again = make()
-    swad.averaging.distributed_checkpoint.load(again, folder / "feed")
-    for name in feed:
-        assert feed[name].status == again[name].status
-        for key, value in feed[name].averaged_state().items():
+    swad.averaging.distributed_checkpoint.load(again, folder / "group")
+    for name in group:
+        assert group[name].status == again[name].status
+        for key, value in group[name].averaged_state().items():
             if "norm.running" not in key:  # of what every rank has whole, a checkpoint keeps one rank's
                 assert torch.equal(full(value), full(again[name].averaged_state()[key])), (name, key)
 
 
-def feed_disagrees(rank, world, folder):
+def group_disagrees(rank, world, folder):
     model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
-    feed = AverageGroup(model, {"swad": SWAD(model), "sma": SMA(model, start=0)})
-    feed.update_parameters(model)
+    group = AverageGroup(model, {"swad": SWAD(model), "sma": SMA(model, start=0)})
+    group.update_parameters(model)
     try:
-        feed.observe(float("nan") if rank else 1.0)
+        group.observe(float("nan") if rank else 1.0)
     except ValueError as error:
         assert "every rank must observe" in str(error)
     else:
         raise AssertionError("ranks that disagree must raise")
-    feed.observe(1.0)
+    group.observe(1.0)
 
 
 def checkpoint(rank, world, folder):

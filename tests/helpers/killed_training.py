@@ -20,13 +20,13 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
-    feed = AverageGroup(model, {"swad": SWAD(model), "ref": SWAD(model, semantics="reference"), "ema": EMA(model)})
+    group = AverageGroup(model, {"swad": SWAD(model), "ref": SWAD(model, semantics="reference"), "ema": EMA(model)})
     file, start = folder / "checkpoint.pt", 0
     if file.exists():
         state = torch.load(file, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        feed.load_state_dict(state["feed"])
+        group.load_state_dict(state["group"])
         start = state["step"]
         print("resumed", start)
     for step in range(start + 1, 41):
@@ -34,15 +34,15 @@ def main() -> None:
         optimizer.zero_grad()
         (model(x) - x[:, :2].sin()).square().mean().backward()
         optimizer.step()
-        feed.update_parameters(model)
+        group.update_parameters(model)
         if step % 5 == 0:
-            feed.observe(1 + abs(step - 12) / 60)
+            group.observe(1 + abs(step - 12) / 60)
         if step % 3 == 0:  # also in the middle of segments
             torch.save(
                 {
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
-                    "feed": feed.state_dict(),
+                    "group": group.state_dict(),
                     "step": step,
                 },
                 file.with_suffix(".partial"),
@@ -50,8 +50,8 @@ def main() -> None:
             os.replace(file.with_suffix(".partial"), file)
         if step == kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
-    average = {f"{name}.{key}": value for name, one in feed.items() for key, value in one.averaged_state().items()}
-    spans = {name: [str(s) for s in one.status.spans] for name, one in feed.items()}
+    average = {f"{name}.{key}": value for name, one in group.items() for key, value in one.averaged_state().items()}
+    spans = {name: [str(s) for s in one.status.spans] for name, one in group.items()}
     torch.save({"model": model.state_dict(), "average": average, "spans": spans}, folder / "final.pt")
 
 

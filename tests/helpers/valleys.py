@@ -6,6 +6,7 @@ import math
 import random
 
 from helpers.twins import averaged
+from swad.averaging.valley import LossValley
 
 
 def losses_of(rng: random.Random) -> list[float]:
@@ -47,3 +48,12 @@ def expected(losses, steps, total, options):
         options["n_tolerance"],
         1 + options["tolerance_ratio"],
     )
+
+
+def observe_all(losses, steps=None, **options):
+    valley = LossValley(**options)
+    for k, loss in enumerate(losses):
+        status = valley.observe(loss, None if steps is None else steps[k])
+        if status.should_stop:
+            break
+    return valley, status

@@ -1,0 +1,328 @@
+"""What every average can do: resume, swap, copy, offload, several processes, CUDA graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.averages import Net, OneHot, reload, run_ranks, small_conv, train, train_captured, uniform, weights_of
+from swad import EMA, SMA, SWA, SWAD
+
+pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: SWA(m, start=13, end=57, interval=4),
+        lambda m: SWA(m, start=13),
+        lambda m: EMA(m, 0.9),
+        lambda m: SWAD(m, interval=3),
+    ],
+)
+def test_every_average_resumes_exactly(make):
+    def walk(average, steps):
+        model = average.tracked.model
+        for step in steps:
+            model.go_to(step)
+            average.update_parameters(model)
+            if step % 10 == 0:
+                average.observe(1.0)
+
+    unbroken = make(OneHot())
+    walk(unbroken, range(1, 91))
+    for cut in (1, 10, 15, 37, 60, 75):
+        first = make(OneHot())
+        walk(first, range(1, cut + 1))
+        second = reload(first, make(OneHot()))
+        walk(second, range(cut + 1, 91))
+        for name, value in unbroken.averaged_state().items():
+            assert torch.equal(value, second.averaged_state()[name])
+
+
+def test_a_state_is_complete_and_does_not_change_later():
+    torch.manual_seed(0)
+    model = Net()
+    averages = {"swad": SWAD(model), "sma": SMA(model, start=0), "ema": EMA(model)}
+
+    def after(step):
+        for average in averages.values():
+            average.update_parameters(model)
+        if step == 4:
+            averages["swad"].observe(1.0)
+
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 7, after=after)
+    states = {name: average.state_dict() for name, average in averages.items()}
+    want = {name: average.averaged_state() for name, average in averages.items()}
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 3, after=lambda step: after(0))
+    fresh = Net()  # its buffers are not those of the training
+    for name, average in {"swad": SWAD(fresh), "sma": SMA(fresh, start=0), "ema": EMA(fresh)}.items():
+        average.load_state_dict(states[name])
+        for key, value in want[name].items():
+            assert torch.equal(value, average.averaged_state()[key]), (name, key)
+
+
+def test_a_state_of_another_kind_is_refused():
+    model = Net()
+    average = SMA(model, start=0)
+    average.update_parameters(model)
+    with pytest.raises(ValueError, match="state of a SMA, not of a SWAD"):
+        SWAD(model).load_state_dict(average.state_dict())
+    with pytest.raises(ValueError, match=r"there, .* here"):
+        SMA(model, start=3).load_state_dict(average.state_dict())
+    with pytest.raises(ValueError, match=r"missing \['weight', 'bias'\]"):
+        SMA(nn.Linear(3, 2), start=0).load_state_dict(average.state_dict())
+
+
+@pytest.mark.parametrize("buffers", ["copy", "average"])
+def test_buffers(buffers):
+    model = Net()
+    average = SMA(model, start=0, buffers=buffers)
+    seen = []
+
+    def after(step):
+        average.update_parameters(model)
+        seen.append(model.body[1].running_mean.clone())
+
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 20, after=after)
+    state = average.averaged_state()
+    want = seen[-1] if buffers == "copy" else torch.stack(seen).mean(0)
+    torch.testing.assert_close(state["body.1.running_mean"], want)
+    assert state["body.1.num_batches_tracked"].item() == 20  # integers are copied, never averaged
+    model.load_state_dict(state, strict=True)
+
+
+def test_copy_to_changes_no_state():
+    model, other = Net(), Net()
+    averager = SWAD(model)
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 9, after=lambda step: averager.update_parameters(model))
+    averager.observe(1.0)
+    header = averager.state_dict()["header"]
+    sums = [s.clone() for s in averager._segment.values]
+    averager.copy_to(other)
+    averager.copy_to(other)
+    assert averager.state_dict()["header"] == header
+    assert all(torch.equal(a, b) for a, b in zip(sums, averager._segment.values, strict=True))
+
+
+def test_observe_needs_a_new_update():
+    model = Net()
+    for average in (SWAD(model), SMA(model), EMA(model)):
+        with pytest.raises(RuntimeError, match="needs an update since the last one, at update 0"):
+            average.observe(1.0)
+        average.update_parameters(model)
+        average.observe(1.0)
+        with pytest.raises(RuntimeError, match="at update 1"):
+            average.observe(1.0)
+
+
+def test_nothing_to_average_yet():
+    model = Net()
+    for average in (SWAD(model), SMA(model, start=5), EMA(model)):
+        with pytest.raises(RuntimeError, match="nothing to average yet"):
+            average.copy_to(model)
+
+
+def test_evaluations_in_inference_mode():
+    model = OneHot()
+    averager, average = SWAD(model), SMA(model, start=0)
+    for step in range(1, 41):
+        model.go_to(step)
+        averager.update_parameters(model)
+        average.update_parameters(model)
+        if step % 5 == 0:
+            with torch.inference_mode(step % 10 == 0):
+                averager.observe(1.0 + step / 100)
+                average.observe(1.0)
+    with torch.inference_mode():
+        again = reload(average, SMA(model, start=0))
+    again.update_parameters(model)
+    assert weights_of(averager) == uniform(range(5, 41))
+
+
+def test_offloaded_sums_give_the_same_average():
+    results = []
+    for offload in (False, True):
+        torch.manual_seed(0)
+        model = Net()
+        averager = SWAD(model, offload=offload)
+
+        def after(step, model=model, averager=averager):
+            averager.update_parameters(model)
+            if step % 5 == 0:
+                averager.observe(1.0 + step / 100)
+
+        train(model, torch.optim.SGD(model.parameters(), 0.1), 60, after=after)
+        results.append(averager.averaged_state())
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name])
+
+
+def test_swapping_restores_everything_even_when_the_block_raises():
+    model = Net()
+    average = SMA(model, start=0)
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 9, after=lambda step: average.update_parameters(model))
+    live = {name: value.clone() for name, value in model.state_dict().items()}
+    state = average.averaged_state()
+    with pytest.raises(ZeroDivisionError), average.average_parameters(model) as swapped:
+        assert swapped is model
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, state[name])
+        for call in (average.update_parameters, lambda m: average.observe(1.0)):
+            with pytest.raises(RuntimeError, match="needs the live weights"):
+                call(model)
+        with pytest.raises(RuntimeError, match="holds an average already"), average.average_parameters(model):
+            pass
+        raise ZeroDivisionError
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, live[name])
+    average.update_parameters(model)
+
+
+def test_swapping_restores_a_model_that_was_moved_in_the_block():
+    model = Net()
+    average = SMA(model, start=0)
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 9, after=lambda step: average.update_parameters(model))
+    live = {name: value.clone() for name, value in model.state_dict().items()}
+    with average.average_parameters(model):
+        model.double()  # replaces the buffers, as a trainer's move to a GPU does
+        model.float()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, live[name]), name
+
+
+def test_observing_or_updating_inside_a_swap_of_another_average_raises():
+    model = Net()
+    one, other = SMA(model, start=0), SWAD(model)
+    one.update_parameters(model)
+    other.update_parameters(model)
+    with one.average_parameters(model):
+        with pytest.raises(RuntimeError, match="observe needs the live weights"):
+            other.observe(1.0)
+        with pytest.raises(RuntimeError, match="update_parameters needs the live weights"):
+            other.update_parameters(model)
+
+
+def test_swapping_restores_another_model_whole():
+    model = Net()
+    model.body.requires_grad_(False)
+    average = SMA(model, start=0)
+    average.update_parameters(model)
+    other = Net()
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with average.average_parameters(other):
+        assert torch.equal(other.body[0].weight, model.body[0].weight)
+    for name, value in other.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.distributed
+def test_ddp_ranks_have_the_average_of_one_process(tmp_path):
+    run_ranks("ddp", tmp_path)
+    one, two = (torch.load(tmp_path / f"ddp{rank}.pt", weights_only=True) for rank in (0, 1))
+    for name in one:
+        assert torch.equal(one[name], two[name])
+
+
+@pytest.mark.distributed
+def test_fsdp2_averages_each_shard_on_its_rank(tmp_path):
+    run_ranks("fsdp", tmp_path)
+
+
+@pytest.mark.distributed
+def test_ranks_that_disagree_about_the_loss_raise(tmp_path):
+    run_ranks("disagree", tmp_path)
+
+
+BUILD = {
+    "swad": SWAD,
+    "sparse": lambda m: SWAD(m, interval=2),
+    "window": lambda m: SWA(m, start=3, end=50),
+    "swa": lambda m: SWA(m, start=3, end=50, interval=2),
+    "ema": EMA,
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", BUILD)
+def test_an_update_never_waits_for_the_device(name):
+    model = small_conv().cuda()
+    average = BUILD[name](model)
+    average.update_parameters(model)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            average.update_parameters(model)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", BUILD)
+def test_a_step_that_a_scaler_may_skip_never_waits_for_the_device(name):
+    model = small_conv().cuda()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    average = BUILD[name](model)
+    average.attach(optimizer)
+    scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
+    x = torch.randn(4, 3, 8, 8, device="cuda")
+    real = 0
+    for step in range(1, 31):
+        before = model[0].weight.detach().clone()
+        factor = torch.tensor(float("inf") if step in (4, 9, 21) else 1.0, device="cuda")
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = model(x).float().square().mean() * factor
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        real += not torch.equal(before, model[0].weight)
+    assert real == 27
+    assert average.step == 27
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["swad", "ema"])
+def test_captured_in_a_graph_with_the_training_step(name):
+    """One graph for forward, backward, step and average; evaluations and the stop need no new capture."""
+    eager, captured = (train_captured(BUILD[name], use_graph) for use_graph in (False, True))
+    assert eager.status == captured.status
+    for key, value in eager.averaged_state().items():
+        torch.testing.assert_close(value, captured.averaged_state()[key], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_capture_without_buffers_is_refused():
+    model = small_conv().cuda()
+    with (
+        pytest.raises(RuntimeError, match="make one update before capturing"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        SWAD(model).update_parameters(model)
+
+
+@pytest.mark.gpu
+def test_offloaded_sums_are_pinned_and_equal():
+    states = []
+    for offload in (False, True):
+        model = small_conv().cuda()
+        averager = SWAD(model, offload=offload)
+        for step in range(1, 41):
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(step)).cuda())
+            averager.update_parameters(model)
+            if step % 5 == 0:
+                averager.observe(1.0)
+        states.append(averager.averaged_state())
+        if offload:
+            assert all(s.is_pinned() for s in averager._sums["start"].values)
+            assert averager._segment.values[0].is_cuda
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=1e-6, atol=1e-7)

@@ -1,0 +1,98 @@
+"""Averages that follow an optimizer: gradient accumulation, skipped steps, handles."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+from helpers.averages import Counting, Net
+from swad import EMA, SMA, SWA, SWAD
+
+pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+
+
+def test_attached_under_gradient_accumulation():
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average = SMA(model, start=0)
+    handle = average.attach(optimizer)
+    for batch in range(1, 13):
+        model(torch.randn(4, 3)).square().mean().backward()
+        if batch % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert average.step == 3
+    with pytest.raises(RuntimeError, match="drop the extra call"):
+        average.update_parameters(model)
+    with pytest.raises(RuntimeError, match="attached already"):
+        average.attach(optimizer)
+    handle.remove()
+    optimizer.step()
+    assert average.step == 3
+    average.update_parameters(model)
+    assert average.step == 4
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: SMA(m, start=0),
+        lambda m: SWA(m, start=3, end=17, interval=2),
+        lambda m: SWA(m, start=3, end=17),
+        lambda m: SWAD(m),
+        lambda m: SWAD(m, interval=2),
+        lambda m: EMA(m, 0.9),
+    ],
+)
+def test_steps_that_a_scaler_skips_do_not_count(make, fused):
+    """A fused optimizer runs its step, and the hook, also when the scaler found an infinity."""
+    torch.manual_seed(0)
+    model = Counting()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    average = make(model)
+    average.attach(optimizer)
+    kept: list[torch.Tensor] = []
+    twin_model = Counting()
+    twin = make(twin_model)
+    for step in range(1, 31):
+        before = model.weight.detach().clone()
+        model.count.fill_(step)
+        loss = model(torch.randn(4, 3)).square().mean()
+        if step in (1, 6, 7, 18, 29):
+            loss = loss * math.inf
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if not torch.equal(before, model.weight):
+            kept.append(model.weight.detach().clone())
+            twin_model.load_state_dict(model.state_dict())
+            twin.update_parameters(twin_model)
+        if step % 5 == 0:
+            average.observe(1.0)
+            twin.observe(1.0)
+    assert len(kept) == 25
+    assert average.step == 25
+    assert average.status.spans == twin.status.spans
+    for name, value in twin.averaged_state().items():
+        torch.testing.assert_close(average.averaged_state()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_an_old_handle_and_a_foreign_optimizer_have_no_effect():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average = SMA(model, start=0)
+    first = average.attach(optimizer)
+    first.remove()
+    average.attach(optimizer)
+    first.remove()  # an old handle must not end the new attachment
+    with pytest.raises(RuntimeError, match="drop the extra call"):
+        average.update_parameters(model)
+    with pytest.raises(ValueError, match="steps none of the averaged parameters"):
+        SMA(copy.deepcopy(model), start=0).attach(optimizer)

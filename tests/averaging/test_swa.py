@@ -1,0 +1,80 @@
+"""SWA and SMA: exactly the updates of the window."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.averages import OneHot, drive, uniform, weights_of
+from swad import SMA, SWA
+
+
+def test_swa_takes_the_papers_ten_weights():
+    model = OneHot(5100)
+    average = SWA(model, start=4000, end=5000, interval=100)
+    for step in range(1, 5051):
+        model.go_to(step)
+        average.update_parameters(model)
+    assert weights_of(average) == uniform(range(4100, 5001, 100))
+    assert average.averaged_state()["count"].item() == 5000
+    assert average.n_buffers == 1
+    assert average.status.n_averaged == 10
+    assert average.status.should_stop
+
+
+def test_a_dense_window_is_longer_than_its_segments():
+    model = OneHot(1000)
+    average = SWA(model, start=100, end=900)
+    for step in range(1, 951):
+        model.go_to(step)
+        average.update_parameters(model)
+    assert weights_of(average) == uniform(range(101, 901))
+
+
+def test_sma_averages_everything_after_its_start():
+    model = OneHot()
+    average = SMA(model, start=7)
+    drive(average, [1.0] * 5)
+    assert weights_of(average) == uniform(range(8, 51))
+
+
+def test_without_opt_overfit_is_a_dense_fixed_window():
+    average = SWA(OneHot(), start=40, end=60)
+    drive(average, [1.0] * 9)
+    assert weights_of(average) == uniform(range(41, 61))
+
+
+def test_a_window_stays_closed_whatever_comes_after():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    average = SWA(model, start=1, end=4)
+    average.attach(optimizer)
+    for step in range(1, 11):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(4, 3)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 5:
+            average.observe(1.0)
+        if step > 5:
+            with torch.no_grad():
+                model.weight.fill_(math.nan)
+    assert average.status.n_averaged == 3
+    assert average.averaged_state()["weight"].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m: SWA(m, start=5, end=5), "0 <= start < end"),
+        (lambda m: SWA(m, start=0, interval=0), "interval >= 1"),
+    ],
+)
+def test_bad_settings_say_the_rule(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(nn.Linear(1, 1))

@@ -1,0 +1,168 @@
+"""Which tensors of a model an average follows, and restoring them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.averages import Net, train
+from swad import SMA, SWAD
+from swad.averaging.tensors import restored
+
+pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+
+
+def test_a_mismatch_names_the_tensors():
+    averager = SWAD(Net(4))
+    with pytest.raises(ValueError, match=r"body\.0\.weight \(5, 3\) instead of \(4, 3\)"):
+        averager.update_parameters(Net(5))
+    with pytest.raises(ValueError, match=r"missing body\.0\.weight.*unknown weight, bias"):
+        averager.update_parameters(nn.Linear(3, 2))
+    with pytest.raises(ValueError, match="missing"):
+        averager.copy_to(nn.Linear(3, 2))
+
+
+def test_frozen_parameters_are_not_averaged_and_cost_nothing():
+    model = Net()
+    model.body.requires_grad_(False)
+    average = SMA(model, start=0)
+    optimizer = torch.optim.SGD(model.head.parameters(), 0.1)
+    train(model, optimizer, 3, after=lambda step: average.update_parameters(model))
+    assert [tuple(s.shape) for s in average._segment.values] == [(2, 4), (2,)]
+    fresh = Net()
+    average.copy_to(fresh)  # complete all the same
+    assert torch.equal(fresh.body[0].weight, model.body[0].weight)
+    model.body[0].weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"body\.0\.weight is trainable now"):
+        average.observe(1.0)
+
+
+def test_tied_parameters_count_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(5, 3)
+            self.out = nn.Linear(3, 5, bias=False)
+            self.out.weight = self.embed.weight
+
+    model = Tied()
+    average = SMA(model, start=0)
+    for value in (1.0, 3.0):
+        model.embed.weight.data.fill_(value)
+        average.update_parameters(model)
+    assert len(average._segment.values) == 1
+    average.copy_to(model)
+    assert model.out.weight is model.embed.weight
+    assert model.out.weight[0, 0].item() == 2.0
+    model.load_state_dict(average.averaged_state(), strict=True)
+
+
+def test_shared_modules_load_strictly():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.BatchNorm1d(3)
+            self.second = self.first
+
+    model = Shared()
+    average = SMA(model, start=0)
+    average.update_parameters(model)
+    Shared().load_state_dict(average.averaged_state(), strict=True)
+
+
+def test_patterns_choose_what_is_averaged():
+    model = Net()
+    average = SMA(model, start=0, include=["head.*", "body.0.*"], exclude="*.bias")
+    assert list(average.tracked.averaged) == ["body.0.weight", "head.weight"]
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 5, after=lambda step: average.update_parameters(model))
+    bias = model.head.bias.detach().clone()
+    average.copy_to(model)
+    assert torch.equal(model.head.bias, bias)
+    with pytest.raises(ValueError, match=r"'tail\.\*' matches no tensor; names look like body\.0\.weight"):
+        SMA(model, start=0, include="tail.*")
+    with pytest.raises(ValueError, match="nothing to average"):
+        SMA(model, start=0, exclude="*")
+
+
+def test_names_are_canonical_under_compile_and_data_parallel():
+    model = Net()
+    compiled = torch.compile(model, backend="eager")
+    average = SMA(compiled, start=0)
+    average.update_parameters(model)  # the plain one, the compiled one: the same tensors
+    average.update_parameters(compiled)
+    average.update_parameters(nn.DataParallel(model))
+    assert not any("_orig_mod" in name or "module" in name for name in average.averaged_state())
+    plain = SMA(Net(), start=0)
+    plain.load_state_dict(average.state_dict())
+
+
+def test_a_compiled_model_trains_and_swaps():
+    torch.manual_seed(0)
+    model = Net()
+    compiled = torch.compile(model, backend="aot_eager")
+    average = SMA(compiled, start=0)
+    train(compiled, torch.optim.SGD(model.parameters(), 0.1), 5, after=lambda step: average.update_parameters(compiled))
+    x = torch.randn(4, 3)
+    twin = Net()
+    twin.load_state_dict(average.averaged_state())
+    with torch.no_grad(), average.average_parameters(compiled):
+        compiled.eval()
+        torch.testing.assert_close(compiled(x), twin.eval()(x))
+
+
+def test_a_replaced_parameter_is_noticed():
+    model = Net()
+    average = SMA(model, start=0)
+    average.update_parameters(model)
+    model.head.weight = nn.Parameter(torch.full((2, 4), 7.0))
+    average.update_parameters(model)
+    first = average._segment.values[list(average.tracked.averaged).index("head.weight")]
+    assert (first > 6).all()
+
+
+def test_a_replaced_buffer_is_noticed():
+    model = Net()
+    average = SMA(model, start=0)
+    average.update_parameters(model)
+    model.body[1].running_mean = torch.full((4,), 7.0)
+    average.update_parameters(model)
+    assert average.averaged_state()["body.1.running_mean"].tolist() == [7.0] * 4
+
+
+def test_another_order_of_modules_is_matched_by_name():
+    class Swapped(Net):
+        def __init__(self):
+            super().__init__()
+            body = self.body
+            del self.body
+            self.body = body  # declared last now
+
+    model, other = Net(), Swapped()
+    average = SMA(model, start=0)
+    average.update_parameters(model)
+    assert next(iter(dict(other.named_parameters()))) == "head.weight"
+    average.copy_to(other)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m: SWAD(m, buffers="keep"), "'copy' or 'average'; got 'keep'"),
+        (lambda m: SWAD(nn.LazyLinear(3)), "lazy or on the meta device"),
+    ],
+)
+def test_bad_settings_say_the_rule(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(nn.Linear(1, 1))
+
+
+def test_tensors_are_restored_after_an_error():
+    weight = nn.Parameter(torch.randn(5))
+    before = weight.detach().clone()
+    with pytest.raises(ZeroDivisionError), restored([weight]):
+        weight.data.add_(1)
+        raise ZeroDivisionError
+    assert weight.equal(before)
