@@ -120,7 +120,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
         (["flatness", "RUN", "--figure-formats", "gif"], "--figure-formats is one or several of svg, pdf, png"),
         (["flatness", "RUN", "--device", "tpu9"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu9'"),
         (["flatness", "OPEN"], "is unfinished: run the same `swad train` again to finish it"),
-        (["flatness", "nowhere"], "nowhere is not a folder"),
+        (["flatness", "nowhere"], "nowhere is not a directory"),
         (["surface", "OPEN"], "is unfinished"),
         (["surface", "RUN", "--corners", "swad,swa"], "--corners takes three weights, got 'swad,swa'"),
         (["surface", "RUN", "--corners", "swad,swa,10", "--line", "swad", "swa"], "--corners is for a plane"),

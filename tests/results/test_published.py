@@ -94,7 +94,7 @@ def test_domains_are_ours_and_an_unknown_name_lists_the_known() -> None:
         "location_43",
         "location_46",
     ]
-    with pytest.raises(KeyError, match="it has 1 to 13"):
+    with pytest.raises(KeyError, match="tables 1 to 13, got 14"):
         published.table(14)
     with pytest.raises(KeyError, match="no row 'SGD': it has ERM, EMA"):
         published.table(3).row("SGD")

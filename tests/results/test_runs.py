@@ -8,7 +8,7 @@ from swad.results.records import RecordError, RecordWriter, read_records
 from swad.results.runs import find_runs, load_run
 
 
-def test_runs_are_found_wherever_they_lie(tmp_path: Path) -> None:
+def test_runs_are_found_in_subdirectories(tmp_path: Path) -> None:
     for name in ("b", "a/deep"):
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -20,9 +20,9 @@ def test_runs_are_found_wherever_they_lie(tmp_path: Path) -> None:
     assert (deep.finished, b.finished) == (False, True)
     assert (b.targets, b.trial, b.dataset, b.algorithm) == (("photo",), 2, "PACS", "erm")
     assert load_run(b.path).records == b.records
-    with pytest.raises(RecordError, match="no run below"):
+    with pytest.raises(RecordError, match="holds no run"):
         find_runs(_empty(tmp_path))
-    with pytest.raises(RecordError, match="not a folder"):
+    with pytest.raises(RecordError, match="is not a directory"):
         find_runs(tmp_path / "nowhere")
 
 

@@ -1,9 +1,8 @@
-"""Every number of every table of the paper, to stand beside ours.
+"""The numbers of all tables of the paper, for comparison with ours.
 
-`published.json` holds them as printed, in percent, with standard errors where there are any. Tables are
-numbered in the order of the text, the appendix numbered on: 1 to 6 are the main text's, 7 the search
-spaces, 8 the flatness solvers, 9 to 13 the full results per target of PACS, VLCS, OfficeHome,
-TerraIncognita and DomainNet.
+`published.json` holds them as printed: in percent, and with standard errors if the paper has them. Tables are numbered
+in the order of the text: 1 to 6 are in the main text, 7 has the search spaces, 8 the flatness-aware solvers, and 9 to
+13 the full results per target of PACS, VLCS, OfficeHome, TerraIncognita and DomainNet.
 
 >>> swad = next(row for row in targets("pacs") if row.method == "SWAD")
 >>> swad.cells["sketch"], swad.average
@@ -31,12 +30,12 @@ class Number:
 
 
 Printed = Number | str | None
-"""What a cell can hold: a number, a word (the configurations of Table 5), or nothing (a dash)."""
+"""The content of a cell: a number, a word (in the configurations of Table 5), or None for a dash."""
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row as printed: its name, the method, and a mark († DomainBed's search, ‡ the paper's)."""
+    """A row as printed: its name, the method, and a mark († for DomainBed's search, ‡ for the paper's own)."""
 
     name: str
     method: str
@@ -46,7 +45,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of the paper. Columns under a common heading are named "heading / column"."""
+    """A table of the paper. A column under a common heading is named "heading / column"."""
 
     number: int
     label: str
@@ -67,7 +66,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class TargetRow:
-    """A method's published accuracy on each target of a dataset, by our names of the domains."""
+    """The published accuracy of a method on each target of a dataset, by our names of the domains."""
 
     method: str
     mark: str
@@ -125,31 +124,31 @@ def tables() -> tuple[PublishedTable, ...]:
     )
 
 
-def table(which: int | str) -> PublishedTable:
+def table(number_or_label: int | str) -> PublishedTable:
     """Return a table by number or by its label in the paper's source."""
     for entry in tables():
-        if which in (entry.number, entry.label, entry.label.removeprefix("table:")):
+        if number_or_label in (entry.number, entry.label, entry.label.removeprefix("table:")):
             return entry
-    raise KeyError(f"the paper has no table {which!r}: it has 1 to {len(tables())}")
+    raise KeyError(f"the paper has tables 1 to {len(tables())}, got {number_or_label!r}")
 
 
 def misprints() -> list[dict[str, Any]]:
-    """List where the paper's tables disagree with themselves, kept here as printed."""
+    """Return the places where the paper's tables are inconsistent. The numbers are kept as printed."""
     return list(_data()["misprints"])
 
 
-def _plain(name: str) -> str:
+def _letters(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def targets(dataset: str) -> list[TargetRow]:
-    """Return the published rows per target of a dataset, spelt as you like; none if the paper has none.
+    """Return the published rows per target of a dataset in any spelling; empty if the paper has none.
 
     >>> len(targets("office_home")), targets("digits")
     (17, [])
     """
     for entry in _data()["tables"]:
-        if _plain(entry.get("dataset", "")) != _plain(dataset):
+        if _letters(entry.get("dataset", "")) != _letters(dataset):
             continue
         rows = []
         for row in entry["rows"]:
@@ -170,7 +169,7 @@ def targets(dataset: str) -> list[TargetRow]:
 
 
 def averages(dataset: str) -> list[TargetRow]:
-    """Return the methods of which the paper prints the mean over a dataset's targets alone (Tables 4 and 8).
+    """Return the methods for which the paper prints only the mean over targets (Tables 4 and 8).
 
     >>> [(row.method, row.average.value) for row in averages("pacs")][:3]
     [('SWA w/ const', 86.9), ('CORAL + SWAD', 88.3), ('SAM', 85.8)]
@@ -182,13 +181,13 @@ def averages(dataset: str) -> list[TargetRow]:
             method = row.get("method", row["name"])
             for column, cell in zip(entry["columns"], row["cells"], strict=True):
                 number = _printed(cell)
-                if _plain(column.get("dataset", "")) == _plain(dataset) and isinstance(number, Number):
+                if _letters(column.get("dataset", "")) == _letters(dataset) and isinstance(number, Number):
                     rows.setdefault(method, TargetRow(method, row.get("mark", ""), {}, number, entry["number"]))
     return [row for row in rows.values() if row.method not in known]
 
 
 def datasets() -> list[str]:
-    """Name the datasets with published rows per target."""
+    """Return the names of the datasets with published rows per target."""
     return [entry["dataset"] for entry in _data()["tables"] if "dataset" in entry]
 
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and locks that die with their process."""
+"""Atomic writes, and file locks that are released when their process dies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, Self
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file beside `path` and move it into place when the block succeeds: all of it or nothing.
+    """Write a temporary file in the directory of `path`, and rename it to `path` when the block succeeds.
 
-    The content is forced to disk before the move, so a crash leaves the old file or the new one. Missing parent
+    The content is forced to disk before the rename, so a crash leaves the old file or the new one. Missing parent
     directories are created. Errors of the disk are raised as `OSError`, also where torch and safetensors wrap them.
 
     >>> import tempfile
@@ -54,7 +54,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Write JSON atomically; values that JSON does not know are written as text."""
+    """Write JSON atomically; values of types that JSON lacks are written as text."""
     write_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Lines of JSON in a file that only grows at its end: each line is there whole or not at all.
+"""JSON lines in a file that is only appended to: every line is written completely or not at all.
 
 A reader takes the complete lines and ignores a torn last one, so a file can be read while another process writes it.
 

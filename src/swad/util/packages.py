@@ -8,5 +8,5 @@ from functools import cache
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton is installed, so that the GPU kernels can be compiled. Without it plain PyTorch does their work."""
+    """Return whether Triton is installed to compile the GPU kernels. Without it, plain PyTorch does their work."""
     return importlib.util.find_spec("triton") is not None

@@ -20,7 +20,7 @@ from swad.results import published
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.training import METRICS, valley_figure
-from swad.results.labels import algorithm_label
+from swad.results.labels import algorithm_label, method_label
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.run_tables import accuracy_tables, timings_table
 from swad.results.runs import RunData, find_runs
@@ -58,6 +58,8 @@ class Trial:
 
     id: str
     number: int
+    average: str
+    """Name of the average whose range is shown."""
     valley: Valley | None
     steps: int
     finished: bool
@@ -232,6 +234,7 @@ def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
     return Trial(
         id,
         run.trial,
+        method_label(run.algorithm, names[0]) if names else "",
         valley(run, names[0]) if names else None,
         max(steps if isinstance(steps, int) else 0, last_step(run)),  # the published schedule has one step more
         run.finished,
