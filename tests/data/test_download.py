@@ -5,92 +5,20 @@ import hashlib
 import io
 import json
 import os
-import random
 import stat
 import tarfile
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from helpers.small_trees import make_tree, save_image
-from swad.data import benchmarks
+from helpers.download_server import Server, pack
+from helpers.small_trees import make_tree
 from swad.data.benchmark import Benchmark, Download
 from swad.data.domains import DataError
 from swad.data.download import download_dataset, unpack
 from swad.util.files import FileLock
-
-
-class Server:
-    """Serves files by name; each number in ``cut`` breaks one connection after that many bytes."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.cut: list[int] = []
-        self.ranges: list[str | None] = []
-        self.length, self.tag = True, '"one"'
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.answer(self)
-
-            def log_message(self, *args: object) -> None: ...
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/"
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
-        name = request.path.lstrip("/").split("?")[0]
-        wanted = request.headers.get("Range")
-        self.ranges.append(wanted)
-        if name not in self.files:
-            request.send_error(404)
-            return
-        data, start = self.files[name], 0
-        if wanted and request.headers.get("If-Range") == self.tag:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-        if start and start >= len(data):
-            request.send_response(416)
-            request.send_header("Content-Range", f"bytes */{len(data)}")
-            request.end_headers()
-            return
-        request.send_response(206 if start else 200)
-        if start:
-            request.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        if self.length:
-            request.send_header("Content-Length", str(len(data) - start))
-        request.send_header("ETag", self.tag)
-        request.send_header("Content-Type", "application/octet-stream")
-        request.end_headers()
-        body = data[start:]
-        request.wfile.write(body[: self.cut.pop(0)] if self.cut else body)
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(random, "uniform", lambda low, high: 0)  # gdown's delay before it retries
-    server = Server()
-    yield server
-    server.http.shutdown()
-    server.http.server_close()
-
-
-def pack(tree: Path, inner: str, kind: str = "zip") -> bytes:
-    out = io.BytesIO()
-    files = sorted(path for path in tree.rglob("*") if path.is_file())
-    if kind == "zip":
-        with zipfile.ZipFile(out, "w") as archive:
-            for path in files:
-                archive.write(path, f"{inner}/{path.relative_to(tree)}")
-    else:
-        with tarfile.open(fileobj=out, mode=f"w:{kind}") as archive:
-            archive.add(tree, inner)
-    return out.getvalue()
 
 
 @pytest.fixture
@@ -347,38 +275,3 @@ def test_several_files_one_of_which_is_not_unpacked(server, toy, tmp_path):
     server.files["toy.zip"] = pack(tmp_path / "made" / "a", "a")
     download_dataset(whole, tmp_path / "root")
     assert entries(tmp_path / "root" / "both") == ["a", "list.txt"]
-
-
-def test_terra_incognita_is_arranged(server, tmp_path):
-    benchmark = benchmarks.get("TerraIncognita")
-    images, notes = tmp_path / "images", tmp_path / "notes"
-    names = [f"{i}.png" for i in range(5)]
-    for name in names:
-        save_image(images / name, 0)
-    notes.mkdir()
-    categories = [{"id": 1, "name": "dog"}, {"id": 2, "name": "cat"}, {"id": 3, "name": "car"}]
-    places = ["38", "46", 100, "7", "43"]
-    pictures = [{"id": n, "location": p, "file_name": n} for n, p in zip(names, places, strict=True)]
-    marks = [("0.png", 1), ("0.png", 1), ("1.png", 1), ("1.png", 2), ("2.png", 2), ("3.png", 1), ("4.png", 3)]
-    annotations = [{"image_id": n, "category_id": c} for n, c in marks]
-    half = {"categories": categories, "images": pictures[:3], "annotations": annotations[:5]}
-    rest = {"categories": categories, "images": pictures[3:], "annotations": annotations[5:]}
-    (notes / "train.json").write_text(json.dumps(half))
-    (notes / "test.json").write_text(json.dumps(rest))
-    server.files["i.tar.gz"] = pack(images, "eccv_18_all_images_sm", "gz")
-    server.files["a.tar.gz"] = pack(notes, "eccv_18_annotation_files", "gz")
-    downloads = tuple(Download(server.url + name, name) for name in ("i.tar.gz", "a.tar.gz"))
-    result = download_dataset(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root")
-    found = sorted(str(p.relative_to(result.path)) for p in result.path.rglob("*.png"))
-    assert found == [
-        "location_100/cat/2.png",
-        "location_38/dog/0.png",
-        "location_46/cat/1.png",
-        "location_46/dog/1.png",
-    ]
-    pictures[0]["file_name"] = "../../secret.png"
-    (notes / "train.json").write_text(json.dumps(half))
-    server.files["a.tar.gz"] = pack(notes, "eccv_18_annotation_files", "gz")
-    os.rename(result.path, tmp_path / "away")
-    with pytest.raises(DataError, match="not one of its images"):
-        download_dataset(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root")

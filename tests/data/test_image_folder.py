@@ -1,0 +1,93 @@
+"""Reading <domain>/<class>/<image>: labels never shift, and everything that is ignored is reported."""
+
+import os
+import unicodedata
+
+import pytest
+
+from helpers.small_trees import make, make_tree
+from swad.data import benchmarks
+from swad.data.domains import DataError
+
+FORMS = {"a": "NFC", "b": "NFD"}
+
+
+def test_wrong_counts_are_named_when_read(tmp_path):
+    root = make(benchmarks.get("PACS"), tmp_path)
+    with pytest.raises(DataError, match=r"domain sketch has 21 images, expected 3929.*check_counts=False"):
+        benchmarks.load("PACS", root)
+
+
+def test_a_missing_class_does_not_shift_labels(tmp_path):
+    make_tree(tmp_path, ["a"], ["cat", "dog", "eel"])
+    make_tree(tmp_path, ["b"], ["cat", "eel"])
+    (tmp_path / "b" / "dog").mkdir()  # an empty class folder is the same as none
+    dataset = benchmarks.load("folder", tmp_path)
+    assert dataset.classes == ("cat", "dog", "eel")
+    assert set(dataset.domains[1].labels.tolist()) == {0, 2}
+
+
+def test_stray_folders_do_not_become_domains(tmp_path):
+    root = make(benchmarks.get("VLCS"), tmp_path)
+    make_tree(tmp_path / "VLCS", ["extra", "__MACOSX", ".cache"], ["bird"])
+    dataset = benchmarks.load("VLCS", root, check_counts=False)
+    assert dataset.domain_names == benchmarks.get("VLCS").domains
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda root: (root / "notes").mkdir(), "folder notes contains no <class>/<image>"),
+        (lambda root: (root / "a" / "cat" / "more").mkdir(), "folder a/cat/more is inside a class folder"),
+        (lambda root: [(root / d / "fox").mkdir() for d in "ab"], "class fox has no images in any domain"),
+        (lambda root: make_tree(root, ["a"], ["Cat"]), "classes Cat and cat differ only in case"),
+        (
+            lambda root: [make_tree(root, [d], [unicodedata.normalize(form, "Bär")]) for d, form in FORMS.items()],
+            r"classes .* and .* differ only in how Unicode encodes their accents \(NFC, NFD\); use one name",
+        ),
+    ],
+)
+def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):
+    make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    spoil(tmp_path)
+    with pytest.raises(DataError, match=words) as caught:
+        benchmarks.load("folder", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    scan = os.scandir
+
+    def closed(path):
+        if path == tmp_path / "b" / "dog":
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(DataError, match=r"no permission to read the folder .*/b/dog; change"):
+        benchmarks.load("folder", tmp_path)
+
+
+def test_files_of_no_known_kind_are_counted(tmp_path):
+    make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    assert not benchmarks.load("folder", tmp_path).notes
+    for name in ("x.gif", "y.gif", ".hidden"):
+        (tmp_path / "a" / "cat" / name).touch()
+    (note,) = benchmarks.load("folder", tmp_path).notes
+    assert note == "ignored 2 files without an image extension, e.g. a/cat/x.gif"
+
+
+def test_chosen_domains_of_a_folder(tmp_path):
+    make_tree(tmp_path, ["a", "b", "c"], ["cat", "dog"])
+    assert benchmarks.load("folder", tmp_path, domains=["c", "a"]).domain_names == ("a", "c")
+    with pytest.raises(DataError, match="domain z is missing"):
+        benchmarks.load("folder", tmp_path, domains=["a", "z"])
+
+
+def test_a_missing_domain_and_a_strange_class(tmp_path):
+    make_tree(tmp_path / "PACS", ["photo", "sketch"], ["dog", "zebra"])
+    with pytest.raises(DataError) as caught:
+        benchmarks.load("PACS", tmp_path, check_counts=False)
+    for words in ("domain cartoon is missing", "class zebra does not belong to PACS", "class house is missing"):
+        assert words in str(caught.value)
