@@ -40,8 +40,8 @@ CASES = {
     ),
     "resampling weights": (
         _gpu_augment_kernel._weights,
-        {"parameters": FULL, "result": HALF, "held": WHOLE, "pixels": WHOLE, "size": WHOLE},
-        {"AXIS": 0, "PIECES": 32, "COLUMNS": 256},
+        {"parameters": FULL, "result": HALF, "length": WHOLE, "pixels": WHOLE, "size": WHOLE},
+        {"AXIS": 0, "OUTPUTS": 32, "COLUMNS": 256},
     ),
     "gray": (
         _gpu_augment_kernel._sum_gray,

@@ -1,4 +1,4 @@
-"""Augmentation on tensors against torchvision: the operations pixel by pixel, the parameters by their distributions."""
+"""The batched augmentation equals torchvision: operations pixel by pixel, parameters by their distributions."""
 
 import time
 
@@ -37,7 +37,7 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def some_images(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
-    """Noise on slopes, with gray, black and white parts: every branch of the hue occurs."""
+    """Noise on gradients, with gray, black and white areas: every case of the hue occurs."""
     draws = np.random.RandomState(seed)
     slopes = np.linspace(0, 255, width)[None, None, :, None] * draws.rand(b, 1, 1, 3)
     images = np.clip(slopes + draws.normal(0, 60, (b, height, width, 3)), 0, 255).astype(np.uint8)
@@ -54,7 +54,7 @@ def floats(image: torch.Tensor) -> torch.Tensor:
 
 
 def twin(image: torch.Tensor, parameters: torch.Tensor, size: int) -> torch.Tensor:
-    """The obvious twin: one image, one torchvision function after the other."""
+    """The straightforward version: one image, one torchvision function after another."""
     named = dict(zip(COLUMNS, parameters.tolist(), strict=True))
     box = [int(named[name]) for name in ("top", "left", "height", "width")]
     result = functional.resized_crop(floats(image), *box, [size, size], antialias=True)
@@ -80,9 +80,9 @@ factors = st.tuples(*[st.floats(0.7, 1.3)] * 3, st.floats(-0.3, 0.3))
 # --- doing ----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), height=st.integers(1, 40), width=st.integers(1, 40), size=st.integers(1, 24))
-def test_all_of_it_is_torchvisions_pixel_by_pixel(data, height, width, size):
+def test_augment_equals_torchvision_pixel_by_pixel(data, height, width, size):
     rows = [
         row(
             data.draw(boxes(height, width)),
@@ -100,9 +100,9 @@ def test_all_of_it_is_torchvisions_pixel_by_pixel(data, height, width, size):
         torch.testing.assert_close(result, twin(image, parameters, size), rtol=0, atol=EXACT / min(IMAGENET_STD))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), height=st.integers(1, 60), width=st.integers(1, 60), size=st.integers(1, 30))
-def test_crop_resize_and_flip_are_torchvisions(data, height, width, size):
+def test_crop_resize_and_flip_equal_torchvision(data, height, width, size):
     image = some_images(1, height, width)[0]
     box, flip = data.draw(boxes(height, width)), data.draw(st.booleans())
     ours = resample(image[None], row(box, (height, width), flip)[None], size)[0]
@@ -111,7 +111,7 @@ def test_crop_resize_and_flip_are_torchvisions(data, height, width, size):
 
 
 @pytest.mark.parametrize("box", [(0, 0, 227, 200), (13, 5, 190, 180), (3, 70, 101, 97)])
-def test_crop_and_resize_are_pillows_up_to_its_rounding(box):
+def test_crop_and_resize_equal_pillow_up_to_its_rounding(box):
     image = some_images(1, 227, 200)[0]
     ours = 255 * resample(image[None], row(box, (227, 200))[None], 224)[0]
     theirs = functional.pil_to_tensor(functional.resized_crop(Image.fromarray(image.numpy()), *box, [224, 224])).float()
@@ -120,7 +120,7 @@ def test_crop_and_resize_are_pillows_up_to_its_rounding(box):
     assert (ours - theirs).abs().mean() < 0.4
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     start=st.floats(0, 1),
     length=st.floats(0, 1),
@@ -128,7 +128,7 @@ def test_crop_and_resize_are_pillows_up_to_its_rounding(box):
     pixels=st.integers(1, 20),
     flip=st.booleans(),
 )
-def test_crops_of_images_held_at_another_size_are_scaled(start, length, original, pixels, flip):
+def test_crops_are_scaled_if_images_are_stored_at_another_size(start, length, original, pixels, flip):
     # The slow twin in one direction: every piece of the interval, every pixel, in double precision.
     size, whole = 7, max(1, round(length * original))
     first = int(start * (original - whole))
@@ -149,16 +149,16 @@ def test_crops_of_images_held_at_another_size_are_scaled(start, length, original
     )
 
 
-def test_a_crop_in_the_pixels_of_a_larger_original_is_the_same_crop_of_what_is_held():
+def test_a_crop_of_a_larger_original_is_the_same_crop_of_the_stored_image():
     held = some_images(2, 20, 30)
     large = torch.stack([row((4, 12, 24, 33), (40, 90)), row((10, 0, 30, 90), (40, 90), 1)])
     small = torch.stack([row((2, 4, 12, 11), (20, 30)), row((5, 0, 15, 30), (20, 30), 1)])
     torch.testing.assert_close(resample(held, large, 16), resample(held, small, 16), rtol=0, atol=EXACT)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(order=st.permutations(range(4)), amounts=factors, seed=st.integers(0, 5))
-def test_jitter_is_torchvisions_in_any_order(order, amounts, seed):
+def test_jitter_equals_torchvision_in_any_order(order, amounts, seed):
     image = floats(some_images(1, 9, 12, seed)[0])
     theirs = image
     for i in order:
@@ -173,14 +173,14 @@ def test_jitter_is_torchvisions_in_any_order(order, amounts, seed):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=EXACT)
 
 
-def test_every_hue_turns_as_torchvisions():
+def test_every_hue_shifts_as_in_torchvision():
     corners = torch.cartesian_prod(*[torch.tensor([0, 51, 128, 255])] * 3).T.reshape(3, 8, 8) / 255
     for turn in (-0.5, -0.3, -1 / 6, 0.0, 0.1, 1 / 3, 0.5):
         ours = shift_hue(corners[None], torch.full((1, 1, 1, 1), turn))[0]
         torch.testing.assert_close(ours, functional.adjust_hue(corners, turn), rtol=0, atol=EXACT)
 
 
-def test_gray_is_torchvisions():
+def test_gray_equals_torchvision():
     image = floats(some_images(1, 9, 12)[0])
     torch.testing.assert_close(luminance(image[None])[0], functional.rgb_to_grayscale(image))
 
@@ -207,7 +207,7 @@ def test_half_operands_are_off_by_less_than_a_third_of_a_level():
         assert error.abs().mean() < 0.1 * LEVEL
 
 
-def test_outputs_come_in_the_type_and_layout_asked_for():
+def test_results_have_the_requested_type_and_memory_format():
     images = some_images(6, 20, 20)
     parameters = torch.from_numpy(draw(np.random.RandomState(0), np.full((6, 2), 20)))
     plain = augment(images, parameters, 16, MEAN, STD)
@@ -222,7 +222,7 @@ def test_outputs_come_in_the_type_and_layout_asked_for():
     assert augment(images[:0], parameters[:0], 16, MEAN, STD).shape == (0, 3, 16, 16)
 
 
-def test_images_do_not_depend_on_their_neighbors():
+def test_images_do_not_depend_on_the_others():
     images = some_images(6, 20, 20)
     parameters = torch.from_numpy(draw(np.random.RandomState(0), np.full((6, 2), 20)))
     whole = augment(images, parameters, 16, MEAN, STD)
@@ -230,7 +230,7 @@ def test_images_do_not_depend_on_their_neighbors():
     assert torch.equal(whole, alone)
 
 
-def test_compiled_whole_it_gives_the_same_numbers():
+def test_compiled_without_graph_breaks_it_gives_the_same_numbers():
     images = some_images(6, 20, 22)
     parameters = torch.from_numpy(draw(np.random.RandomState(0), np.array([[20, 22]] * 6)))
     compiled = torch.compile(augment, fullgraph=True, backend="aot_eager")
@@ -240,7 +240,7 @@ def test_compiled_whole_it_gives_the_same_numbers():
 
 
 @cuda
-def test_on_a_gpu_nothing_waits_and_a_graph_holds_it():
+def test_on_a_gpu_it_never_synchronizes_and_can_be_captured():
     images, sizes = some_images(8, 227, 227), np.full((8, 2), 227)
     rows = [torch.from_numpy(draw(np.random.RandomState(seed), sizes)) for seed in range(2)]
     mean, std = MEAN.cuda(), STD.cuda()
@@ -271,7 +271,7 @@ def crops_of_torchvision(height: int, width: int, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("height", "width"), [(227, 227), (60, 90), (300, 131)])
-def test_crops_are_distributed_as_torchvisions(height, width):
+def test_crops_are_distributed_as_in_torchvision(height, width):
     theirs = crops_of_torchvision(height, width, 4000)
     ours = draw(np.random.RandomState(0), np.array([[height, width]] * 4000))[:, :4]
 
@@ -291,13 +291,13 @@ def test_crops_are_distributed_as_torchvisions(height, width):
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1), (2, 3), (7, 400)])
-def test_where_no_crop_fits_the_middle_is_taken_as_by_torchvision(height, width):
+def test_the_center_is_cropped_if_no_crop_fits_as_in_torchvision(height, width):
     theirs = {tuple(crop) for crop in crops_of_torchvision(height, width, 300).tolist()}
     ours = {tuple(crop) for crop in draw(np.random.RandomState(0), np.array([[height, width]] * 300))[:, :4].tolist()}
     assert ours == theirs
 
 
-def test_factors_are_distributed_as_torchvisions():
+def test_factors_are_distributed_as_in_torchvision():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         ranges = [(0.7, 1.3)] * 3 + [(-0.3, 0.3)]
@@ -309,7 +309,7 @@ def test_factors_are_distributed_as_torchvisions():
     assert np.abs(np.corrcoef(rows[:, FACTORS].T) - np.eye(4)).max() < 0.06
 
 
-def test_orders_flips_and_grays_have_their_frequencies():
+def test_orders_flips_and_grayscale_have_the_right_frequencies():
     rows = draw(np.random.RandomState(0), np.full((20000, 2), 227))
     orders, counts = np.unique(rows[:, ORDER], axis=0, return_counts=True)
     assert len(orders) == 24
@@ -320,7 +320,7 @@ def test_orders_flips_and_grays_have_their_frequencies():
         assert stats.binomtest(int(rows[:, column].sum()), 20000, probability).pvalue > 0.001
 
 
-def test_steps_are_functions_of_seed_step_position_and_view():
+def test_parameters_depend_only_on_seed_step_position_and_view():
     sizes = np.random.RandomState(0).randint(20, 300, (6, 5, 2))
     whole = draw_steps(3, range(10, 16), sizes, views=2)
     assert whole.shape == (6, 2, 5, FIELDS)
@@ -334,7 +334,7 @@ def test_steps_are_functions_of_seed_step_position_and_view():
     assert (draw_steps(4, range(10, 16), sizes)[..., FACTORS] != whole[:, :1, :, FACTORS]).all()
 
 
-def test_draws_are_golden():
+def test_drawn_parameters_never_change():
     assert draw_steps(0, [1], np.full((1, 1, 2), 227))[0, 0, 0].tolist() == pytest.approx(GOLDEN_ROW)
 
 
@@ -345,7 +345,7 @@ GOLDEN_ROW = [
 ]
 
 
-def test_a_hundred_steps_are_drawn_in_no_time():
+def test_a_hundred_steps_are_drawn_quickly():
     sizes, seconds = np.full((100, 96, 2), 227), []
     for _ in range(3):
         started = time.perf_counter()
@@ -354,12 +354,12 @@ def test_a_hundred_steps_are_drawn_in_no_time():
     assert min(seconds) < 0.1
 
 
-def test_rules_are_stated_in_one_line():
+def test_errors_are_one_line():
     sizes = np.full((2, 3, 2), 20)
     rows = torch.from_numpy(identity(sizes[0]))
     cases = [
-        (lambda: draw_steps(-1, [1, 2], sizes), "seed must be 0 or more"),
-        (lambda: draw_steps(0, [1, 2], sizes, views=0), "views 1 or more"),
+        (lambda: draw_steps(-1, [1, 2], sizes), "seed must be at least 0"),
+        (lambda: draw_steps(0, [1, 2], sizes, views=0), "views at least 1"),
         (lambda: draw_steps(0, [1], sizes), r"1 steps need sizes of shape \(1, positions, 2\), got \(2, 3, 2\)"),
         (lambda: augment(torch.zeros(3, 20, 20, 1).byte(), rows, 8, MEAN, STD), "3 channels, got 1"),
     ]

@@ -1,4 +1,4 @@
-"""The kernels around the resampling against the plain code. Without a GPU, Triton's interpreter runs them."""
+"""The augmentation kernels equal the plain code. Without a GPU, Triton's interpreter runs them."""
 
 import subprocess
 import sys
@@ -18,8 +18,8 @@ from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD
 pytest.importorskip("triton", reason="needs triton")
 cuda = pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a GPU")
 ORDERS = list(permutations(range(4)))
-SIZE = 33  # 1,089 pixels: a whole chunk of an image and the beginning of another
-# Of normalized numbers: only the order of the sums and fused multiplications differ.
+SIZE = 33  # 1,089 pixels: a whole chunk of an image and part of a second one
+# For normalized pixels; only the order of sums and fused multiplications differ.
 CLOSE = {"rtol": 0, "atol": 1e-4}
 
 
@@ -33,7 +33,7 @@ def normalization() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def some_pixels(b: int, size: int, seed: int = 0) -> torch.Tensor:
-    """What the products give, ``[b, size, 3, size]``: noise, grays, pure colors, a little more than one."""
+    """Results of the matrix products, ``[b, size, 3, size]``: noise, grays, pure colors, values just above one."""
     draws = np.random.RandomState(seed)
     pixels = draws.rand(b, size, 3, size)
     pixels[:, 0] = pixels[:, 0, :1]
@@ -53,7 +53,7 @@ def some_images(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 
 def some_rows(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
-    """All orders one after the other, every third image made gray, the rest as drawn."""
+    """Drawn parameters, with all orders in turn and every third image gray."""
     rows = gpu_augment.draw(np.random.RandomState(seed), np.array([[height, width]] * b))
     rows[:, gpu_augment.ORDER] = [ORDERS[(seed + i) % len(ORDERS)] for i in range(b)]
     rows[:, gpu_augment.GRAYSCALE] = np.arange(b) % 3 == 2
@@ -61,7 +61,7 @@ def some_rows(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 
 def finished(pixels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The plain twin of `finish`."""
+    """The plain version of `finish`."""
     image = pixels.transpose(1, 2).float()
     image = gpu_augment.jitter(image, rows[:, gpu_augment.FACTORS], rows[:, gpu_augment.ORDER])
     image = torch.where(rows[:, gpu_augment.GRAYSCALE].view(-1, 1, 1, 1) > 0, gpu_augment.luminance(image), image)
@@ -70,7 +70,7 @@ def finished(pixels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def assert_same_images(one: torch.Tensor, other: torch.Tensor) -> None:
-    """Here and there a weight or a product rounds to the next float16: on average a small part of a level."""
+    """Some weights and products round to the next float16: on average a small fraction of a level."""
     level = 1 / 255 / min(IMAGENET_STD)
     error = (one - other).abs()
     assert error.max() < 2 * level
@@ -80,7 +80,7 @@ def assert_same_images(one: torch.Tensor, other: torch.Tensor) -> None:
 @runs_kernels
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_colors_are_those_of_the_plain_code_in_every_order(layout, dtype):
+def test_colors_equal_the_plain_code_in_every_order(layout, dtype):
     from swad.data import _gpu_augment_kernel
 
     pixels, rows = some_pixels(24, SIZE), some_rows(24, SIZE, SIZE)
@@ -94,7 +94,7 @@ def test_colors_are_those_of_the_plain_code_in_every_order(layout, dtype):
 
 
 @runs_kernels
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     order=st.permutations(range(4)),
     factors=st.tuples(*[st.floats(0, 2, width=32)] * 3, st.floats(-0.5, 0.5, width=32)),
@@ -102,7 +102,7 @@ def test_colors_are_those_of_the_plain_code_in_every_order(layout, dtype):
     size=st.integers(5, 12),
     seed=st.integers(0, 9),
 )
-def test_colors_are_those_of_the_plain_code_for_all_that_torchvision_allows(order, factors, grayscale, size, seed):
+def test_colors_equal_the_plain_code_for_all_factors_torchvision_allows(order, factors, grayscale, size, seed):
     from swad.data import _gpu_augment_kernel
 
     rows = torch.zeros(2, gpu_augment.FIELDS)
@@ -116,24 +116,24 @@ def test_colors_are_those_of_the_plain_code_for_all_that_torchvision_allows(orde
 
 
 @runs_kernels
-def test_every_hue_turns_as_in_the_plain_code():
+def test_every_hue_shifts_as_in_the_plain_code():
     from swad.data import _gpu_augment_kernel
 
     levels = torch.cartesian_prod(*[torch.tensor([0, 51, 128, 255])] * 3).view(8, 8, 3).transpose(1, 2) / 255
-    turns = [-0.5, -0.3, -1 / 6, 0.0, 0.1, 0.3, 1 / 3, 0.5]
-    rows = torch.from_numpy(gpu_augment.identity(np.full((len(turns), 2), 8)))
-    rows[:, gpu_augment.FACTORS.stop - 1] = torch.tensor(turns)
-    pixels, rows = levels.expand(len(turns), 8, 3, 8).to(DEVICE, torch.float16), rows.to(DEVICE)
-    result = torch.full((len(turns), 3, 8, 8), torch.nan, device=DEVICE)
+    shifts = [-0.5, -0.3, -1 / 6, 0.0, 0.1, 0.3, 1 / 3, 0.5]
+    rows = torch.from_numpy(gpu_augment.identity(np.full((len(shifts), 2), 8)))
+    rows[:, gpu_augment.FACTORS.stop - 1] = torch.tensor(shifts)
+    pixels, rows = levels.expand(len(shifts), 8, 3, 8).to(DEVICE, torch.float16), rows.to(DEVICE)
+    result = torch.full((len(shifts), 3, 8, 8), torch.nan, device=DEVICE)
     _gpu_augment_kernel.finish(pixels, rows, *normalization(), result)
     torch.testing.assert_close(result, finished(pixels, rows), **CLOSE)
-    assert (result[:, 1:] - result[3:4, 1:]).abs().amax((1, 2, 3)).gt(0.1).sum() == len(turns) - 1
+    assert (result[:, 1:] - result[3:4, 1:]).abs().amax((1, 2, 3)).gt(0.1).sum() == len(shifts) - 1
 
 
 @runs_kernels
-@settings(deadline=None, max_examples=25)
-@given(data=st.data(), original=st.integers(1, 60), held=st.integers(1, 40), size=st.integers(1, 40))
-def test_weights_are_those_of_the_plain_code(data, original, held, size):
+@settings(max_examples=25)
+@given(data=st.data(), original=st.integers(1, 60), pixels=st.integers(1, 40), size=st.integers(1, 40))
+def test_weights_equal_the_plain_code(data, original, pixels, size):
     from swad.data import _gpu_augment_kernel
 
     length = data.draw(st.integers(1, original))
@@ -141,31 +141,34 @@ def test_weights_are_those_of_the_plain_code(data, original, held, size):
     rows[:, [gpu_augment.HEIGHT, gpu_augment.WIDTH]] = length
     rows[:, [gpu_augment.TOP, gpu_augment.LEFT]] = data.draw(st.integers(0, original - length))
     rows[1, gpu_augment.FLIP] = 1
-    padded = held + data.draw(st.integers(0, 7))
+    padded = pixels + data.draw(st.integers(0, 7))
     for axis in (0, 1):
         for dtype, atol in ((torch.float32, 5e-5), (torch.float16, 1e-3)):
-            how = (torch.from_numpy(rows).to(DEVICE), axis, held, padded, size, dtype)
-            ours, plain = _gpu_augment_kernel.weights(*how), gpu_augment.weights(*how)
+            arguments = (torch.from_numpy(rows).to(DEVICE), axis, pixels, padded, size, dtype)
+            ours, plain = _gpu_augment_kernel.weights(*arguments), gpu_augment.weights(*arguments)
             assert ours.dtype == plain.dtype
             torch.testing.assert_close(ours, plain, rtol=0, atol=atol / (255 if axis else 1))
 
 
 @runs_kernels
-def test_weights_of_a_batch_each_to_its_image():
+def test_every_image_of_a_batch_has_its_own_weights():
     from swad.data import _gpu_augment_kernel
 
-    # Several programs an image: 4,096 numbers are 16 of 150 pieces.
+    # Several programs per image: 4,096 weights are 16 of 150 output pixels.
     rows = some_rows(4, 300, 260)
-    for axis, held, padded in ((0, 227, 232), (1, 200, 200)):
-        how = (rows, axis, held, padded, 150, torch.float32)
+    for axis, length, padded in ((0, 227, 232), (1, 200, 200)):
+        arguments = (rows, axis, length, padded, 150, torch.float32)
         torch.testing.assert_close(
-            _gpu_augment_kernel.weights(*how), gpu_augment.weights(*how), rtol=0, atol=1e-4 / (255 if axis else 1)
+            _gpu_augment_kernel.weights(*arguments),
+            gpu_augment.weights(*arguments),
+            rtol=0,
+            atol=1e-4 / (255 if axis else 1),
         )
 
 
 @runs_kernels
 @pytest.mark.parametrize(("height", "width", "size"), [(24, 24, 24), (30, 21, SIZE)])
-def test_all_of_it_is_what_the_plain_code_makes(height, width, size, monkeypatch):
+def test_augment_equals_the_plain_code(height, width, size, monkeypatch):
     from swad.data import _gpu_augment_kernel
 
     spies = [mock.Mock(side_effect=kernel) for kernel in (_gpu_augment_kernel.weights, _gpu_augment_kernel.finish)]
@@ -173,18 +176,18 @@ def test_all_of_it_is_what_the_plain_code_makes(height, width, size, monkeypatch
     monkeypatch.setattr(_gpu_augment_kernel, "finish", spies[1])
     for seed in range(0, 24, 5):  # five images each: all 24 orders
         images, rows = some_images(5, height, width, seed), some_rows(5, height, width, seed)
-        how = (images, rows, size, *normalization())
+        arguments = (images, rows, size, *normalization())
         results = []
         for kernels in (_gpu_augment_kernel, None):
             monkeypatch.setattr(gpu_augment, "_kernels", lambda _, kernels=kernels: kernels)
-            results.append(gpu_augment.augment(*how, operands=torch.float16, memory_format=torch.channels_last))
+            results.append(gpu_augment.augment(*arguments, operands=torch.float16, memory_format=torch.channels_last))
         assert results[0].is_contiguous(memory_format=torch.channels_last)
         assert_same_images(*results)
     assert [spy.call_count for spy in spies] == [10, 5]
 
 
 @runs_kernels
-def test_images_do_not_depend_on_their_neighbors_and_none_is_no_fault(monkeypatch):
+def test_images_do_not_depend_on_the_others_and_a_batch_may_be_empty(monkeypatch):
     from swad.data import _gpu_augment_kernel
 
     monkeypatch.setattr(gpu_augment, "_kernels", lambda _: _gpu_augment_kernel)
@@ -214,13 +217,13 @@ assert "swad.data._gpu_augment_kernel" not in sys.modules
 
 
 @cuda
-def test_a_graph_holds_it_and_replays_with_other_parameters(monkeypatch):
+def test_a_captured_graph_replays_with_other_parameters(monkeypatch):
     images, mean_std = some_images(24, 227, 227), normalization()
     parameters = some_rows(24, 227, 227)
-    how = (images, parameters, 224, *mean_std)
+    arguments = (images, parameters, 224, *mean_std)
 
     def augmented() -> torch.Tensor:
-        return gpu_augment.augment(*how, memory_format=torch.channels_last)
+        return gpu_augment.augment(*arguments, memory_format=torch.channels_last)
 
     torch.cuda.set_sync_debug_mode("error")
     try:

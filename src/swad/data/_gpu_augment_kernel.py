@@ -1,8 +1,8 @@
-"""The augmentation around its two matrix products: their weights before, everything about color after.
+"""Triton kernels for the augmentation: the weights of the two matrix products, and all color operations after them.
 
-Call by call these are dozens of passes over memory. Here the weights of an axis are written once, and the pixels that
-come out of the products are read twice: for the mean gray that contrast needs, and to be finished. Between reading and
-writing a pixel stays in registers, in float32. The numbers are those of `swad.data.gpu_augment`, which runs everywhere.
+In eager PyTorch these take dozens of passes over memory. Here the weights of an axis are written once, and the pixels
+are read twice: once for the mean gray that contrast needs, and once to apply all operations. In between, a pixel stays
+in registers, in float32. The results equal those of the plain code in `swad.data.gpu_augment`.
 """
 
 from __future__ import annotations
@@ -14,51 +14,55 @@ from torch import Tensor
 
 from swad.data import gpu_augment
 
-# A kernel sees those names of its module that are constants of Triton.
+# A kernel can use globals of its module only if they are tl.constexpr.
 _FIELDS = tl.constexpr(gpu_augment.FIELDS)
-_START, _LENGTH, _WHOLE = (tl.constexpr(i) for i in (gpu_augment.TOP, gpu_augment.HEIGHT, gpu_augment.IMAGE_HEIGHT))
+_START, _LENGTH, _IMAGE_LENGTH = (
+    tl.constexpr(i) for i in (gpu_augment.TOP, gpu_augment.HEIGHT, gpu_augment.IMAGE_HEIGHT)
+)
 _FLIP, _GRAYSCALE = tl.constexpr(gpu_augment.FLIP), tl.constexpr(gpu_augment.GRAYSCALE)
 _FACTORS, _ORDER = tl.constexpr(gpu_augment.FACTORS.start), tl.constexpr(gpu_augment.ORDER.start)
 _CONTRAST, _SATURATION, _HUE = (
     tl.constexpr(i) for i in (gpu_augment.CONTRAST, gpu_augment.SATURATION, gpu_augment.HUE)
 )
-_WEIGH_RED, _WEIGH_GREEN, _WEIGH_BLUE = (tl.constexpr(weight) for weight in gpu_augment.LUMINANCE)
+_RED_WEIGHT, _GREEN_WEIGHT, _BLUE_WEIGHT = (tl.constexpr(weight) for weight in gpu_augment.LUMINANCE)
 
-_PIXELS = 1024  # of one image, for a program: 49 programs for each image of 224 × 224
-_NUMBERS = 4096  # weights, for a program: whole pieces, of which each is divided by its sum
+_PIXELS = 1024  # pixels of one image per program: 49 programs for an image of 224 × 224
+_WEIGHTS = 4096  # weights per program: all weights of several output pixels, which are normalized together
 
 
 # --- before the products ----------------------------------------------------------------------------------------
 
 
-def weights(parameters: Tensor, axis: int, held: int, pixels: int, size: int, dtype: torch.dtype) -> Tensor:
-    """How much each pixel of an axis weighs in each of ``size`` pieces of the crop, as `augment.weights`."""
+def weights(parameters: Tensor, axis: int, length: int, pixels: int, size: int, dtype: torch.dtype) -> Tensor:
+    """Return the resampling weights of an axis, as `gpu_augment.weights` does."""
     result = torch.empty((len(parameters), size, pixels), dtype=dtype, device=parameters.device)
     columns = triton.next_power_of_2(pixels)
-    pieces = max(1, _NUMBERS // columns)
+    outputs = max(1, _WEIGHTS // columns)
     with torch.cuda.device_of(result):
-        _weights[(len(parameters), triton.cdiv(size, pieces))](
-            parameters.contiguous(), result, held, pixels, size, AXIS=axis, PIECES=pieces, COLUMNS=columns
+        _weights[(len(parameters), triton.cdiv(size, outputs))](
+            parameters.contiguous(), result, length, pixels, size, AXIS=axis, OUTPUTS=outputs, COLUMNS=columns
         )
     return result
 
 
 @triton.jit
-def _weights(parameters, result, held, pixels, size, AXIS: tl.constexpr, PIECES: tl.constexpr, COLUMNS: tl.constexpr):
+def _weights(
+    parameters, result, length, pixels, size, AXIS: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr
+):
     image = tl.program_id(0)
-    row = parameters + image * _FIELDS + AXIS  # what is said of columns stands one after what is said of rows
-    zoom = held / tl.load(row + _WHOLE)
-    start, length = tl.load(row + _START) * zoom, tl.load(row + _LENGTH) * zoom
-    scale = length / size
-    reach = tl.maximum(scale, 1.0)
-    number = tl.program_id(1) * PIECES + tl.arange(0, PIECES)
-    piece = number + 0.5
+    row = parameters + image * _FIELDS + AXIS  # each parameter of the columns follows that of the rows
+    zoom = length / tl.load(row + _IMAGE_LENGTH)
+    crop_start, crop_length = tl.load(row + _START) * zoom, tl.load(row + _LENGTH) * zoom
+    scale = crop_length / size
+    radius = tl.maximum(scale, 1.0)
+    number = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    output = number + 0.5
     if AXIS == 1:
-        piece = tl.where(tl.load(parameters + image * _FIELDS + _FLIP) > 0.5, size - piece, piece)
+        output = tl.where(tl.load(parameters + image * _FIELDS + _FLIP) > 0.5, size - output, output)
     column = tl.arange(0, COLUMNS)
-    middle = column + 0.5
-    inside = tl.abs(middle - (start + length / 2)) <= tl.maximum(length / 2, 0.5) + 1e-3
-    distance = ((start + scale * piece) / reach)[:, None] - (middle / reach)[None, :]
+    center = column + 0.5
+    inside = tl.abs(center - (crop_start + crop_length / 2)) <= tl.maximum(crop_length / 2, 0.5) + 1e-3
+    distance = ((crop_start + scale * output) / radius)[:, None] - (center / radius)[None, :]
     weight = tl.where(inside[None, :], tl.maximum(1 - tl.abs(distance), 0.0), 0.0)
     weight = weight / tl.sum(weight, 1)[:, None]
     if AXIS == 1:
@@ -71,9 +75,10 @@ def _weights(parameters, result, held, pixels, size, AXIS: tl.constexpr, PIECES:
 
 
 def finish(pixels: Tensor, parameters: Tensor, mean: Tensor, std: Tensor, result: Tensor) -> None:
-    """Jitter, make gray and normalize pixels ``[b, size, 3, size]`` into ``result``, ``[b, 3, size, size]``.
+    """Apply color jitter, grayscale and normalization to pixels ``[b, size, 3, size]``.
 
-    ``result`` may have any type and layout. Sums are made in a fixed order: the same inputs give the same bits.
+    ``result``, ``[b, 3, size, size]``, may have any type and memory format. Sums have a fixed order, so equal inputs
+    give equal bits.
     """
     b, size = len(pixels), pixels.shape[-1]
     chunks = triton.cdiv(size * size, _PIXELS)
@@ -89,13 +94,13 @@ def finish(pixels: Tensor, parameters: Tensor, mean: Tensor, std: Tensor, result
 
 @triton.jit
 def _sum_gray(pixels, parameters, sums, SIZE: tl.constexpr, PIXELS: tl.constexpr):
-    """The sum over some pixels of their gray when contrast's turn comes: after the operations before it."""
+    """Sum the gray of a chunk of pixels as contrast sees it, after the operations that precede contrast."""
     image, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * PIXELS + tl.arange(0, PIXELS)
     red, green, blue = _read(pixels, image, at, SIZE)
     row = parameters + image * _FIELDS
-    turn = tl.arange(0, 4)
-    contrast_at = tl.sum(tl.where(tl.load(row + _ORDER + turn) == _CONTRAST, turn, 0))
+    position = tl.arange(0, 4)
+    contrast_at = tl.sum(tl.where(tl.load(row + _ORDER + position) == _CONTRAST, position, 0))
     for i in range(3):
         if i < contrast_at:
             red, green, blue = _adjust(red, green, blue, row, i, 0.0)
@@ -116,38 +121,38 @@ def _finish(
     level = tl.sum(tl.load(sums + image * chunks + chunk, mask=chunk < chunks, other=0.0)) / (SIZE * SIZE)
     for i in range(4):
         red, green, blue = _adjust(red, green, blue, row, i, level)
-    share = tl.load(row + _GRAYSCALE)
-    gray = share * _gray(red, green, blue)
+    grayscale = tl.load(row + _GRAYSCALE)
+    gray = grayscale * _gray(red, green, blue)
     to = result + image.to(tl.int64) * per_image + (at // SIZE) * per_row + (at % SIZE) * per_column
-    _write(to, gray + (1 - share) * red, mean, std, at < SIZE * SIZE)
-    _write(to + per_channel, gray + (1 - share) * green, mean + 1, std + 1, at < SIZE * SIZE)
-    _write(to + 2 * per_channel, gray + (1 - share) * blue, mean + 2, std + 2, at < SIZE * SIZE)
+    _write(to, gray + (1 - grayscale) * red, mean, std, at < SIZE * SIZE)
+    _write(to + per_channel, gray + (1 - grayscale) * green, mean + 1, std + 1, at < SIZE * SIZE)
+    _write(to + 2 * per_channel, gray + (1 - grayscale) * blue, mean + 2, std + 2, at < SIZE * SIZE)
 
 
 @triton.jit
 def _read(pixels, image, at, SIZE: tl.constexpr):
-    """Red, green and blue in float32."""
-    place = pixels + image.to(tl.int64) * (3 * SIZE * SIZE) + (at // SIZE) * (3 * SIZE) + at % SIZE
+    """Load red, green and blue as float32."""
+    address = pixels + image.to(tl.int64) * (3 * SIZE * SIZE) + (at // SIZE) * (3 * SIZE) + at % SIZE
     inside = at < SIZE * SIZE
-    red = tl.load(place, mask=inside, other=0.0).to(tl.float32)
-    green = tl.load(place + SIZE, mask=inside, other=0.0).to(tl.float32)
-    blue = tl.load(place + 2 * SIZE, mask=inside, other=0.0).to(tl.float32)
+    red = tl.load(address, mask=inside, other=0.0).to(tl.float32)
+    green = tl.load(address + SIZE, mask=inside, other=0.0).to(tl.float32)
+    blue = tl.load(address + 2 * SIZE, mask=inside, other=0.0).to(tl.float32)
     return red, green, blue
 
 
 @triton.jit
-def _write(place, value, mean, std, inside):
-    tl.store(place, (value - tl.load(mean)) / tl.load(std), mask=inside)
+def _write(address, value, mean, std, inside):
+    tl.store(address, (value - tl.load(mean)) / tl.load(std), mask=inside)
 
 
 @triton.jit
 def _adjust(red, green, blue, row, i, level):
-    """Operation number i of an image: the hue, or a mixture with the mean gray, each pixel's own gray, or black."""
+    """Apply operation i of an image: the hue, or a blend with the mean gray, each pixel's own gray, or black."""
     operation = tl.load(row + _ORDER + i).to(tl.int32)
     factor = tl.load(row + _FACTORS + operation)
     if operation == _HUE:
-        # Rounded weights can add up to a little more than one, and no mixture may have come before.
-        red, green, blue = _turn(_clamp(red), _clamp(green), _clamp(blue), 6 * factor)
+        # Rounded weights can sum to slightly more than one, and no blend may have clamped the pixels before.
+        red, green, blue = _shift_hue(_clamp(red), _clamp(green), _clamp(blue), 6 * factor)
     else:
         other = tl.where(operation == _SATURATION, _gray(red, green, blue), 0.0)
         other = (1 - factor) * tl.where(operation == _CONTRAST, level, other)
@@ -160,8 +165,8 @@ def _adjust(red, green, blue, row, i, level):
 
 
 @triton.jit
-def _turn(red, green, blue, sixths):
-    """Turn the hue, as `augment.shift_hue`: a channel is v - c · min(k, 4 - k, 1), for another k each."""
+def _shift_hue(red, green, blue, sixths):
+    """Rotate the hue as `gpu_augment.shift_hue` does: a channel is v - c · min(k, 4 - k, 1), with its own k."""
     value = tl.maximum(tl.maximum(red, green), blue)
     chroma = value - tl.minimum(tl.minimum(red, green), blue)
     hue = tl.where(value == green, blue - red + 2 * chroma, red - green + 4 * chroma)
@@ -175,14 +180,14 @@ def _turn(red, green, blue, sixths):
 
 @triton.jit
 def _below(k):
-    """How much of the chroma a channel lies below the value."""
+    """Return the fraction of the chroma by which a channel is below the value."""
     k = k - 6 * tl.floor(k / 6)
     return _clamp(tl.minimum(k, 4 - k))
 
 
 @triton.jit
 def _gray(red, green, blue):
-    return _WEIGH_RED * red + _WEIGH_GREEN * green + _WEIGH_BLUE * blue
+    return _RED_WEIGHT * red + _GREEN_WEIGHT * green + _BLUE_WEIGHT * blue
 
 
 @triton.jit

@@ -1,12 +1,12 @@
-"""The protocol's augmentation for a whole batch at once, on the device the images are on.
+"""DomainBed's training augmentation for a whole batch at once, on the device of the images.
 
-Deciding and doing are two things. What happens to an image is one row of :data:`COLUMNS`, drawn on the host from
-``(seed, step, position, view)`` with torchvision's distributions (:func:`draw_steps`): 64 bytes an image, so that the
-rows of a hundred steps travel in one copy. :func:`augment` then does it, without random numbers: nothing waits for the
-host, no shape depends on data, and a CUDA graph or ``torch.compile`` can hold it.
+Drawing the parameters and applying them are separate. `draw_steps` draws one row of `COLUMNS` per image on the host
+from ``(seed, step, position, view)``, with torchvision's distributions. A row has 64 bytes, so the rows of a hundred
+steps are copied to the device at once. `augment` then applies them without random numbers: it never synchronizes with
+the host and no shape depends on data, so a CUDA graph can capture it and ``torch.compile`` can compile it.
 
-Every operation is torchvision's on float tensors, for the same parameters, up to rounding. Pillow's, which the
-protocol was published with, round to bytes after each operation; these do not.
+For the same parameters every operation equals torchvision's on float tensors, up to rounding. Pillow's operations,
+which the published protocol uses, round to bytes after each operation; these do not.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from swad.data.domains import DataError, IntArray
 
 FloatArray = npt.NDArray[np.float32]
 Weights = Callable[[Tensor, int, int, int, int, torch.dtype], Tensor]
-"""Makes what the resampling multiplies with; see :func:`weights`."""
+"""Computes the resampling weights of one axis; see `weights`."""
 
 COLUMNS = (
     *("top", "left", "height", "width"),  # the crop, in pixels of the original image
     *("image_height", "image_width"),  # the original image
     "flip",
     *("brightness", "contrast", "saturation", "hue"),
-    *("first", "second", "third", "fourth"),  # the order of those four, by number
+    *("first", "second", "third", "fourth"),  # the order of these four operations, by number
     "grayscale",
 )
 FIELDS = len(COLUMNS)
@@ -40,34 +40,34 @@ TOP, LEFT, HEIGHT, WIDTH, IMAGE_HEIGHT, IMAGE_WIDTH, FLIP = range(7)
 FACTORS, ORDER, GRAYSCALE = slice(7, 11), slice(11, 15), 15
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
-# The protocol's: RandomResizedCrop(scale=(0.7, 1)), flip, ColorJitter(0.3, 0.3, 0.3, 0.3), RandomGrayscale(0.1).
+# DomainBed's: RandomResizedCrop(scale=(0.7, 1)), flip, ColorJitter(0.3, 0.3, 0.3, 0.3), RandomGrayscale(0.1).
 _AREA, _RATIO, _ATTEMPTS = (0.7, 1.0), (3 / 4, 4 / 3), 10
 _JITTER, _FLIP_PROBABILITY, _GRAYSCALE_PROBABILITY = 0.3, 0.5, 0.1
 _NO_JITTER = np.array([1.0, 1.0, 1.0, 0.0])
 _ORDERS = np.array(list(permutations(range(4))))
 
-# The numbers of one image: areas, ratios, then top, left, flip, four factors, order, grayscale.
+# Random numbers per image: areas, ratios, then top, left, flip, four factors, order, grayscale.
 _DRAWS = 2 * _ATTEMPTS + 9
-# Keeps this stream apart from those of the batches.
+# Keeps this random stream apart from those of `swad.data.loaders`.
 _STREAM = 5
 
-# How much red, green and blue weigh in torchvision's gray.
+# Weights of red, green and blue in torchvision's gray.
 LUMINANCE = (0.2989, 0.587, 0.114)
 
 
-# --- deciding -------------------------------------------------------------------------------------------------
+# --- drawing parameters ---------------------------------------------------------------------------------------
 
 
 def draw(rng: np.random.Generator | np.random.RandomState, sizes: IntArray) -> FloatArray:
-    """Parameters for images of these heights and widths (``[n, 2]``): ``[n, FIELDS]``."""
+    """Draw parameters ``[n, FIELDS]`` for images of these heights and widths, ``[n, 2]``."""
     return _parameters(rng.random((len(sizes), _DRAWS)), sizes)
 
 
 def draw_steps(seed: int, steps: Sequence[int], sizes: IntArray, views: int = 1) -> FloatArray:
-    """Parameters of many steps: ``[steps, views, positions, FIELDS]`` for sizes ``[steps, positions, 2]``.
+    """Draw the parameters of many steps: ``[steps, views, positions, FIELDS]`` for sizes ``[steps, positions, 2]``.
 
-    Each row is a function of (seed, step, position, view) and of its image's size alone, whichever steps are asked
-    for together and however many positions and views there are.
+    Each row depends only on (seed, step, position, view) and on the size of its image, not on the other steps,
+    positions and views that are drawn with it.
 
     >>> sizes = np.full((3, 2, 2), 227)
     >>> rows = draw_steps(0, range(1, 4), sizes)
@@ -75,20 +75,20 @@ def draw_steps(seed: int, steps: Sequence[int], sizes: IntArray, views: int = 1)
     True
     """
     if seed < 0 or views < 1:
-        raise DataError(f"the seed must be 0 or more and the views 1 or more, got {seed} and {views}")
+        raise DataError(f"the seed must be at least 0 and views at least 1, got {seed} and {views}")
     if sizes.ndim != 3 or sizes.shape[0] != len(steps) or sizes.shape[2] != 2:
         raise DataError(f"{len(steps)} steps need sizes of shape ({len(steps)}, positions, 2), got {sizes.shape}")
     uniform = np.empty((len(steps), views, sizes.shape[1], _DRAWS))
     for i, step in enumerate(steps):
         for view in range(views):
             words = np.random.SeedSequence((_STREAM, seed, step, view))
-            # RandomState is the generator whose stream NumPy has promised to keep; PCG64 is quick to seed.
+            # RandomState, because NumPy guarantees that its stream never changes; PCG64 is fast to seed.
             uniform[i, view] = np.random.RandomState(np.random.PCG64(words)).random_sample(uniform.shape[2:])
     return _parameters(uniform, np.broadcast_to(sizes[:, None], (*uniform.shape[:3], 2)))
 
 
 def identity(sizes: IntArray) -> FloatArray:
-    """Parameters that change nothing: the whole image, only resized. The evaluation transform."""
+    """Return the parameters of the evaluation transform: resize the whole image and change nothing else."""
     rows = np.zeros((*sizes.shape[:-1], FIELDS), np.float32)
     rows[..., HEIGHT : WIDTH + 1] = rows[..., IMAGE_HEIGHT : IMAGE_WIDTH + 1] = sizes
     rows[..., FACTORS] = _NO_JITTER
@@ -97,7 +97,7 @@ def identity(sizes: IntArray) -> FloatArray:
 
 
 def _parameters(uniform: npt.NDArray[np.float64], sizes: IntArray) -> FloatArray:
-    """Turn numbers uniform in [0, 1) into parameters, all images at once."""
+    """Turn uniform numbers from [0, 1) into parameters, for all images at once."""
     height, width = sizes[..., 0], sizes[..., 1]
     areas, ratios, rest = np.split(uniform, [_ATTEMPTS, 2 * _ATTEMPTS], axis=-1)
     areas = (height * width)[..., None] * _between(*_AREA, areas)
@@ -105,18 +105,18 @@ def _parameters(uniform: npt.NDArray[np.float64], sizes: IntArray) -> FloatArray
     widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
     fits = (widths > 0) & (widths <= width[..., None]) & (heights > 0) & (heights <= height[..., None])
     first = fits.argmax(-1)[..., None]
-    found = fits.any(-1)
+    any_fits = fits.any(-1)
 
-    # Where no attempt fits, as much of the middle as the ratio allows.
+    # If no attempt fits: the largest center crop that the ratio allows, as torchvision does.
     shape = width / height
     high = np.where(shape < _RATIO[0], np.rint(width / _RATIO[0]), height)
     wide = np.where(shape > _RATIO[1], np.rint(height * _RATIO[1]), width)
-    high = np.where(found, np.take_along_axis(heights, first, -1)[..., 0], high)
-    wide = np.where(found, np.take_along_axis(widths, first, -1)[..., 0], wide)
+    high = np.where(any_fits, np.take_along_axis(heights, first, -1)[..., 0], high)
+    wide = np.where(any_fits, np.take_along_axis(widths, first, -1)[..., 0], wide)
 
     rows = np.empty((*sizes.shape[:-1], FIELDS), np.float32)
-    rows[..., TOP] = np.where(found, np.floor(rest[..., 0] * (height - high + 1)), (height - high) // 2)
-    rows[..., LEFT] = np.where(found, np.floor(rest[..., 1] * (width - wide + 1)), (width - wide) // 2)
+    rows[..., TOP] = np.where(any_fits, np.floor(rest[..., 0] * (height - high + 1)), (height - high) // 2)
+    rows[..., LEFT] = np.where(any_fits, np.floor(rest[..., 1] * (width - wide + 1)), (width - wide) // 2)
     rows[..., HEIGHT], rows[..., WIDTH] = high, wide
     rows[..., IMAGE_HEIGHT], rows[..., IMAGE_WIDTH] = height, width
     rows[..., FLIP] = rest[..., 2] < _FLIP_PROBABILITY
@@ -130,7 +130,7 @@ def _between(low: float, high: float, uniform: npt.NDArray[np.float64]) -> npt.N
     return low + (high - low) * uniform
 
 
-# --- doing ----------------------------------------------------------------------------------------------------
+# --- applying them --------------------------------------------------------------------------------------------
 
 
 def augment(
@@ -147,14 +147,19 @@ def augment(
 ) -> Tensor:
     """Augment and normalize bytes ``[b, height, width, channels]`` to ``[b, channels, size, size]``.
 
-    ``parameters`` are rows of :data:`COLUMNS`; ``mean`` and ``std`` have one number a channel. All are on the device
-    of the images, so that nothing is copied. Without ``color`` images are only cropped, flipped and resized, which
-    is all that :func:`identity` asks for.
+    On a GPU, Triton kernels do everything but the matrix products, in a few passes over memory.
 
-    ``operands`` is what the resampling multiplies in: float32 on the CPU, float16 on a GPU, where bytes are exact,
-    sums are kept in float32, and the result is off by less than 0.3 of one of 255 levels.
-
-    On a GPU `swad.data._gpu_augment_kernel` does all but the products, in a few passes over memory.
+    Args:
+        images: Bytes.
+        parameters: Rows of `COLUMNS`, on the device of the images.
+        size: Height and width of the result.
+        mean: Mean of each channel, on the device of the images.
+        std: Standard deviation of each channel, on the device of the images.
+        color: Apply color jitter and grayscale. Without it, images are only cropped, flipped and resized.
+        dtype: Type of the result.
+        memory_format: Memory format of the result.
+        operands: Type of the factors of the matrix products. Default: float32 on the CPU, float16 on a GPU. float16
+            represents bytes exactly and sums are float32; the result is off by less than 0.3 of the 255 levels.
     """
     if color and images.shape[-1] != 3:
         raise DataError(f"color jitter needs images of 3 channels, got {images.shape[-1]}; pass color=False")
@@ -170,21 +175,21 @@ def augment(
         scale = 1 / std.view(-1, 1, 1)
         result.copy_(torch.addcmul(-mean.view(-1, 1, 1) * scale, image, scale))
 
-    # Autocast would multiply in bfloat16, which cannot hold a level and the next.
+    # Autocast would multiply in bfloat16, which cannot represent all 256 levels.
     with torch.autocast(images.device.type, enabled=False):
         if color and (kernels := _kernels(images)):
             pixels = _products(images, parameters, size, operands, kernels.weights)
             kernels.finish(pixels, parameters, mean, std, result)
         elif images.device.type != "cpu" or torch.compiler.is_compiling():
             finish(result, images, parameters)
-        else:  # as many at a time as a core's cache holds: twice as fast as all at once
+        else:  # as many as fit into a core's cache: twice as fast as all at once
             for i in range(0, len(images), 4):
                 finish(result[i : i + 4], images[i : i + 4], parameters[i : i + 4])
     return result
 
 
 def _kernels(images: Tensor) -> ModuleType | None:
-    """What takes fewer passes than torch's own operations, where it runs; torch.compile makes its own."""
+    """Return the Triton kernels, if they can run here; torch.compile generates its own."""
     if torch.compiler.is_compiling() or images.device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return None
     from swad.data import _gpu_augment_kernel
@@ -195,8 +200,8 @@ def _kernels(images: Tensor) -> ModuleType | None:
 def resample(images: Tensor, parameters: Tensor, size: int, operands: torch.dtype | None = None) -> Tensor:
     """Crop, resize and flip bytes ``[b, height, width, channels]`` to floats in [0, 1], ``[b, channels, size, size]``.
 
-    Resampling is linear in rows and in columns, so it is two matrix products an image: weights × image × weights.
-    Crops count in pixels of the original image; if the image at hand has another size, they are scaled to it.
+    Resampling is linear in rows and in columns, so it is two matrix products per image: weights × image × weights.
+    Crops are in pixels of the original image; they are scaled if the image has another size here.
     """
     return _products(images, parameters, size, operands, weights).transpose(1, 2).to(torch.float32)
 
@@ -212,15 +217,15 @@ def resize_bytes(images: Tensor, sizes: IntArray, size: int) -> Tensor:
 
 
 def _products(images: Tensor, parameters: Tensor, size: int, operands: torch.dtype | None, weights: Weights) -> Tensor:
-    """Weights × image × weights, in the type of the operands: ``[b, size, channels, size]``."""
+    """Compute weights × image × weights in the type of the operands: ``[b, size, channels, size]``."""
     on_gpu = images.device.type == "cuda"
     operands = operands or (torch.float16 if on_gpu else torch.float32)
     b, height, width, channels = images.shape
-    # GPUs multiply matrices well whose rows begin at multiples of 16 bytes.
+    # GPUs multiply matrices fast if their rows start at multiples of 16 bytes.
     high, wide = (-(-n // 8) * 8 if on_gpu else n for n in (height, width))
     rows = weights(parameters, 0, height, high, size, operands)
     columns = weights(parameters, 1, width, wide, size, operands)
-    # Channels between rows and columns: then both products read and write as the numbers lie.
+    # With channels between rows and columns, neither product needs a transposed copy.
     pixels = torch.zeros((b, high, channels, wide), dtype=operands, device=images.device)
     pixels[:, :height, :, :width] = images.transpose(2, 3)
     pixels = torch.bmm(rows, pixels.view(b, high, channels * wide))
@@ -228,34 +233,42 @@ def _products(images: Tensor, parameters: Tensor, size: int, operands: torch.dty
     return pixels.view(b, size, channels, size)
 
 
-def weights(parameters: Tensor, axis: int, held: int, pixels: int, size: int, dtype: torch.dtype) -> Tensor:
-    """How much each pixel weighs in each of ``size`` equal pieces of the crop's rows or columns: ``[b, size, pixels]``.
+def weights(parameters: Tensor, axis: int, length: int, pixels: int, size: int, dtype: torch.dtype) -> Tensor:
+    """Return the weight of each input pixel in each of ``size`` output pixels along an axis: ``[b, size, pixels]``.
 
-    Bilinear with antialiasing: a triangle around the middle of the piece, as wide as two pieces but never less than two
-    pixels, over the pixels whose middle lies inside, divided by their sum. Rows are axis 0. Columns, axis 1, are
-    flipped where an image is, and divide by 255. Of ``pixels``, the image has ``held``; the others weigh nothing.
+    Bilinear with antialiasing: a triangle around the center of the output pixel, as wide as two output pixels and at
+    least two input pixels, over the input pixels whose center is in the crop, normalized to sum to 1.
+
+    Args:
+        parameters: Rows of `COLUMNS`.
+        axis: 0 for rows; 1 for columns, whose weights also include the flip and the division by 255.
+        length: Number of input pixels along the axis.
+        pixels: That number padded for alignment; the padding has weight 0.
+        size: Number of output pixels.
+        dtype: Type of the weights.
     """
-    zoom = held / parameters[:, IMAGE_HEIGHT + axis]
-    start, length = parameters[:, TOP + axis] * zoom, parameters[:, HEIGHT + axis] * zoom
-    scale = (length / size)[:, None]
-    piece = torch.arange(size, device=start.device) + 0.5
+    zoom = length / parameters[:, IMAGE_HEIGHT + axis]
+    crop_start, crop_length = parameters[:, TOP + axis] * zoom, parameters[:, HEIGHT + axis] * zoom
+    scale = (crop_length / size)[:, None]
+    output = torch.arange(size, device=parameters.device) + 0.5
     if axis == 1:
-        piece = torch.where((parameters[:, FLIP] > 0.5)[:, None], size - piece, piece)
-    reach = scale.clamp(min=1)
-    middle = torch.arange(pixels, device=start.device) + 0.5
-    # An interval narrower than a pixel has at least the pixel it lies in.
-    inside = (middle - (start + length / 2)[:, None]).abs() <= (length / 2).clamp(min=0.5)[:, None] + 1e-3
-    distance = ((start[:, None] + scale * piece) / reach)[:, :, None] - (middle / reach)[:, None]
+        output = torch.where((parameters[:, FLIP] > 0.5)[:, None], size - output, output)
+    radius = scale.clamp(min=1)
+    center = torch.arange(pixels, device=parameters.device) + 0.5
+    # A crop narrower than a pixel still contains the pixel that it is in.
+    crop_center = (crop_start + crop_length / 2)[:, None]
+    inside = (center - crop_center).abs() <= (crop_length / 2).clamp(min=0.5)[:, None] + 1e-3
+    distance = ((crop_start[:, None] + scale * output) / radius)[:, :, None] - (center / radius)[:, None]
     triangles = (1 - distance.abs()).clamp(min=0) * inside[:, None]
-    shares = triangles / triangles.sum(-1, keepdim=True)
-    return (shares / 255 if axis == 1 else shares).to(dtype)
+    normalized = triangles / triangles.sum(-1, keepdim=True)
+    return (normalized / 255 if axis == 1 else normalized).to(dtype)
 
 
 def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Brightness, contrast, saturation and hue, each image's four factors in its own order.
+    """Apply brightness, contrast, saturation and hue, with each image's own factors in its own order.
 
-    Three of them mix an image with something gray, and are one operation with other numbers. So every order is: up to
-    three mixtures, the hue, the others; an image that needs fewer mixes with nothing.
+    Brightness, contrast and saturation blend an image with a gray one: one operation with different numbers. Every
+    order is then: up to three blends, the hue, the remaining blends. Unused blends leave the image unchanged.
     """
     at = torch.arange(4, device=image.device)
     hue_at = ((order == HUE) * at).sum(1, keepdim=True)
@@ -264,42 +277,42 @@ def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     factor = factors.gather(1, slots.to(torch.int64))
     keep = torch.where(used, factor, 1.0)
     gray, level = (torch.where(slots == operation, 1 - keep, 0.0) for operation in (SATURATION, CONTRAST))
-    mixtures = [tuple(_per_image(numbers[:, i]) for numbers in (keep, gray, level)) for i in range(6)]
-    for mixture in mixtures[:3]:
-        image = _mix(image, *mixture)
+    blends = [tuple(_per_image(numbers[:, i]) for numbers in (keep, gray, level)) for i in range(6)]
+    for blend in blends[:3]:
+        image = _blend(image, *blend)
     image = shift_hue(image, _per_image(factors[:, HUE]))
-    for mixture in mixtures[3:]:
-        image = _mix(image, *mixture)
+    for blend in blends[3:]:
+        image = _blend(image, *blend)
     return image
 
 
-def _mix(image: Tensor, keep: Tensor, gray: Tensor, level: Tensor) -> Tensor:
-    """``keep`` of the image, ``gray`` of its gray version, ``level`` of its mean gray; within [0, 1]."""
-    shade = luminance(image)
-    other = torch.addcmul(level * shade.mean((2, 3), keepdim=True), shade, gray)
+def _blend(image: Tensor, keep: Tensor, gray: Tensor, level: Tensor) -> Tensor:
+    """Add ``keep`` of the image, ``gray`` of its gray version and ``level`` of its mean gray; clamp to [0, 1]."""
+    gray_image = luminance(image)
+    other = torch.addcmul(level * gray_image.mean((2, 3), keepdim=True), gray_image, gray)
     return torch.addcmul(other, image, keep).clamp(0, 1)
 
 
-def shift_hue(image: Tensor, turn: Tensor) -> Tensor:
-    """Turn every pixel's hue by a part of the circle, through HSV.
+def shift_hue(image: Tensor, shift: Tensor) -> Tensor:
+    """Rotate the hue of every pixel by a fraction of the color circle, in HSV.
 
-    With hue h in sixths of the circle, value v and chroma c, a channel is v - c · min(k, 4 - k, 1), at least v - c and
-    at most v, for k = 5 + h, 3 + h, 1 + h modulo 6.
+    With hue h in sixths of the circle, value v and chroma c, a channel is v - c · min(k, 4 - k, 1), clamped to
+    [v - c, v], for k = 5 + h, 3 + h, 1 + h modulo 6.
     """
     red, green, blue = image[:, :1], image[:, 1:2], image[:, 2:]
     value = torch.maximum(torch.maximum(red, green), blue)
     chroma = value - torch.minimum(torch.minimum(red, green), blue)
     hue = torch.where(value == green, blue - red + 2 * chroma, red - green + 4 * chroma)
     hue = torch.where(value == red, green - blue, hue) / torch.where(chroma > 0, chroma, 1.0)
-    k = (hue + 6 * turn + torch.arange(5, 0, -2, device=image.device).view(3, 1, 1)) % 6
+    k = (hue + 6 * shift + torch.arange(5, 0, -2, device=image.device).view(3, 1, 1)) % 6
     return torch.addcmul(value, torch.minimum(k, 4 - k).clamp(0, 1), chroma, value=-1)
 
 
 def luminance(image: Tensor) -> Tensor:
-    """The gray version of an image, one channel."""
+    """Return the gray version of an image, with one channel."""
     red, green, blue = image[:, :1], image[:, 1:2], image[:, 2:]
-    weigh_red, weigh_green, weigh_blue = LUMINANCE
-    return (red * weigh_red).add_(green, alpha=weigh_green).add_(blue, alpha=weigh_blue)
+    red_weight, green_weight, blue_weight = LUMINANCE
+    return (red * red_weight).add_(green, alpha=green_weight).add_(blue, alpha=blue_weight)
 
 
 def _per_image(numbers: Tensor) -> Tensor:
