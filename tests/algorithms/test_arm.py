@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.making import batch_for, make, noise_for
-from helpers.together import require_same_step
+from helpers.fake_processes import require_same_step
+from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 from swad.algorithms.registry import get_algorithm
 from swad.data.loaders import Batch

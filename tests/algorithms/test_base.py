@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.making import batch_for, make, noise_for
+from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.making import batch_for, make, noise_for, train_points
+from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.data.loaders import Batch
 
 

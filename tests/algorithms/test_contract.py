@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 
 from helpers import HELPERS
-from helpers.contract_worker import STEPS, steps_of_one
-from helpers.making import CLASSES, SHAPE, batch_for, make, noise_for, update
+from helpers.contract_worker import STEPS, first_steps
 from helpers.runs import RecordingCallback, crash_at, require_same, short
+from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -371,7 +371,7 @@ def test_two_processes_make_the_steps_of_one(tmp_path):
     assert all(worker.returncode == 0 for worker in workers), outs
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for name in NAMES:
-        alone = steps_of_one(name)
+        alone = first_steps(name)
         assert len(alone["losses"]) == STEPS
         torch.testing.assert_close(first[name]["losses"], alone["losses"], rtol=1e-5, atol=1e-6, msg=_of(name))
         for key, tensor in alone["state"].items():

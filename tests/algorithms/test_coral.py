@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from helpers.feature_distance import apart, features_of
-from helpers.making import batch_for, make, noise_for, train_points
+from helpers.feature_distance import features_of, shifted_domains
+from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.algorithms.coral import coral
 
 
@@ -71,6 +71,6 @@ def test_statistics_are_in_full_precision_under_autocast():
 
 def test_it_reduces_the_distance_between_domains():
     erm, aligned = (
-        coral(features_of(train_points(name, apart, features=4, lr=0.02))).item() for name in ("erm", "coral")
+        coral(features_of(train_points(name, shifted_domains, features=4, lr=0.02))).item() for name in ("erm", "coral")
     )
     assert aligned < erm / 5

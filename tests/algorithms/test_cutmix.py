@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from helpers.making import Points, batch_for, make, noise_for, update
-from helpers.mixing import entropies
+from helpers.mixed_points import entropies
+from helpers.tiny_algorithms import Points, batch_for, make, noise_for, update
 from swad.algorithms.cutmix import box
 from swad.data.loaders import Batch
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.making import batch_for, make, noise_for, train_points
-from helpers.together import require_same_step
+from helpers.fake_processes import require_same_step
+from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.algorithms._adversarial import Discriminator
 from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw, fill

@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 
 from helpers import ROOT
-from helpers.making import batch_for, make, noise_for, update
 from helpers.runs import short
+from helpers.tiny_algorithms import batch_for, make, noise_for, update
 from swad import algorithms as package
 from swad.algorithms import registry
 from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.making import batch_for, make, noise_for, risks, risks_by_hand, train_points, update
+from helpers.tiny_algorithms import batch_for, make, noise_for, risks, risks_by_hand, train_points, update
 from swad.algorithms.base import StepContext
 
 

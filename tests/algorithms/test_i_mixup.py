@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.making import batch_for, make, noise_for
-from helpers.mixing import entropies, sureness
+from helpers.mixed_points import confidence, entropies
+from helpers.tiny_algorithms import batch_for, make, noise_for
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])
@@ -46,4 +46,4 @@ def test_alpha_zero_mixes_nothing():
 
 
 def test_it_is_less_confident_between_classes():
-    assert sureness("i_mixup", alpha=1.0) < sureness("erm") - 0.05
+    assert confidence("i_mixup", alpha=1.0) < confidence("erm") - 0.05

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.nn import functional
 
-from helpers.making import batch_for, make, noise_for, risks, spurious, train_points, update
+from helpers.tiny_algorithms import batch_for, make, noise_for, risks, spurious, train_points, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.irm import slope
 from swad.data.loaders import Batch

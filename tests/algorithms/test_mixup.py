@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.making import batch_for, make, noise_for
-from helpers.mixing import entropies, sureness
+from helpers.mixed_points import confidence, entropies
+from helpers.tiny_algorithms import batch_for, make, noise_for
 
 
 def test_loss_by_hand():
@@ -43,4 +43,4 @@ def test_randomness_depends_on_seed_and_step():
 
 
 def test_it_is_less_confident_between_classes():
-    assert sureness("mixup", alpha=1.0) < sureness("erm") - 0.05
+    assert confidence("mixup", alpha=1.0) < confidence("erm") - 0.05

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from helpers.feature_distance import apart, features_of
-from helpers.making import batch_for, make, noise_for, train_points
+from helpers.feature_distance import features_of, shifted_domains
+from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.algorithms.mmd import mmd
 
 
@@ -76,5 +76,7 @@ def test_loss_is_cross_entropy_plus_distance_of_the_head_inputs(dropout):
 
 
 def test_it_reduces_the_distance_between_domains():
-    erm, aligned = (mmd(features_of(train_points(name, apart, features=4, lr=0.02))).item() for name in ("erm", "mmd"))
+    erm, aligned = (
+        mmd(features_of(train_points(name, shifted_domains, features=4, lr=0.02))).item() for name in ("erm", "mmd")
+    )
     assert aligned < erm / 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.making import batch_for, make, noise_for, update
+from helpers.tiny_algorithms import batch_for, make, noise_for, update
 from swad.algorithms.pi_model import ramp
 from swad.algorithms.registry import get_algorithm, list_algorithms
 from swad.data import benchmarks

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.nn import functional
 
-from helpers.making import batch_for, make, noise_for, train_points
+from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.algorithms.rsc import below
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.nn import functional
 
-from helpers.making import Points, batch_for, make, noise_for, update
-from helpers.together import require_same_step
+from helpers.fake_processes import require_same_step
+from helpers.tiny_algorithms import Points, batch_for, make, noise_for, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.sagnet import EPS, other_content, other_style
 from swad.data.loaders import Batch

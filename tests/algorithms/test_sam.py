@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.making import Points, batch_for, make, noise_for
-from helpers.together import require_same_step
+from helpers.fake_processes import require_same_step
+from helpers.tiny_algorithms import Points, batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.making import batch_for, make, noise_for, train_points
-from helpers.mixing import clear
+from helpers.mixed_points import separated_points
+from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.algorithms.vat import unit
 
 
@@ -121,11 +121,11 @@ def test_unit_vectors_of_tiny_and_zero_rows():
 
 def test_predictions_become_stable():
     """Points at distance √2 from the line between the classes, which ε = 1 does not cross."""
-    points, _ = clear(torch.Generator().manual_seed(1000))
+    points, _ = separated_points(torch.Generator().manual_seed(1000))
     points = points.flatten(0, 1)[:, None, None]
     moves = {}
     for name in ("erm", "vat"):
-        network = train_points(name, clear, steps=100).predictor
+        network = train_points(name, separated_points, steps=100).predictor
         slope = network.head.weight[1] - network.head.weight[0]
         away = -(slope / slope.norm()).detach() * network(points).diff(dim=1).sign()
         with torch.no_grad():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.making import batch_for, make, noise_for, risks, risks_by_hand, spurious, train_points, update
+from helpers.tiny_algorithms import batch_for, make, noise_for, risks, risks_by_hand, spurious, train_points, update
 
 
 @pytest.mark.parametrize(("step", "weight"), [(1, 1.0), (500, 1.0), (501, 10.0)])

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
+from helpers.triton_interpreter import DEVICE, INTERPRETED, run_in_the_interpreter, runs_kernels, without_interpreter
 from swad import EMA, SWAD, AverageGroup
 
 pytest.importorskip("triton", reason="needs triton")
 
 
-@only_outside
+@without_interpreter
 def test_everything_below_in_the_interpreter():
     run_in_the_interpreter(__file__)
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
+from helpers.triton_interpreter import DEVICE, INTERPRETED, run_in_the_interpreter, runs_kernels, without_interpreter
 from swad.data import gpu_augment
 from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD
 
@@ -23,7 +23,7 @@ SIZE = 33  # 1,089 pixels: a whole chunk of an image and part of a second one
 CLOSE = {"rtol": 0, "atol": 1e-4}
 
 
-@only_outside
+@without_interpreter
 def test_everything_below_in_the_interpreter():
     run_in_the_interpreter(__file__)
 

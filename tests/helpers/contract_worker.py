@@ -1,4 +1,4 @@
-"""Every algorithm's first steps, alone or as one of several processes: `python contract_worker.py FOLDER NAMES`."""
+"""Make the first steps of algorithms, alone or as one of several processes: `contract_worker.py FOLDER NAMES`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from helpers.making import batch_for, make, update
+from helpers.tiny_algorithms import batch_for, make, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.registry import get_algorithm
 from swad.training.distributed import Dist, process_group
@@ -19,15 +19,15 @@ from swad.training.distributed import Dist, process_group
 STEPS = 2
 
 
-def steps_of_one(name: str, dist: Dist | None = None) -> dict[str, Any]:
-    """The losses of some steps and all that is saved after them; of a share of the images where there are others."""
-    fields = {one.name for one in dataclasses.fields(get_algorithm(name).Hyperparameters)}
-    # A short anneal, so that both phases are seen, and a slim context network for ARM, so that it takes no minutes.
-    own = {field: value for field, value in (("anneal", 1), ("context_width", 4)) if field in fields}
-    algorithm = make(name, dropout=0.5, lr=0.1, **own)
+def first_steps(name: str, dist: Dist | None = None) -> dict[str, Any]:
+    """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard."""
+    fields = {field.name for field in dataclasses.fields(get_algorithm(name).Hyperparameters)}
+    # Annealing after one step covers both phases. ARM's context network is narrow, because it would take minutes.
+    options = {field: value for field, value in (("anneal", 1), ("context_width", 4)) if field in fields}
+    algorithm = make(name, dropout=0.5, lr=0.1, **options)
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:
-            # Adam forgives gradients that are too long by a factor, and makes much of the rounding of tiny ones.
+            # Adam hides gradients that are wrong by a factor, and amplifies the rounding of tiny ones.
             group["eps"] = 0.1
     ctx = StepContext()
     if dist is not None:
@@ -51,8 +51,8 @@ def steps_of_one(name: str, dist: Dist | None = None) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     with process_group("cpu") as dist:
-        found = {name: steps_of_one(name, dist) for name in json.loads(sys.argv[2])}
-        torch.save(found, Path(sys.argv[1]) / f"{dist.rank}.pt")
+        results = {name: first_steps(name, dist) for name in json.loads(sys.argv[2])}
+        torch.save(results, Path(sys.argv[1]) / f"{dist.rank}.pt")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 from timm.models import resnet
 from torch import nn
 
-from helpers.interpreter import DEVICE, INTERPRETED, only_outside, run_in_the_interpreter, runs_kernels
+from helpers.triton_interpreter import DEVICE, INTERPRETED, run_in_the_interpreter, runs_kernels, without_interpreter
 from swad.models import networks
 from swad.models.fused_norm import fuse, restore
 
@@ -21,7 +21,7 @@ def _full_precision(monkeypatch):
 
 
 @pytest.mark.slow
-@only_outside
+@without_interpreter
 def test_all_kernels_in_the_interpreter():
     run_in_the_interpreter(__file__)
 

@@ -1,4 +1,4 @@
-"""Algorithms over small predictors and batches, made by one seed, and small problems with a known answer."""
+"""Algorithms with tiny predictors and seeded batches, and toy problems whose solution is known."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ SHAPE = (3, 28, 28)
 
 
 def make(
-    name: str, predictor: nn.Module | None = None, domains: int = 3, shape: tuple[int, int, int] = SHAPE, **given: Any
+    name: str,
+    predictor: nn.Module | None = None,
+    domains: int = 3,
+    shape: tuple[int, int, int] = SHAPE,
+    **hyperparameters: Any,
 ) -> Algorithm:
-    """An algorithm in training over the small network, or another; the same weights every time."""
+    """Build an algorithm in training mode, on the small network by default, with the same weights every time."""
     torch.manual_seed(0)
-    kind = get_algorithm(name)
-    own = fill(kind.Hyperparameters, {"batch_size": 4, **given})
-    assert not own.problems()
-    made = kind(predictor or networks.build(networks.SMALL, CLASSES), own, domains).train()
-    made.image_shape = shape
-    return made
+    cls = get_algorithm(name)
+    filled = fill(cls.Hyperparameters, {"batch_size": 4, **hyperparameters})
+    assert not filled.problems()
+    algorithm = cls(predictor or networks.build(networks.SMALL, CLASSES), filled, domains).train()
+    algorithm.image_shape = shape
+    return algorithm
 
 
 def batch_for(algorithm: Algorithm, step: int = 1, shape: tuple[int, int, int] = SHAPE) -> Batch:
-    """Random images and labels of the size the algorithm wants, in as many views."""
+    """Return random images and labels for a step, with the number of images and views that the algorithm needs."""
     generator = torch.Generator().manual_seed(step)
     views = (algorithm.views,) if algorithm.views > 1 else ()
     images = torch.randn(*views, algorithm.n_images, *shape, generator=generator)
@@ -41,11 +45,12 @@ def batch_for(algorithm: Algorithm, step: int = 1, shape: tuple[int, int, int] =
 
 
 def noise_for(algorithm: Algorithm, step: int = 1) -> dict[str, Tensor]:
+    """Return the random numbers of a step."""
     return algorithm.draw_randomness(torch.Generator().manual_seed(1000 + step), step)
 
 
 def update(algorithm: Algorithm, batch: Batch, ctx: StepContext | None = None) -> Tensor:
-    """One step as a run makes it."""
+    """Make one step as a run does."""
     phase = algorithm.phase(batch.step)
     if batch.step > 1 and phase != algorithm.phase(batch.step - 1):
         algorithm.on_phase_start(phase)
@@ -53,7 +58,7 @@ def update(algorithm: Algorithm, batch: Batch, ctx: StepContext | None = None) -
 
 
 class Points(nn.Module):
-    """Points of a plane (as images of 1 × 1 × n pixels) through one linear map to features, and a linear head."""
+    """A network for points, given as images of 1 × 1 × n pixels: a linear map to features and a linear head."""
 
     def __init__(self, inputs: int, features: int | None = None, classes: int = 2) -> None:
         super().__init__()
@@ -80,13 +85,13 @@ def train_points(
     *,
     steps: int = 150,
     features: int | None = None,
-    **given: Any,
+    **hyperparameters: Any,
 ) -> Algorithm:
-    """Train on points, `[domains, images, numbers]`, and labels, `[domains, images]`, drawn anew at every step."""
+    """Train on points `[domains, images, numbers]` and labels `[domains, images]`, drawn anew for every step."""
     points, _ = draw(torch.Generator().manual_seed(0))
     domains, images, numbers = points.shape
     predictor = Points(numbers, features)
-    options = {"batch_size": images, "lr": 0.05, **given}
+    options = {"batch_size": images, "lr": 0.05, **hyperparameters}
     algorithm = make(name, predictor, domains, (1, 1, numbers), **options)
     for step in range(1, steps + 1):
         points, labels = draw(torch.Generator().manual_seed(step))
@@ -97,27 +102,27 @@ def train_points(
 
 
 def spurious(generator: torch.Generator, agreement: tuple[float, ...] = (0.95, 0.8), n: int = 256) -> Any:
-    """A sign that gives the label three times out of four everywhere, and one that does in some domains more often."""
+    """Draw two signs: one agrees with the label in 3 of 4 images, the other in a fraction that varies by domain."""
     shape = (len(agreement), n)
     labels = torch.randint(0, 2, shape, generator=generator)
     sign = 2.0 * labels - 1
-    one = torch.where(torch.rand(shape, generator=generator) < 0.75, sign, -sign)
-    chance = torch.tensor(agreement)[:, None]
-    two = torch.where(torch.rand(shape, generator=generator) < chance, sign, -sign)
-    return torch.stack([one, two], -1), labels
+    stable = torch.where(torch.rand(shape, generator=generator) < 0.75, sign, -sign)
+    probability = torch.tensor(agreement)[:, None]
+    unstable = torch.where(torch.rand(shape, generator=generator) < probability, sign, -sign)
+    return torch.stack([stable, unstable], -1), labels
 
 
 @torch.no_grad()
 def risks(algorithm: Algorithm, points: Tensor, labels: Tensor) -> Tensor:
-    """Every domain's cross entropy, in double precision."""
+    """Return the cross entropy of every domain, in double precision."""
     logs = algorithm.predictor(points.flatten(0, 1)).double().log_softmax(1)
     return -logs.gather(1, labels.reshape(-1, 1)).view(labels.shape).mean(1)
 
 
 def risks_by_hand(algorithm: Algorithm, batch: Batch) -> Any:
-    """Every domain's cross entropy, image by image."""
+    """Return the cross entropy of every domain, computed image by image."""
     scores = algorithm.predictor(batch.images).detach().double().numpy()
-    found: list[list[float]] = [[] for _ in range(algorithm.n_domains)]
+    losses: list[list[float]] = [[] for _ in range(algorithm.n_domains)]
     for i, (z, y) in enumerate(zip(scores, batch.labels.tolist(), strict=True)):
-        found[i * algorithm.n_domains // len(scores)].append(np.log(np.exp(z).sum()) - z[y])
-    return np.array([np.mean(one) for one in found])
+        losses[i * algorithm.n_domains // len(scores)].append(np.log(np.exp(z).sum()) - z[y])
+    return np.array([np.mean(domain_losses) for domain_losses in losses])

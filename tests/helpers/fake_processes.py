@@ -1,4 +1,4 @@
-"""Several processes played by threads: each with its copy of an algorithm and its share of the images."""
+"""Several ranks in one process: each is a thread with its own copy of an algorithm and its own shard of the images."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from swad.training import distributed
 
 
 @dataclass
-class Room:
-    """Where tensors are laid down for the others, and waited for."""
+class Exchange:
+    """Lets every rank deposit a tensor and read those of all ranks."""
 
     world: int
     slots: list[Any] = field(default_factory=list)
@@ -29,68 +29,68 @@ class Room:
         self.slots = [None] * self.world
         self.barrier = threading.Barrier(self.world, timeout=20)
 
-    def exchange(self, rank: int, tensor: Tensor) -> list[Tensor]:
+    def all_gather(self, rank: int, tensor: Tensor) -> list[Tensor]:
         self.slots[rank] = tensor.detach().clone()
         self.barrier.wait()
-        found = list(self.slots)
+        tensors = list(self.slots)
         self.barrier.wait()
-        return found
+        return tensors
 
 
 @dataclass(frozen=True)
-class Player(distributed.Dist):
-    """A process played by a thread: collectives go through a room, the rest is that of `Dist`."""
+class ThreadDist(distributed.Dist):
+    """The rank of a thread: collectives use the exchange, everything else is inherited."""
 
-    room: Any = None
+    exchange: Any = None
 
     def sum(self, tensor: Tensor) -> Tensor:
-        return tensor.copy_(torch.stack(self.room.exchange(self.rank, tensor)).sum(0))
+        return tensor.copy_(torch.stack(self.exchange.all_gather(self.rank, tensor)).sum(0))
 
 
-def together(
+def run_on_ranks(
     algorithm: Algorithm,
     world: int,
-    act: Callable[[Algorithm, Batch, StepContext], Any],
+    function: Callable[[Algorithm, Batch, StepContext], Any],
     batch: Batch,
     monkeypatch: Any,
 ) -> list[Any]:
-    """Let every player do something with its copy and its share; returns what each returned."""
-    room, groups = Room(world), algorithm.n_domains
+    """Call a function on every rank with its copy and its shard, and return all results."""
+    exchange, groups = Exchange(world), algorithm.n_domains
     ranks = threading.local()
 
     def all_gather(parts: list[Tensor], own: Tensor) -> None:
-        for part, found in zip(parts, room.exchange(ranks.rank, own), strict=True):
-            part.copy_(found)
+        for part, tensor in zip(parts, exchange.all_gather(ranks.rank, own), strict=True):
+            part.copy_(tensor)
 
     monkeypatch.setattr(distributed.torch_dist, "all_gather", all_gather)
 
-    def play(rank: int) -> Any:
+    def run(rank: int) -> Any:
         ranks.rank = rank
-        dist = Player(torch.device("cpu"), rank, world, room)
+        dist = ThreadDist(torch.device("cpu"), rank, world, exchange)
         own = copy.deepcopy(algorithm)
         own.gather, own.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
         images, labels = (dist.local_shard(groups, rows) for rows in (batch.images, batch.labels))
-        return act(own, Batch(batch.step, images, labels), StepContext(average_gradients=dist.average_gradients))
+        return function(own, Batch(batch.step, images, labels), StepContext(average_gradients=dist.average_gradients))
 
     with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(play, range(world)))
+        return list(pool.map(run, range(world)))
 
 
 def require_same_step(algorithm: Algorithm, batch: Batch, noise: Noise, monkeypatch: Any, world: int = 2) -> None:
-    """One step of several processes is that of one: weights, buffers, and the mean of the losses."""
+    """Require that several ranks make the step of one process: same weights, buffers and mean loss."""
 
-    def step(own: Algorithm, share: Batch, ctx: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(own: Algorithm, shard: Batch, ctx: StepContext) -> tuple[Tensor, dict[str, Tensor]]:
         for optimizer in own.optimizers.values():
             for group in optimizer.param_groups:
-                group["eps"] = group["lr"] = 1.0  # else the first step of Adam is a sign, and rounding turns it
-        return own.update(share, noise, ctx), own.state_dict()
+                group["eps"] = group["lr"] = 1.0  # otherwise Adam's first step is a sign, which rounding can flip
+        return own.update(shard, noise, ctx), own.state_dict()
 
     alone = copy.deepcopy(algorithm)
     loss, state = step(alone, batch, StepContext())
     before = algorithm.state_dict()
     assert any(not before[name].equal(tensor) for name, tensor in state.items())
-    found = together(algorithm, world, step, batch, monkeypatch)
-    torch.testing.assert_close(torch.stack([one for one, _ in found]).mean(), loss, rtol=1e-5, atol=1e-6)
-    for _, other in found:
+    results = run_on_ranks(algorithm, world, step, batch, monkeypatch)
+    torch.testing.assert_close(torch.stack([rank_loss for rank_loss, _ in results]).mean(), loss, rtol=1e-5, atol=1e-6)
+    for _, other in results:
         for name, tensor in state.items():
             torch.testing.assert_close(other[name], tensor, rtol=0, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
