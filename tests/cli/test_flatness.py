@@ -131,7 +131,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
         (["reproduce", "figure9"], "there is no recipe for 'figure9'; there are figure3, figure4, figure5"),
         (["reproduce", "figure3", "--methods", "erm,adam"], "the methods of Figure 3 are erm, sam"),
         (["reproduce", "figure3", "--live-weights", "first"], "--live-weights must be best or last"),
-        (["reproduce", "figure3", "--dataset", "pacs"], "needs the folder it lies in"),
+        (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory: set data_dir (--data)"),
         (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
     ],
 )
@@ -181,7 +181,7 @@ def test_recipes_share_runs_and_take_the_papers_weights():
     three, four, five = (recipe(setting).configs for recipe in paper.RECIPES.values())
     assert four == five == three[: len(four)]
     assert len(four) == 2 * 4
-    assert four[0].snapshots == (2500, 3500, 4500)
+    assert four[0].files.snapshots == (2500, 3500, 4500)
     assert len(three) == 3 * len(four)
     kinds = [(config.training.algorithm, config.training.lr_schedule, config.evaluation.averages) for config in three]
     assert set(kinds) == {("erm", "constant", ("swad", "swa")), ("sam", "constant", ()), ("erm", "cyclic", ("swa",))}
