@@ -14,7 +14,7 @@ from swad.data.domains import DataError
 ROW = 5 * 4 * 3
 CPU = torch.device("cpu")
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-devices = ["cpu", pytest.param("cuda", marks=cuda)]
+devices = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, cuda])]
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,7 @@ def test_fetched_images_are_not_overwritten_by_later_ones(cache):
         assert torch.equal(images, torch.from_numpy(cache.images[i : i + 2]))
 
 
+@pytest.mark.gpu
 @cuda
 def test_images_are_copied_to_a_gpu_in_chunks(cache):
     lines: list[str] = []

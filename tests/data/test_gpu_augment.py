@@ -239,6 +239,7 @@ def test_compiled_without_graph_breaks_it_gives_the_same_numbers():
     )
 
 
+@pytest.mark.gpu
 @cuda
 def test_on_a_gpu_it_never_synchronizes_and_can_be_captured():
     images, sizes = some_images(8, 227, 227), np.full((8, 2), 227)

@@ -216,6 +216,7 @@ assert "swad.data._gpu_augment_kernel" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.gpu
 @cuda
 def test_a_captured_graph_replays_with_other_parameters(monkeypatch):
     images, mean_std = some_images(24, 227, 227), normalization()
