@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"  # read by pyproject.toml without importing torch
+from swad.util.version import __version__
 
 if TYPE_CHECKING:
     from swad.averaging.base import Average

@@ -43,7 +43,7 @@ app.add_typer(algorithms.app, name="algorithms")
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from swad import __version__
+        from swad.util.version import __version__
 
         print(__version__)
         raise typer.Exit

@@ -38,8 +38,8 @@ def doctor() -> None:
 
 
 def _system() -> list[tuple[str, str]]:
-    from swad import __version__
     from swad.util.cpu import available_cores
+    from swad.util.version import __version__
 
     free = shutil.disk_usage(".").free
     return [

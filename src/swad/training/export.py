@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from swad import __version__
 from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
 from swad.algorithms.registry import get_algorithm
@@ -23,6 +22,7 @@ from swad.data.transforms import Normalize, eval_transform
 from swad.models import networks
 from swad.training.config import RunConfig
 from swad.util.files import atomic_write, write_text
+from swad.util.version import __version__
 
 if TYPE_CHECKING:
     from PIL import Image

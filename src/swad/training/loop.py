@@ -23,7 +23,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swad import __version__
 from swad.averaging.segment_log import load_segments
 from swad.averaging.swad import NeverConvergedWarning
 from swad.averaging.valley import Status
@@ -52,6 +51,7 @@ from swad.training.run_dir import (
     read_result,
 )
 from swad.training.state import Training
+from swad.util.version import __version__
 
 __all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
 

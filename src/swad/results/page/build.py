@@ -15,7 +15,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from swad import __version__
 from swad.results import published
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
@@ -37,6 +36,7 @@ from swad.results.training_curves import (
     valley_averages,
 )
 from swad.util.files import write_text
+from swad.util.version import __version__
 
 KEY_ROWS = 4
 """Number of the paper's rows that are shown at first."""
