@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers.runs import short, start_worker, values, weights
+from swad.training.distributed import Dist, process_group
 from swad.training.loop import train
 
 
@@ -33,3 +34,30 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
     for name, tensors in weights(tmp_path / "one").items():
         for key, tensor in tensors.items():
             torch.testing.assert_close(weights(tmp_path / "two")[name][key], tensor, rtol=0, atol=1e-5)
+
+
+def test_collectives_of_a_single_process_change_nothing():
+    with process_group("cpu") as dist:
+        rows = torch.arange(6.0).reshape(6, 1)
+        assert (dist.is_main, dist.rank, dist.world_size) == (True, 0, 1)
+        assert dist.sum(rows) is rows
+        assert dist.gather(3, rows) is rows
+        assert dist.local_shard(3, rows) is rows
+        assert dist.broadcast("text") == "text"
+        assert [dist.any(flag) for flag in (False, True)] == [False, True]
+        dist.barrier()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_shard_has_the_same_part_of_every_group(rank):
+    dist = Dist(torch.device("cpu"), rank, 2)
+    rows = torch.arange(12).reshape(12, 1)  # 3 domains of 4 images
+    start = 2 * rank
+    assert dist.local_shard(3, rows).flatten().tolist() == [
+        start,
+        start + 1,
+        start + 4,
+        start + 5,
+        start + 8,
+        start + 9,
+    ]

@@ -6,9 +6,23 @@ import json
 
 import pytest
 
+from helpers.runs import short
+from swad.training.loop import train
+from swad.training.result import RunResult
+
 
 def test_the_full_score_combines_the_in_and_out_splits(finished_run):
     scores = json.loads((finished_run / "done.json").read_text())["scores"]["swad"]["paper"]
     n_in, n_out = 449 - int(449 * 0.2), int(449 * 0.2)
     correct = scores["in"]["accuracy"] * n_in + scores["out"]["accuracy"] * n_out
     assert correct / 449 == pytest.approx(scores["full"]["accuracy"])
+
+
+def test_a_result_is_read_back_from_json(finished_run):
+    result = train(short(finished_run))
+    content = json.loads(json.dumps(result.to_json()))
+    assert "config" not in content
+    assert RunResult.from_json(content, result.config) == result
+    assert result.source_accuracy("swad") == pytest.approx(
+        sum(result.scores["swad"][name]["out"]["accuracy"] for name in ("board", "clutter", "outline")) / 3
+    )

@@ -127,3 +127,26 @@ def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(RunError, match=r"(?i)read-only file system"):
         train(short(tmp_path / "run"))
+
+
+def test_partial_files_of_a_killed_process_are_removed(tmp_path, finished_run):
+    run_dir = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train(short(run_dir), callback=interrupt_at(6))
+    partial = run_dir / "checkpoint" / "state.pt.123.partial"
+    partial.write_bytes(b"half a checkpoint")
+    train(short(run_dir))
+    assert not partial.exists()
+    require_same(finished_run, run_dir)
+
+
+def test_a_damaged_checkpoint_is_reported_in_one_line(tmp_path):
+    run_dir = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train(short(run_dir), callback=interrupt_at(6))
+    (run_dir / "checkpoint" / "state.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(
+        RunError, match=r"cannot read .*state.pt .*: remove .*checkpoint to start the run again"
+    ) as caught:
+        train(short(run_dir))
+    assert "\n" not in str(caught.value)
