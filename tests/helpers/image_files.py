@@ -16,7 +16,7 @@ def write_image(path: Path, height: int, width: int, seed: int) -> None:
 
 
 def make_files(root: Path, per_domain: int = 5, sizes=((20, 24),)) -> Path:
-    """Domains a and b, JPEG and PNG in turn, of these sizes in turn."""
+    """Write domains a and b of alternating JPEG and PNG files, with these sizes in turn."""
     for d, domain in enumerate("ab"):
         for i in range(per_domain):
             suffix = ("jpg", "png")[i % 2]
@@ -33,7 +33,7 @@ def read(root: Path) -> Dataset:
 
 
 def decode_all(dataset: Dataset, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Every image decoded by itself, resized where asked."""
+    """Decode every image on its own, and resize it if a size is given."""
     images = [domain.image(i) for domain in dataset.domains for i in range(len(domain))]
     return np.stack(
         [np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR) if size else image) for image in images]

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from swad.data import mnist
 from swad.data.benchmark import Benchmark
-from swad.data.benchmarks import _mnist
 
 
 @lru_cache
@@ -42,7 +42,7 @@ def class_names(benchmark: Benchmark) -> list[str]:
 def make_idx(root: Path, train: int = 40, test: int = 20, zipped: bool = True) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     draw = np.random.RandomState(0)
-    for name in _mnist.FILES:
+    for name in mnist.FILES:
         n = train if name.startswith("train") else test
         if "images" in name:
             array = draw.randint(0, 256, (n, 28, 28)).astype(np.uint8)

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from swad.data import image_folder
+from swad.data import image_folder, mnist
 from swad.data.benchmark import Benchmark, Options
-from swad.data.benchmarks import _mnist, get, names
+from swad.data.benchmarks import get, names
 from swad.data.domains import DataError, read_image
 from swad.util.cpu import available_cores
 from swad.util.progress import Progress
@@ -105,7 +105,7 @@ def recognize(path: Path) -> Benchmark:
     for benchmark in with_domains:
         if set(benchmark.domains) <= {benchmark.aliases.get(folder, folder) for folder in subfolders}:
             return benchmark
-    if _mnist.find(path) is not None:
+    if mnist.find(path) is not None:
         return next(b for b in known if b.layout == "idx")
     inside = [b for b in with_domains if b.folder in subfolders]
     if len(inside) == 1:
@@ -183,24 +183,24 @@ def _decode(paths: list[Path], progress: Progress | None, workers: int | None) -
 
 
 def _check_idx(path: Path) -> CheckResult:
-    files = _mnist.find(path)
+    files = mnist.find(path)
     problems: list[str] = []
     images = 0
     if files is None:
-        problems.append(f"the four idx files of MNIST ({', '.join(_mnist.FILES)}) are not in {path}")
+        problems.append(f"the four idx files of MNIST ({', '.join(mnist.FILES)}) are not in {path}")
     else:
         try:
-            arrays = {name: _mnist.read_idx(file) for name, file in files.items()}
+            arrays = {name: mnist.read_idx(file) for name, file in files.items()}
             images = sum(len(array) for name, array in arrays.items() if "images" in name)
             labels = sum(len(array) for name, array in arrays.items() if "labels" in name)
-            if images != _mnist.TOTAL or labels != _mnist.TOTAL:
-                problems.append(f"found {images} images and {labels} labels, expected {_mnist.TOTAL} of each")
+            if images != mnist.TOTAL or labels != mnist.TOTAL:
+                problems.append(f"found {images} images and {labels} labels, expected {mnist.TOTAL} of each")
         except DataError as error:
             problems.append(str(error))
     return CheckResult(
         name="MNIST",
         path=path,
-        domains=(DomainCount("all digits", images, _mnist.TOTAL, 10),),
+        domains=(DomainCount("all digits", images, mnist.TOTAL, 10),),
         classes=10,
         expected_classes=10,
         decoded=images,

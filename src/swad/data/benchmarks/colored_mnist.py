@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from swad.data import mnist
 from swad.data.benchmark import Benchmark, Options
-from swad.data.benchmarks import _mnist
 from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, ImageSpec
 
 FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
@@ -20,9 +20,9 @@ FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Draw labels and colors, with a random stream per domain."""
-    images, digits = _mnist.read_mnist(benchmark, root, check_counts)
+    images, digits = mnist.read_mnist(benchmark, root, check_counts)
     domains: list[Domain] = []
-    shares = _mnist.deal(len(images), len(FLIPS))
+    shares = mnist.deal(len(images), len(FLIPS))
     for i, (share, (name, flip)) in enumerate(zip(shares, FLIPS.items(), strict=True)):
         gray = images[share]
         rng = np.random.RandomState(i)
@@ -42,10 +42,10 @@ BENCHMARK = Benchmark(
     n_classes=2,
     image_spec=ImageSpec(size=28, channels=2, low_res=True, mean=(0.0, 0.0), std=(1.0, 1.0)),
     defaults=Defaults(batch_size=64, lr=1e-3),
-    license=_mnist.LICENSE,
-    citation=f"Arjovsky, Bottou, Gulrajani, Lopez-Paz: Invariant Risk Minimization. 2019. Digits: {_mnist.MNIST}",
+    license=mnist.LICENSE,
+    citation=f"Arjovsky, Bottou, Gulrajani, Lopez-Paz: Invariant Risk Minimization. 2019. Digits: {mnist.MNIST}",
     homepage="https://github.com/facebookresearch/DomainBed",
-    downloads=_mnist.DOWNLOADS,
+    downloads=mnist.DOWNLOADS,
     read=read,
     layout="idx",
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from swad.data import mnist
 from swad.data.benchmark import Benchmark, Options
-from swad.data.benchmarks import _mnist
 from swad.data.domains import ArrayDomain, Dataset, Defaults, Domain, ImageSpec
 
 ANGLES = (0, 15, 30, 45, 60, 75)
@@ -21,9 +21,9 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
     """Rotate each domain's sixth of the digits by its angle."""
     from PIL import Image
 
-    images, labels = _mnist.read_mnist(benchmark, root, check_counts)
+    images, labels = mnist.read_mnist(benchmark, root, check_counts)
     domains: list[Domain] = []
-    for angle, share in zip(ANGLES, _mnist.deal(len(images), len(ANGLES)), strict=True):
+    for angle, share in zip(ANGLES, mnist.deal(len(images), len(ANGLES)), strict=True):
         rotated = images[share]
         if angle:
             bicubic = Image.Resampling.BICUBIC
@@ -42,11 +42,11 @@ BENCHMARK = Benchmark(
     # DomainBed does not normalize these digits: pixels are between 0 and 1.
     image_spec=ImageSpec(size=28, channels=1, low_res=True, mean=(0.0,), std=(1.0,)),
     defaults=Defaults(batch_size=64, lr=1e-3),
-    license=_mnist.LICENSE,
+    license=mnist.LICENSE,
     citation="Ghifary, Kleijn, Zhang, Balduzzi: Domain Generalization for Object Recognition with Multi-Task "
-    f"Autoencoders. ICCV 2015. Digits: {_mnist.MNIST}",
+    f"Autoencoders. ICCV 2015. Digits: {mnist.MNIST}",
     homepage="https://github.com/facebookresearch/DomainBed",
-    downloads=_mnist.DOWNLOADS,
+    downloads=mnist.DOWNLOADS,
     read=read,
     layout="idx",
 )

@@ -5,8 +5,7 @@ import pytest
 from PIL import Image
 
 from helpers.small_trees import make_idx
-from swad.data import benchmarks
-from swad.data.benchmarks import _mnist
+from swad.data import benchmarks, mnist
 from swad.data.domains import DataError
 from swad.data.verify import check
 
@@ -22,7 +21,7 @@ def test_idx_files_are_found(tmp_path, folder, zipped):
 def test_rotation_and_dealing(tmp_path):
     make_idx(tmp_path)
     rotated = benchmarks.load("rotated_mnist", tmp_path, check_counts=False)
-    images, labels = _mnist.read_mnist(benchmarks.get("rotated_mnist"), tmp_path, check_counts=False)
+    images, labels = mnist.read_mnist(benchmarks.get("rotated_mnist"), tmp_path, check_counts=False)
     assert (rotated.domains[0].image(1)[..., 0] == images[6]).all()
     expected = Image.fromarray(images[2]).rotate(30, Image.Resampling.BICUBIC)
     assert (rotated.domains[2].image(0)[..., 0] == np.asarray(expected)).all()
@@ -32,7 +31,7 @@ def test_rotation_and_dealing(tmp_path):
 def test_colors(tmp_path):
     make_idx(tmp_path, 6000, 3000)
     colored = benchmarks.load("colored_mnist", tmp_path, check_counts=False)
-    _, digits = _mnist.read_mnist(benchmarks.get("colored_mnist"), tmp_path, check_counts=False)
+    _, digits = mnist.read_mnist(benchmarks.get("colored_mnist"), tmp_path, check_counts=False)
     assert colored.classes == ("5-9", "0-4")
     for i, (domain, flip) in enumerate(zip(colored.domains, (0.1, 0.2, 0.9), strict=True)):
         red = domain.images[..., 1].any(axis=(1, 2))
