@@ -8,7 +8,7 @@ import json
 import pytest
 
 from helpers.runs import short
-from swad.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig
+from swad.training.config import SECTIONS, SETTINGS, TITLES, ConfigError, RunConfig
 from swad.training.resolve import resolve
 
 
@@ -36,6 +36,7 @@ def test_every_field_has_a_help_text_and_a_role():
     for setting in SETTINGS.values():
         assert setting.help.endswith((".", "?")), setting.name
         assert setting.role in ("identity", "hyperparameter", "protocol", "machine", "output")
+    assert TITLES.keys() == SECTIONS.keys()
     assert len(SETTINGS) == sum(len(dataclasses.fields(section)) for section in SECTIONS.values())
 
 

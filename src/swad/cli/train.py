@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from swad.cli import _options as parse
-from swad.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig, Setting
+from swad.training.config import SETTINGS, TITLES, ConfigError, RunConfig
+from swad.training.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ COMMAND_OPTIONS = (
                 "--output",
                 "-o",
                 help="Directory of all runs and the report; a run is in DATASET/ALGORITHM/TARGET-TRIAL below it.",
-                rich_help_panel=SECTIONS["files"].__doc__,
+                rich_help_panel=TITLES["files"],
             ),
         ],
     ),
@@ -155,7 +156,7 @@ COMMAND_OPTIONS = (
             typer.Option(
                 "--no-resume",
                 help="Fail if a run directory already contains a run, instead of resuming it.",
-                rich_help_panel=SECTIONS["files"].__doc__,
+                rich_help_panel=TITLES["files"],
             ),
         ],
     ),
@@ -165,9 +166,7 @@ COMMAND_OPTIONS = (
         default=1,
         annotation=Annotated[
             int,
-            typer.Option(
-                help="Number of runs that train at the same time.", rich_help_panel=SECTIONS["machine"].__doc__
-            ),
+            typer.Option(help="Number of runs that train at the same time.", rich_help_panel=TITLES["machine"]),
         ],
     ),
 )
@@ -193,7 +192,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         *(special.flags or (flag,)),
         help=special.help or setting.help,
         metavar=special.metavar or ("|".join(setting.choices) or None),
-        rich_help_panel=SECTIONS[setting.section].__doc__,
+        rich_help_panel=TITLES[setting.section],
         show_default=default not in (None, "") and setting.types != (bool,),
     )
     kind = inspect.Parameter.KEYWORD_ONLY

@@ -13,21 +13,12 @@ import difflib
 import json
 import math
 import os
-import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-Role = Literal["identity", "hyperparameter", "protocol", "machine", "output"]
-"""The purpose of a field.
-
-identity:       names the run: dataset, algorithm, target, trial, seed
-hyperparameter: varied by a search; selection chooses among its values
-protocol:       must agree for runs to be compared; the report warns where it does not
-machine:        how and where the run is computed; never distinguishes two runs
-output:         which results are kept besides the averages; never distinguishes two runs
-"""
+from swad.training.setting import Setting, setting
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -41,33 +32,9 @@ class ConfigError(ValueError):
         super().__init__(problems[0] if len(problems) == 1 else "\n".join(f"- {problem}" for problem in problems))
 
 
-def setting(
-    default: Any = MISSING,
-    *,
-    role: Role,
-    help: str,
-    minimum: int | None = None,
-    factory: Any = MISSING,
-    free_on_resume: bool | None = None,
-) -> Any:
-    """Declare a field of a section.
-
-    Args:
-        default: The default; without one the field is required.
-        role: The purpose of the field.
-        help: One or two sentences, shown by `swad train --help` and in the reference.
-        minimum: The smallest whole number allowed.
-        factory: Makes the default, where it is mutable.
-        free_on_resume: Whether a resumed run may change it. By default `machine` and `output` fields may change.
-    """
-    free = role in ("machine", "output") if free_on_resume is None else free_on_resume
-    metadata = {"role": role, "help": help, "minimum": minimum, "free_on_resume": free}
-    return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
-
-
 @dataclass(frozen=True)
 class DataConfig:
-    """Data"""
+    """The data: which domain is held out, how images are split and read."""
 
     dataset: str = setting(role="identity", help="Dataset (see `swad datasets`); `folder` for your own images.")
     target: str | tuple[str, ...] = setting(
@@ -124,7 +91,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Model"""
+    """The network and its initial weights."""
 
     network: str | None = setting(
         None,
@@ -143,7 +110,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Training"""
+    """The algorithm, its hyperparameters and how long it trains."""
 
     algorithm: str = setting(
         "erm",
@@ -184,7 +151,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Evaluation and averages"""
+    """The averages, and when and on which images they and the live weights are evaluated."""
 
     averages: tuple[str, ...] = setting(
         ("swad",),
@@ -236,7 +203,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """Machine"""
+    """How and where the run is computed."""
 
     device: str = setting("cpu", role="machine", help="Device: cpu, cuda or cuda:1.")
     engine: Literal["auto", "eager", "graph", "compile"] = setting(
@@ -274,7 +241,7 @@ class MachineConfig:
 
 @dataclass(frozen=True)
 class FilesConfig:
-    """Files"""
+    """The files that a run keeps besides records and final weights."""
 
     snapshots: tuple[int, ...] = setting(
         (), role="output", free_on_resume=False, help="Save the live weights after these steps."
@@ -466,58 +433,6 @@ def _plain(value: Any) -> Any:
 # -- the fields, for everything that is derived from them -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The declaration of one field."""
-
-    name: str
-    section: str
-    annotation: Any
-    default: Any
-    required: bool
-    role: Role
-    help: str
-    minimum: int | None
-    free_on_resume: bool
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values of a Literal; empty for other types."""
-        return tuple(choice for kind in self.types if get_origin(kind) is Literal for choice in get_args(kind))
-
-    @property
-    def types(self) -> tuple[Any, ...]:
-        """The types allowed besides None."""
-        union = get_origin(self.annotation) in (Union, types.UnionType)
-        members = get_args(self.annotation) if union else (self.annotation,)
-        return tuple(member for member in members if member is not type(None))
-
-    @property
-    def optional(self) -> bool:
-        """Whether None is allowed."""
-        return type(None) in get_args(self.annotation)
-
-    def problem(self, value: Any) -> str | None:
-        """Say how a value violates the declared type, choices or minimum; None if it does not."""
-        if value is None and self.optional:
-            return None
-        if self.choices:
-            rule = f"must be one of {', '.join(self.choices)}"
-            valid = value in self.choices
-        elif self.types == (int,):
-            rule = f"must be a whole number of at least {self.minimum}"
-            valid = type(value) is int and (self.minimum is None or value >= self.minimum)
-        elif self.types == (bool,):
-            rule, valid = "must be True or False", isinstance(value, bool)
-        elif self.types == (float,):
-            rule, valid = "must be a number", isinstance(value, int | float) and not isinstance(value, bool)
-        elif self.types == (str,):
-            rule, valid = "must be a text", isinstance(value, str)
-        else:  # paths, mappings and lists are converted when a section is built
-            return None
-        return None if valid else f"{self.name} {rule}, got {value!r}"
-
-
 SECTIONS: dict[str, Any] = {
     "data": DataConfig,
     "model": ModelConfig,
@@ -526,6 +441,15 @@ SECTIONS: dict[str, Any] = {
     "machine": MachineConfig,
     "files": FilesConfig,
 }
+TITLES = {
+    "data": "Data",
+    "model": "Model",
+    "training": "Training",
+    "evaluation": "Evaluation and averages",
+    "machine": "Machine",
+    "files": "Files",
+}
+"""Headings of the sections on the command line and in its reference."""
 
 
 def _names(section: str) -> list[str]:

@@ -1,0 +1,97 @@
+"""The declaration of a setting: its role, help text and bounds, written once with the field.
+
+`setting` declares a field of a config section; `Setting` is the same declaration for whatever is derived from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+Role = Literal["identity", "hyperparameter", "protocol", "machine", "output"]
+"""The purpose of a field.
+
+identity:       names the run: dataset, algorithm, target, trial, seed
+hyperparameter: varied by a search; selection chooses among its values
+protocol:       must agree for runs to be compared; the report warns where it does not
+machine:        how and where the run is computed; never distinguishes two runs
+output:         which results are kept besides the averages; never distinguishes two runs
+"""
+
+
+def setting(
+    default: Any = MISSING,
+    *,
+    role: Role,
+    help: str,
+    minimum: int | None = None,
+    factory: Any = MISSING,
+    free_on_resume: bool | None = None,
+) -> Any:
+    """Declare a field of a section.
+
+    Args:
+        default: The default; without one the field is required.
+        role: The purpose of the field.
+        help: One or two sentences, shown by `swad train --help` and in the reference.
+        minimum: The smallest whole number allowed.
+        factory: Makes the default, where it is mutable.
+        free_on_resume: Whether a resumed run may change it. By default `machine` and `output` fields may change.
+    """
+    free = role in ("machine", "output") if free_on_resume is None else free_on_resume
+    metadata = {"role": role, "help": help, "minimum": minimum, "free_on_resume": free}
+    return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The declaration of one field."""
+
+    name: str
+    section: str
+    annotation: Any
+    default: Any
+    required: bool
+    role: Role
+    help: str
+    minimum: int | None
+    free_on_resume: bool
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of a Literal; empty for other types."""
+        return tuple(choice for kind in self.types if get_origin(kind) is Literal for choice in get_args(kind))
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The types allowed besides None."""
+        union = get_origin(self.annotation) in (Union, types.UnionType)
+        members = get_args(self.annotation) if union else (self.annotation,)
+        return tuple(member for member in members if member is not type(None))
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is allowed."""
+        return type(None) in get_args(self.annotation)
+
+    def problem(self, value: Any) -> str | None:
+        """Say how a value violates the declared type, choices or minimum; None if it does not."""
+        if value is None and self.optional:
+            return None
+        if self.choices:
+            rule = f"must be one of {', '.join(self.choices)}"
+            valid = value in self.choices
+        elif self.types == (int,):
+            rule = f"must be a whole number of at least {self.minimum}"
+            valid = type(value) is int and (self.minimum is None or value >= self.minimum)
+        elif self.types == (bool,):
+            rule, valid = "must be True or False", isinstance(value, bool)
+        elif self.types == (float,):
+            rule, valid = "must be a number", isinstance(value, int | float) and not isinstance(value, bool)
+        elif self.types == (str,):
+            rule, valid = "must be a text", isinstance(value, str)
+        else:  # paths, mappings and lists are converted when a section is built
+            return None
+        return None if valid else f"{self.name} {rule}, got {value!r}"
