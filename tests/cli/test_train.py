@@ -125,7 +125,7 @@ def test_a_dataset_in_a_directory_of_ones_own(here, tmp_path, own_dataset):
     assert {path.name for path in (tmp_path / "mine" / "erm").iterdir()} == {"east-0", "north-0", "south-0"}
     pairs = here("report", tmp_path, "--select", "lodo").stdout
     assert "Not shown: ERM (best) on east, ERM (last) on east, SWAD on east: lodo needs" in pairs
-    assert pairs.count("train them with --target TARGET+SOURCE, or use iid.") == 3  # one line for each target
+    assert pairs.count("train the missing pairs with --target TARGET+SOURCE, or use iid.") == 3  # one line for each target
     both = here("train", "folder", *options, "--steps", "2", "-o", tmp_path, "-t", "north+south").stdout
     assert "north+south-0: done" in both
 
@@ -143,7 +143,7 @@ def test_repeated_values_train_once_and_skipped_files_are_reported(here, tmp_pat
     options += ["--steps", "1", "-o", tmp_path, "-t", "east", "-t", "east", "--trial", "0,0", "--cache-size", "64"]
     text = here("train", "folder", *options).stdout
     assert text.count(": finished (") == text.count("finished (1 of 1)") == 1
-    assert "1 files are no images by their extension and are not read, e.g. east/cat/x.gif" in text
+    assert "ignored 1 files without an image extension, e.g. east/cat/x.gif" in text
     assert "--cache-size: ignored" in text
 
 
