@@ -1,4 +1,4 @@
-"""The kernels compile for a GPU also where there is none: the interpreter forgives what the compiler does not."""
+"""The Triton kernels compile without a GPU. The interpreter accepts code that the compiler does not."""
 
 import os
 

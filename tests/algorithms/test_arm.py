@@ -19,7 +19,7 @@ from swad.training.resolve import resolve
 
 
 def by_hand(predictor, images, group):
-    """The context of every group, and the scores of its images one by one."""
+    """Compute the context of every group, and the scores of its images one by one."""
     found = []
     for start in range(0, len(images), group):
         part = images[start : start + group]
@@ -101,8 +101,8 @@ def test_the_context_keeps_the_scale_of_images():
     [
         nn.Linear(2, 2),
         nn.Conv2d(4, 4, 3, groups=2),
-        nn.ModuleList([nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 1)]),  # side by side, as RepVGG's
-        nn.Conv2d(48, 4, 3),  # after a rearrangement, as TResNet's
+        nn.ModuleList([nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 1)]),  # in parallel, as in RepVGG
+        nn.Conv2d(48, 4, 3),  # after a rearrangement, as in TResNet
     ],
 )
 def test_networks_need_one_convolution_that_receives_the_images(network):
@@ -113,13 +113,13 @@ def test_networks_need_one_convolution_that_receives_the_images(network):
 def test_defaults_are_those_of_domainbed():
     assert get_algorithm("arm").Hyperparameters().batch_size == 8
     config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="unused", algorithm="arm"))
-    assert config.training.hyperparameters["batch_size"] == 32  # that of the dataset, where images are small
+    assert config.training.hyperparameters["batch_size"] == 32  # the dataset's, because its images are low-resolution
     shapes = [tuple(one.weight.shape) for one in make("arm").predictor.context if isinstance(one, nn.Conv2d)]
     assert shapes == [(64, 3, 5, 5), (64, 64, 5, 5), (1, 64, 5, 5)]
 
 
 class Tiny(nn.Module):
-    """One convolution of 1 × 1, the mean over all places, a hidden layer and the head."""
+    """A 1 × 1 convolution, the mean over all positions, a hidden layer and the head."""
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ class Tiny(nn.Module):
 
 
 def test_it_predicts_labels_that_depend_on_the_domain():
-    """The label is whether an image is brighter than its domain's mean; the domains it is tested on are new."""
+    """The label says whether an image is brighter than its domain's mean; the test domains are new."""
 
     def draw(seed, centers):
         generator = torch.Generator().manual_seed(seed)

@@ -17,7 +17,7 @@ def test_class_weights_do_not_depend_on_the_largest_label_of_the_batch():
 
 
 def unbalanced(generator):
-    """One number that tells the class, three empty ones; nine images in ten are of one class here, the other there."""
+    """Draw one number that tells the class and three zeros; each domain has 90 % of its images in one class."""
     mostly = torch.tensor([[0], [1]])
     labels = torch.where(torch.rand((2, 64), generator=generator) < 0.9, mostly, 1 - mostly)
     number = 2.0 * labels - 1 + 0.3 * torch.randn((2, 64), generator=generator)
@@ -25,10 +25,10 @@ def unbalanced(generator):
 
 
 def test_features_keep_the_class_when_domains_differ_in_it():
-    """The number tells the domain only by way of the class: DANN's predictor is pushed to forget it, CDANN's is not."""
+    """The number tells the domain only through the class: DANN's predictor is pushed to forget it, CDANN's is not."""
 
     def push(name):
-        # The discriminator alone, until it knows what can be known.
+        # Train the discriminator alone until it has converged.
         algorithm = train_points(name, unbalanced, steps=300, lr=0.01, mlp_width=16, d_steps=10_000)
         points, labels = unbalanced(torch.Generator().manual_seed(999))
         features = points.flatten(0, 1).requires_grad_()

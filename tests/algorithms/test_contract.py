@@ -1,4 +1,4 @@
-"""What every algorithm must do, whatever its paper: over all that are found, and SAM over some."""
+"""The contract of algorithms, tested for all that the registry finds and for some combinations with SAM."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import re
 import socket
 import subprocess
 import sys
+from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from swad.algorithms.hyperparameters import draw
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.data import benchmarks
 from swad.models import networks
+from swad.models.cuda_graph import CapturedGraph, run_on_stream
 from swad.training.evaluation import eval_mode
 from swad.training.loop import RunError, train
 from swad.training.resolve import find_problems
@@ -33,15 +36,15 @@ every = pytest.mark.parametrize("name", NAMES)
 
 
 def early(name: str) -> dict[str, float]:
-    """Settings that bring everything that changes on the way into the first steps."""
+    """Return hyperparameters that bring every change of behavior into the first steps."""
     fields = {one.name for one in dataclasses.fields(get_algorithm(name).Hyperparameters)}
-    # ARM with a slim context network: as published it costs many times what all other methods do.
+    # ARM has a narrow context network: as published it costs many times as much as all other algorithms.
     wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3, "context_width": 4}
     return {field: value for field, value in wanted.items() if field in fields}
 
 
 def state_of(algorithm) -> dict[str, torch.Tensor]:
-    """Everything a checkpoint would hold, as copies."""
+    """Return copies of everything that a checkpoint contains."""
     found = {name: tensor.clone() for name, tensor in algorithm.state_dict().items()}
     for name, optimizer in algorithm.optimizers.items():
         for i, state in optimizer.state_dict()["state"].items():
@@ -54,7 +57,7 @@ def differences(one, other) -> set[str]:
     return {name for name in one if not one[name].equal(other[name])}
 
 
-# --- what it says of itself ------------------------------------------------------------------------------------
+# --- declarations ---------------------------------------------------------------------------------------------
 
 
 @every
@@ -81,7 +84,7 @@ def test_it_has_a_name_a_paper_and_valid_hyperparameters(name):
 
 @every
 def test_a_loss_is_pure(name):
-    """The same twice, whatever torch's own random state is, and nothing is changed by looking."""
+    """Two calls give the same loss, whatever torch's random state is, and change no state."""
     algorithm = make(name, dropout=0.5, **early(name))
     for step in range(1, 5):
         batch, noise = batch_for(algorithm, step), noise_for(algorithm, step)
@@ -118,10 +121,10 @@ def test_randomness_depends_on_generator_and_step_alone(name):
 
 @every
 def test_updates_change_trained_parameters_and_pending_buffers_only(name):
-    """On a network with batch norms, whose statistics are frozen."""
+    """The network has batch norms with frozen statistics."""
     network = networks.build("test_resnet", CLASSES)
     for norm in networks.batch_norms(network):
-        nn.init.ones_(norm.weight)  # some begin at 0, and what lies before them would not move at first
+        nn.init.ones_(norm.weight)  # some start at 0, and the layers before them would get no gradient
     algorithm = make(name, network, shape=(3, 32, 32), **early(name))
     batch = batch_for(algorithm, shape=(3, 32, 32))
     told: set[str] = set()
@@ -141,7 +144,7 @@ def test_updates_change_trained_parameters_and_pending_buffers_only(name):
 
 @every
 def test_it_learns(name):
-    """One batch over and over: in the end the predictor knows it better than it did."""
+    """Training on one batch lowers its cross entropy."""
     algorithm = make(name, lr=1e-3)
     batch = batch_for(algorithm)
     images = batch.images[0] if algorithm.views > 1 else batch.images
@@ -170,7 +173,7 @@ def test_seeded_steps_repeat(name):
 
 @every
 def test_a_new_instance_resumes_from_a_state(name):
-    """Across a change of phase, to the last bit: weights, buffers, optimizers."""
+    """Weights, buffers and optimizers are equal to the last bit, also across a change of phase."""
     algorithm = make(name, dropout=0.5, **early(name))
     for step in (1, 2, 3):
         update(algorithm, batch_for(algorithm, step))
@@ -178,7 +181,7 @@ def test_a_new_instance_resumes_from_a_state(name):
     optimizers = {key: copied(one.state_dict()) for key, one in algorithm.optimizers.items()}
     fresh = make(name, dropout=0.5, **early(name))
     for parameter in fresh.parameters():
-        nn.init.normal_(parameter)  # whatever is not loaded would show
+        nn.init.normal_(parameter)  # so that anything that is not loaded shows
     fresh.load_state_dict(stored)
     for key, optimizer in fresh.optimizers.items():
         optimizer.load_state_dict(optimizers[key])
@@ -189,7 +192,7 @@ def test_a_new_instance_resumes_from_a_state(name):
 
 
 def copied(state):
-    """A copy that shares no tensor."""
+    """Return a copy that shares no tensor."""
     if isinstance(state, torch.Tensor):
         return state.clone()
     if isinstance(state, dict):
@@ -210,17 +213,19 @@ def test_two_domains_and_the_smallest_batch(name):
 @every
 @pytest.mark.usefixtures("few")
 def test_too_few_images_or_domains_are_errors(name, tmp_path, monkeypatch):
-    kind = get_algorithm(name)
-    least = kind.min_per_domain
+    algorithm = get_algorithm(name)
+    least = algorithm.min_per_domain
     few = short(tmp_path / "few", algorithm=name, hyperparameters={"batch_size": least - 1})
-    assert [one for one in find_problems(few) if "batch_size" in one], "a smaller batch must be refused"
+    assert [problem for problem in find_problems(few) if "batch_size" in problem], "a smaller batch must be an error"
     if least > 1:
         assert f"{name} needs a batch_size of {least} or more, got {least - 1}" in find_problems(few)
-    if kind.min_domains > 1:
+    if algorithm.min_domains > 1:
         alone = short(tmp_path / "run", algorithm=name, target=("paper", "board", "clutter"))
         assert find_problems(alone) == [f"{name} needs 2 source domains, got outline: hold out fewer"]
-        monkeypatch.setattr("swad.training.resolve._domains_needed", lambda algorithm: 1)  # as where only the data tell
-        with pytest.raises(RunError, match=rf"^{re.escape(name)} needs 2 source domains, got outline$"):
+        # As for datasets whose domains are not known before they are loaded.
+        monkeypatch.setattr("swad.training.resolve._domains_needed", lambda algorithm: 1)
+        rule = rf"^{re.escape(name)} needs at least 2 source domains, got outline: hold out fewer domains$"
+        with pytest.raises(RunError, match=rule):
             train(alone)
 
 
@@ -323,7 +328,7 @@ def few_digits():
 
 @pytest.fixture
 def few(monkeypatch, few_digits):
-    """Real runs on the digits, of which there are only so many that evaluations take no time."""
+    """Make runs use few images of the digits, so that evaluations are fast."""
     monkeypatch.setattr(benchmarks, "load", lambda *args, **options: few_digits)
 
 
@@ -333,7 +338,7 @@ def test_an_interrupted_run_with_averages_resumes(name, tmp_path):
     own = {**early(name), "batch_size": 4, "dropout": 0.5}
     settings = {"algorithm": name, "steps": 12, "evaluate_every": 4, "checkpoint_every": 4, "hyperparameters": own}
     if "anneal" in own:
-        own["anneal"] = 5  # after the checkpoint, before it breaks off
+        own["anneal"] = 5  # after the checkpoint and before the interruption
     whole = train(short(tmp_path / "whole", **settings))
     assert set(whole.scores) == {"best", "last", "swad", "swa", "ema"}
     assert whole.scores["ema"] != whole.scores["last"]
@@ -351,7 +356,7 @@ def test_an_interrupted_run_with_averages_resumes(name, tmp_path):
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_two_processes_make_the_steps_of_one(tmp_path):
-    """Losses, weights and buffers of all algorithms, in one test: the processes are started once."""
+    """Compare losses, weights and buffers of all algorithms in one test, so that the processes start once."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -400,7 +405,7 @@ def on_gpu(name):
     algorithm = make(name, dropout=0.5, **{**early(name), "lr": 0.01}).cuda()
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:
-            group["eps"] = 0.1  # Adam makes much of the rounding of tiny gradients
+            group["eps"] = 0.1  # Adam amplifies the rounding of tiny gradients
 
     def inputs(step):
         batch = batch_for(algorithm, step)
@@ -432,42 +437,34 @@ def test_a_step_never_waits_for_the_device(name):
 @needs_gpu
 @every
 def test_a_captured_step_equals_an_eager_step(name):
-    """A captured step, replayed with other images and noise, is the step itself."""
+    """A captured step, replayed with other images and noise, equals the eager step."""
     algorithm, inputs = on_gpu(name)
     if algorithm.uncapturable:
         pytest.skip(algorithm.uncapturable)
     twin, _ = on_gpu(name)
     stream = torch.cuda.Stream()
-    phases: dict[str, list] = {}
+    warm_ups: Counter[str] = Counter()
+    graphs: dict[str, CapturedGraph[torch.Tensor]] = {}
     for step in range(1, 19):
         batch, noise = inputs(step)
         twin_loss = update_on_gpu(twin, batch, noise)
         phase = algorithm.phase(step)
         if step > 1 and phase != algorithm.phase(step - 1):
             algorithm.on_phase_start(phase)
-        held = phases.setdefault(phase, [])
-        stream.wait_stream(torch.cuda.current_stream())
-        if len(held) < 2:  # warm-up
-            with torch.cuda.stream(stream):
-                held.append(algorithm.update(batch, noise, StepContext()))
-                loss = held[-1]
-            torch.cuda.current_stream().wait_stream(stream)
+        tensors = {"images": batch.images, "labels": batch.labels}
+
+        def make_step(tensors, noise, batch=batch):
+            return algorithm.update(batch._replace(**tensors), noise, StepContext())
+
+        if warm_ups[phase] < 2:
+            warm_ups[phase] += 1
+            loss = run_on_stream(stream, partial(make_step, tensors, noise))
         else:
-            if len(held) == 2:
-                places = (batch.images.clone(), batch.labels.clone(), {k: v.clone() for k, v in noise.items()})
-                graph = torch.cuda.CUDAGraph()
-                static = batch._replace(images=places[0], labels=places[1])
-                with torch.cuda.graph(graph, stream=stream):
-                    captured = algorithm.update(static, places[2], StepContext())
-                held.append((graph, places, captured))
-            graph, (images, labels, numbers), loss = held[2]
-            images.copy_(batch.images)
-            labels.copy_(batch.labels)
-            for key, value in noise.items():
-                numbers[key].copy_(value)
-            graph.replay()
+            if phase not in graphs:
+                graphs[phase] = CapturedGraph(make_step, tensors, noise, stream=stream)
+            loss = graphs[phase].replay(tensors, noise)
         torch.testing.assert_close(loss, twin_loss, rtol=1e-2, atol=1e-3)
-    assert any(len(held) == 3 for held in phases.values())
+    assert graphs
     for key, tensor in twin.state_dict().items():
         torch.testing.assert_close(algorithm.state_dict()[key], tensor, rtol=1e-2, atol=2e-3)
 

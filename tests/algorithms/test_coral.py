@@ -12,7 +12,7 @@ from swad.algorithms.coral import coral
 
 
 def by_hand(features):
-    """Every entry of every mean and covariance, pair by pair."""
+    """Sum over every entry of every mean and covariance, pair by pair."""
     domains, n, size = features.shape
     means = [[sum(features[d, i, a] for i in range(n)) / n for a in range(size)] for d in range(domains)]
     covariances = [
@@ -62,7 +62,7 @@ def test_loss_is_cross_entropy_plus_distance_of_the_head_inputs(dropout):
 
 
 def test_statistics_are_in_full_precision_under_autocast():
-    """Features whose spread is far below the precision of half a float."""
+    """The spread of the features is far below the precision of bfloat16."""
     features = 100 + 1e-2 * torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = coral(features).item()

@@ -13,7 +13,7 @@ from swad.data.loaders import Batch
 
 
 def corners(side, center, size):
-    """First and last place of the box along one side, as the paper's code has it."""
+    """Return the first and last pixel of the box along one side, as in the paper's code."""
     cut, middle = int(size * side), int(size * center)
     return max(0, middle - cut // 2), min(size, middle + cut // 2)
 
@@ -21,7 +21,7 @@ def corners(side, center, size):
 @settings(deadline=None, max_examples=60)
 @given(some.integers(0, 64), some.integers(0, 63), some.integers(0, 63), some.integers(1, 40), some.integers(1, 40))
 def test_the_box_pixel_by_pixel(side, row, column, height, width):
-    # Quotients by a power of 2 are exact in every precision.
+    # Divisions by a power of 2 are exact in every precision.
     drawn = [side / 64, row / 64, column / 64]
     inside = box(torch.tensor(drawn), height, width)
     top, bottom = corners(drawn[0], drawn[1], height)
@@ -55,7 +55,7 @@ def test_half_of_the_steps_have_a_box():
     algorithm, erm = make("cutmix"), make("erm")
     sides = [noise_for(algorithm, step)["box"][0].item() for step in range(400)]
     assert 160 < sum(side == 0 for side in sides) < 240
-    # The share of pixels that stays is uniform where α is 1.
+    # For α = 1 the fraction of pixels outside the box is uniform.
     stays = [1 - side**2 for side in sides if side]
     assert np.mean(stays) == pytest.approx(0.5, abs=0.08)
     assert np.var(stays) == pytest.approx(1 / 12, rel=0.25)
@@ -66,7 +66,7 @@ def test_half_of_the_steps_have_a_box():
 
 
 def test_every_part_of_an_image_becomes_relevant():
-    """The label stands in a corner, clearly, and less so elsewhere; with the corner cut off, elsewhere must do."""
+    """A corner shows the label clearly and the rest weakly; when the box hides the corner, the rest must do."""
 
     def draw(step, n=24):
         generator = torch.Generator().manual_seed(step)

@@ -21,7 +21,7 @@ SETTINGS = [
 
 
 def by_hand(name, algorithm, batch, noise):
-    """Scores and domain loss in double precision, image by image, the penalty by one gradient at a time."""
+    """Compute scores, domain loss and gradient penalty in double precision, image by image."""
     twin = copy.deepcopy(algorithm).double()
     network, chosen = twin.predictor, algorithm.hyperparameters
     features = network.forward_head(network.forward_features(batch.images.double()), pre_logits=True)
@@ -105,7 +105,7 @@ def test_weight_decay_is_set_per_side(name):
         assert found == [of_generator, of_discriminator]
     problems = fill(get_algorithm(name).Hyperparameters, {"weight_decay": 0.1}).problems()
     assert problems == ["weight_decay must be 0, got 0.1: set wd_g and wd_d, one for each side"]
-    # A penalty for everyone never reaches an optimizer, so that wd_g = 0 is 0.
+    # The common weight_decay never reaches an optimizer, so wd_g = 0 means 0.
     chosen = fill(get_algorithm(name).Hyperparameters, {"weight_decay": 0.1, "batch_size": 4})
     unchecked = get_algorithm(name)(make("erm").predictor, chosen, 3)
     assert [one.param_groups[0]["weight_decay"] for one in unchecked.optimizers.values()] == [0, 0]
@@ -134,7 +134,7 @@ def test_the_discriminator_stays_in_full_precision_under_bf16():
 
 
 def two_domains(generator):
-    """Both numbers tell the class; the second, the clearer one, is shifted by the domain."""
+    """Both numbers tell the class; the second tells it more clearly and is shifted by the domain."""
     labels = torch.randint(0, 2, (2, 64), generator=generator)
     sign = 2.0 * labels - 1
     one = sign + 0.6 * torch.randn((2, 64), generator=generator)
@@ -144,7 +144,7 @@ def two_domains(generator):
 
 @torch.no_grad()
 def measured(algorithm):
-    """How far apart domains lie in the feature, relative to classes; and the share of labels that are right."""
+    """Return the distance between domains relative to that between classes, and the accuracy."""
     points, labels = two_domains(torch.Generator().manual_seed(999))
     feature = algorithm.predictor.forward_features(points.flatten(0, 1)).view(2, 64)
     middles = torch.stack([torch.stack([feature[d][labels[d] == c].mean() for c in (0, 1)]) for d in (0, 1)])

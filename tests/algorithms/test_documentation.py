@@ -1,4 +1,4 @@
-"""docs/algorithms.md: its tables are the methods there are and the figures measured, its example is a method."""
+"""The tables in docs/algorithms.md match the algorithms and the measurements, and its example works."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_on_a_cpu_the_benchmark_measures_time_only(capsys):
 
 @pytest.fixture
 def sd(tmp_path, monkeypatch):
-    """The example as a file of its own, where algorithms are looked for."""
+    """The example as a file in a folder where algorithms are looked up."""
     code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
     (tmp_path / "methods").mkdir()
     (tmp_path / "methods" / "sd.py").write_text(code)
@@ -136,7 +136,7 @@ def test_the_example_is_an_algorithm(sd, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
-    """In processes of its own, as a user has it: the command, and the runs it starts."""
+    """Run the command as a user does, in processes of its own."""
     code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
     mine = tmp_path / "mine"
     mine.mkdir()

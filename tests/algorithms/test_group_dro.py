@@ -16,7 +16,7 @@ def test_weights_follow_the_exponentiated_gradient():
         found = risks_by_hand(algorithm, batch)
         q = q * np.exp(0.5 * found)
         q /= q.sum()
-        # Weights that sum to 1, and no further division by the number of domains.
+        # The weights sum to 1, and the loss is not divided by the number of domains.
         assert update(algorithm, batch).item() == pytest.approx(q @ found, rel=1e-5)
         assert algorithm.q.tolist() == pytest.approx(q.tolist(), rel=1e-5)
     assert q.max() > 0.34
@@ -62,7 +62,7 @@ def test_weights_stay_finite_for_huge_losses():
 
 
 def uneven(generator: torch.Generator, n: int = 256):
-    """Two domains where a sign gives the label nine times out of ten, and one where it lies as often as not."""
+    """Two domains in which a sign agrees with the label in 90 % of the images, and one in which it is random."""
     labels = torch.randint(0, 2, (3, n), generator=generator)
     right = torch.rand(3, n, generator=generator) < torch.tensor([0.9, 0.9, 0.4])[:, None]
     return ((2.0 * labels - 1) * (2.0 * right - 1))[..., None], labels

@@ -1,4 +1,4 @@
-"""Every default and search range against the published ones, written out here as text."""
+"""Every default and search range equals the published one, which is written out here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DECAY, SHARE = "10^U(-6, -2)", "one of 0, 0.1, 0.5"
 GAMMA, LAMBDA, STEPS = "10^U(-1, 1)", "10^U(-1, 5)", "int 10^U(0, 4)"
 FIXED = "0, not searched"
 
-# The default; the range on PACS; on RotatedMNIST, where it is another.
+# The default, the range on PACS, and the range on RotatedMNIST if it differs.
 COMMON = {
     "lr": (5e-5, LR, SMALL_LR),
     "batch_size": (32, "int 2^U(3, 5.5)", "int 2^U(3, 9)"),

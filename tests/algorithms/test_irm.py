@@ -13,7 +13,7 @@ from swad.data.loaders import Batch
 
 
 def published(algorithm, batch, weight):
-    """The penalty as a derivative by a multiplier that is really there, in double precision."""
+    """Compute the penalty with an explicit multiplier and automatic differentiation, in double precision."""
     scores = algorithm.predictor(batch.images).double()
     total = torch.zeros((), dtype=torch.float64)
     for z, y in zip(scores.chunk(3), batch.labels.chunk(3), strict=True):
@@ -97,7 +97,7 @@ def test_it_ignores_a_feature_that_works_in_some_domains_only():
 
 
 def test_the_two_halves_are_interchangeable():
-    """Of two images a domain each is a half: which comes first cannot matter, and which domain they are of does."""
+    """With two images per domain each is a half: their order does not matter, but their domain does."""
     algorithm = make("irm", batch_size=2)
     batch, noise = batch_for(algorithm), noise_for(algorithm, 501)
 

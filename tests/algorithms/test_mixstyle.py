@@ -15,7 +15,7 @@ from swad.models import networks, small_cnn
 
 
 def seen_after(algorithm, batch, noise, mode=True):
-    """What every mixed stage gave, before and after its hook."""
+    """Return the output of every mixed stage, before and after its hook."""
     found = {}
     stages = networks.stages(algorithm.predictor)[: algorithm.n_stages]
     handles = []
@@ -38,7 +38,7 @@ def seen_after(algorithm, batch, noise, mode=True):
 
 
 def by_hand(maps, partner, share):
-    """Image by image and channel by channel, in double precision; maps are `[images, channels, places]`."""
+    """Mix image by image and channel by channel, in double precision; maps are `[images, channels, positions]`."""
     maps = maps.double().clone()
     wanted = torch.empty_like(maps)
     for n in range(len(maps)):
@@ -73,7 +73,7 @@ def test_statistics_are_mixed(name, size):
 
 @pytest.mark.parametrize("told", [True, False])
 def test_channels_last_networks_are_mixed(told):
-    """Whether the network says so or, as SAM's ViT and VOLO, does not."""
+    """Some networks declare the layout; others, such as SAM's ViT and VOLO, do not."""
     timm = pytest.importorskip("timm")
     model = timm.create_model(
         "swin_tiny_patch4_window7_224", num_classes=5, img_size=64, window_size=2, depths=(1,) * 4
@@ -91,7 +91,7 @@ def test_channels_last_networks_are_mixed(told):
 
 
 def test_the_layout_is_known_when_columns_equal_channels():
-    """What the network says of its layout decides."""
+    """The layout that the network declares decides."""
     pytest.importorskip("timm")
     algorithm = make("mixstyle", networks.build("test_resnet", 5), p=1.0, alpha=1.0, batch_size=1)
     hook = next(iter(networks.stages(algorithm.predictor)[0]._forward_hooks.values()))
@@ -237,7 +237,7 @@ def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
 
 
 def test_it_learns_the_class_without_the_style():
-    """The label is the brightness in training and a spot everywhere: the mixed learn the spot, ERM the brightness."""
+    """Brightness tells the label in training only, a spot always: MixStyle learns the spot, ERM the brightness."""
 
     def draw(seed, shift):
         generator = torch.Generator().manual_seed(seed)

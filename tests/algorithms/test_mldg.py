@@ -14,7 +14,7 @@ from swad.algorithms.base import StepContext
 
 
 def by_copies(algorithm, batch, noise, lr, decay, beta):
-    """As Li et al. and DomainBed write it: a copy of the network and a fresh Adam for every pair."""
+    """Compute the gradient as in DomainBed: a copy of the network and a fresh Adam for every pair."""
     network = copy.deepcopy(algorithm.predictor).double()
     n, images, labels = algorithm.n_domains, batch.images.double(), batch.labels
     size = len(labels) // n
@@ -54,7 +54,7 @@ def test_the_gradient_equals_that_of_copies_with_fresh_adams(domains, decay, dro
     loss = algorithm.update(batch, noise, StepContext())
     assert float(loss) == pytest.approx(value, rel=1e-5)
     for weight, gradient in zip(algorithm.predictor.parameters(), want, strict=True):
-        # Where a gradient is about 0 its sign, and so the inner step, is rounding's: compare by the norm.
+        # Rounding decides the sign of gradients near 0, and so their inner step: compare norms.
         assert (weight.grad - gradient).norm() < 2e-3 * gradient.norm() + 1e-7
     assert all(one.equal(other) for one, other in zip(before, seen, strict=True)), "weights must come back"
 
@@ -110,7 +110,7 @@ def test_weight_zero_is_erm():
 
 
 def test_it_converges_to_the_solution_for_two_parabolas():
-    """Domains with losses c (w - a)² / 2: ERM ends at the weighted mean of the a, MLDG nearer to the steeper one.
+    """Domains with losses c (w - a)² / 2: ERM converges to the weighted mean of the a, MLDG closer to the steeper one.
 
     Between the two, inner steps go lr to either side, so that 0 = (1 + β) Σ c (w - a) - β lr (c_2 - c_1).
     """

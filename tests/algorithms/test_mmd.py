@@ -20,7 +20,7 @@ def kernel(x, y):
 
 
 def by_hand(features):
-    """Every kernel of every two rows, pair of domains by pair."""
+    """Sum the kernels of all pairs of rows, for every pair of domains."""
 
     def mean(xs, ys):
         return sum(kernel(x, y) for x in xs for y in ys) / (len(xs) * len(ys))
@@ -52,7 +52,7 @@ def test_the_gradient_by_finite_differences():
 
 
 def test_equal_rows_far_from_the_origin_have_distance_0():
-    """In single precision their kernel at the finest scale would be lost."""
+    """In single precision their kernel at the finest scale would not be 1."""
     rows = 30 + torch.randn(1, 4, 512, generator=torch.Generator().manual_seed(0))
     features = rows.expand(2, -1, -1).clone().requires_grad_()
     found = mmd(features)

@@ -89,7 +89,7 @@ def test_the_head_is_replaced():
 
 
 def test_it_predicts_labels_that_depend_on_the_domain():
-    """The label is whether a number lies above its domain's mean: without the domain it is nearly a coin."""
+    """The label says whether a number is above its domain's mean; without the domain it is almost random."""
 
     def draw(generator):
         center = torch.tensor([[-4.0], [0.0], [4.0]])
@@ -99,7 +99,7 @@ def test_it_predicts_labels_that_depend_on_the_domain():
     def right(name):
         algorithm = train_points(name, draw, steps=400, features=4, lr=0.02)
         points, labels = draw(torch.Generator().manual_seed(999))
-        scores = algorithm.predictor.eval()(points[1] + 2.0)  # a domain it has never seen
+        scores = algorithm.predictor.eval()(points[1] + 2.0)  # a new domain
         return (scores.argmax(1) == labels[1]).double().mean().item()
 
     assert right("erm") < 0.7

@@ -56,7 +56,7 @@ def test_equal_views_give_the_cross_entropy():
     assert algorithm.loss(same, noise_for(algorithm)).item() == pytest.approx(
         erm.loss(batch._replace(images=batch.images[0]), {}).item(), rel=1e-5
     )
-    # Each view has dropout of its own, so the same image twice still differs.
+    # Each view has a dropout mask of its own, so two copies of an image still differ.
     dropped = make("pi_model", weight=300.0, ramp_up=0, dropout=0.5)
     noise = noise_for(dropped)
     assert not noise["dropout_mask"].equal(noise["second_dropout_mask"])
@@ -84,7 +84,7 @@ def test_equal_views_of_low_res_images_are_errors(name, dataset, tmp_path):
 
 
 def test_only_the_pi_model_uses_two_views(tmp_path):
-    """The others are not refused for it, and one to come that does has to say what makes its views differ."""
+    """Others have no such check; a new algorithm with two views must say what makes them differ."""
     assert [name for name in list_algorithms() if get_algorithm(name).views > 1] == ["pi_model"]
     for name in list_algorithms():
         problems = find_problems(
@@ -99,7 +99,7 @@ def test_on_digits_the_weight_stays_below_its_maximum():
 
 
 def test_predictions_of_the_views_become_similar():
-    """Images of noise around their class; the views are two draws of the noise."""
+    """Images are noise around their class, and the views are two draws of the noise."""
     means = torch.randn(5, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     differences = {}
     for weight in (0.0, 300.0):

@@ -16,7 +16,7 @@ from swad.algorithms.rsc import below
 def test_below_matches_numpys_percentile(values, drop):
     rows = np.array(values, dtype=np.float64)
     place = (len(rows) - 1) * (1 - drop)
-    if 0 < abs(place - round(place)) < 1e-6:  # on the edge the last bit decides in NumPy
+    if 0 < abs(place - round(place)) < 1e-6:  # at the boundary NumPy's result depends on the last bit
         return
     want = rows < np.percentile(rows, 100 * (1 - drop))
     if place == round(place):
@@ -25,7 +25,7 @@ def test_below_matches_numpys_percentile(values, drop):
 
 
 def by_hand(algorithm, batch, keep):
-    """Masks by automatic differentiation and NumPy's percentiles, image by image."""
+    """Compute the masks with automatic differentiation and NumPy's percentiles, image by image."""
     drop = algorithm.hyperparameters
     network = algorithm.predictor
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_the_gradient_is_that_with_the_masks_held_fixed():
 
 
 def loud(generator: torch.Generator, n: int = 64):
-    """Three numbers stand for each class, the first of them loudly; none is below 0, as after a ReLU."""
+    """Three numbers indicate each class, the first one strongly; none is negative, as after a ReLU."""
     labels = torch.randint(0, 2, (2, n), generator=generator)
     loudness = torch.tensor([[2.0, 1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0, 1.0, 1.0]])
     return (torch.randn(2, n, 6, generator=generator) + loudness[labels]).relu(), labels

@@ -40,7 +40,7 @@ def test_foreign_content_carries_no_gradient():
 
 
 def published(algorithm, batch, noise, lr, w_adv):
-    """In three passes, as the published code writes it, in double precision."""
+    """Make the step in three passes, as in the published code, in double precision."""
     twin = copy.deepcopy(algorithm).double()
     images, labels = batch.images.double(), batch.labels
     network, head, style = twin.predictor, twin.predictor.head, twin.style
@@ -101,7 +101,7 @@ def test_every_parameter_has_exactly_one_optimizer():
 
 
 def test_the_style_loses_the_class():
-    """Features begin with the class in their mean, which is style: ERM leaves it there, the adversary takes it out."""
+    """At first the mean of the features, which is style, tells the class: ERM keeps it, the adversary removes it."""
 
     def draw(step):
         generator = torch.Generator().manual_seed(step)

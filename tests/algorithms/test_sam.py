@@ -15,8 +15,8 @@ from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorit
 from swad.algorithms.sam import SAM, SAMUpdate
 
 
-def climbed_gradient(network, loss_of, rho):
-    """By hand, in double precision and as one vector: the gradient at the climbed point, and that point."""
+def sharpness_aware_gradient(network, loss_of, rho):
+    """Compute the gradient at the perturbed weights, and those weights, in double precision and as one vector."""
     twin = copy.deepcopy(network).double()
     weights = list(twin.parameters())
     flat = torch.nn.utils.parameters_to_vector(weights).detach()
@@ -32,7 +32,7 @@ def entropy(batch):
 
 
 class Spy:
-    """Notes where the weights are whenever a loss is computed."""
+    """Records the weights whenever a loss is computed."""
 
     def __init__(self, algorithm):
         self.points, inner = [], algorithm.loss
@@ -48,7 +48,7 @@ class Spy:
 def test_the_gradient_is_that_at_the_ascended_point(rho):
     algorithm = make("sam", rho=rho)
     batch = batch_for(algorithm)
-    want, point = climbed_gradient(algorithm.predictor, entropy(batch), rho)
+    want, point = sharpness_aware_gradient(algorithm.predictor, entropy(batch), rho)
     spy = Spy(algorithm)
     before = copy.deepcopy(algorithm.predictor)
     loss = algorithm.update(batch, {}, StepContext())
@@ -58,7 +58,7 @@ def test_the_gradient_is_that_at_the_ascended_point(rho):
     found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()])
     torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(loss, functional.cross_entropy(before(batch.images), batch.labels))
-    # The step is Adam's from where it was, with that gradient.
+    # The step is Adam's, from the original weights, with that gradient.
     optimizer = torch.optim.Adam(before.parameters(), lr=algorithm.hyperparameters.lr)
     for weight, other in zip(before.parameters(), algorithm.predictor.parameters(), strict=True):
         weight.grad = other.grad.clone()
@@ -70,7 +70,7 @@ def test_the_gradient_is_that_at_the_ascended_point(rho):
 def test_weights_are_restored_to_the_last_bit():
     algorithm = make("sam", rho=1.0)
     for parameter in algorithm.predictor.parameters():
-        parameter.data.mul_(1e-3)  # small beside the climb: adding and subtracting would lose bits
+        parameter.data.mul_(1e-3)  # small relative to the ascent: adding and subtracting would lose bits
     before = [p.detach().clone() for p in algorithm.predictor.parameters()]
     seen = []
     algorithm.step = lambda ctx, *names: seen.extend(p.detach().clone() for p in algorithm.predictor.parameters())
@@ -87,7 +87,7 @@ def test_a_zero_gradient_moves_nothing():
 
 
 def test_nothing_is_added_to_the_norm():
-    """However small the gradient, the climb is rho long."""
+    """The ascent has length rho, however small the gradient is."""
     algorithm = make("sam", rho=0.05)
     plain = ERM.loss
     algorithm.loss = lambda batch, noise: 1e-12 * plain(algorithm, batch, noise)
@@ -110,14 +110,14 @@ def test_works_under_bf16():
     algorithm = make("sam")
     ctx = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     batch = batch_for(algorithm)
-    want, _ = climbed_gradient(algorithm.predictor, entropy(batch), 0.05)
+    want, _ = sharpness_aware_gradient(algorithm.predictor, entropy(batch), 0.05)
     algorithm.update(batch, {}, ctx)
     found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()]).double()
     assert found.dtype == torch.float64
     assert torch.cosine_similarity(found, want, dim=0) > 0.99
 
 
-# --- over other methods -----------------------------------------------------------------------------------------
+# --- combinations -----------------------------------------------------------------------------------------------
 
 
 def test_combinations_have_one_class_and_both_credits():
@@ -167,14 +167,14 @@ def test_coral_with_sam_by_hand():
             distance += (domains[d].T.cov() - domains[e].T.cov()).square().mean()
         return functional.cross_entropy(net.head(features), batch.labels) + 2 * distance / 3
 
-    want, _ = climbed_gradient(algorithm.predictor, loss_of, 0.3)
+    want, _ = sharpness_aware_gradient(algorithm.predictor, loss_of, 0.3)
     algorithm.update(batch, {}, StepContext())
     found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()])
     torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-6)
 
 
 def test_buffers_keep_the_values_of_the_first_pass():
-    """GroupDRO's weights follow the losses at the weights themselves, not at the climbed point."""
+    """GroupDRO's weights follow the losses at the weights themselves, not at the perturbed weights."""
     algorithm, plain = make("group_dro+sam", rho=2.0), make("group_dro")
     batch = batch_for(algorithm)
     algorithm.update(batch, {}, StepContext())
@@ -192,7 +192,7 @@ def test_two_processes_ascend_to_the_same_point(name, monkeypatch):
 
 
 def test_it_leaves_a_narrow_minimum():
-    """A dip of width .1 on the slope of a wide valley holds ERM; SAM, whose neighborhood is wider, goes on past it."""
+    """ERM stays in a dip of width .1 on the slope of a wide valley; SAM, whose neighborhood is wider, leaves it."""
 
     def end(name, **given):
         algorithm = make(name, Points(1), lr=0.02, **given)

@@ -1,4 +1,4 @@
-"""Runs of methods that predict in a way of their own, and of compositions: what they leave does as recorded."""
+"""Runs of algorithms with their own predictors, and of combinations with SAM: weights have the recorded scores."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from swad.algorithms.vat import unit
 
 
 def divergence(p, q):
-    """KL, image by image and class by class."""
+    """Compute KL image by image and class by class."""
     total = []
     for one, other in zip(p.tolist(), q.tolist(), strict=True):
         logs = [torch.tensor(z, dtype=torch.float64).log_softmax(0).tolist() for z in (one, other)]
@@ -21,14 +21,14 @@ def divergence(p, q):
 
 
 def twin_direction(algorithm, batch, noise, xi):
-    """The power step in double precision throughout."""
+    """Make the power step in double precision."""
     network = copy.deepcopy(algorithm.predictor).double()
     images = batch.images.double()
     d = noise["direction"].double()
     d = d / d.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
     change = (xi * d).requires_grad_()
     p = network(images).softmax(1).detach()
-    # Of the divergence from a fixed p only the cross term has a gradient.
+    # With p constant, only the cross term of the divergence has a gradient.
     cross = -(p * network(images + change).log_softmax(1)).sum()
     (gradient,) = torch.autograd.grad(cross, change)
     return gradient / gradient.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
@@ -48,9 +48,9 @@ def test_the_direction_matches_double_precision():
     found = adversary(algorithm, batch, noise)
     assert found.flatten(1).norm(dim=1).tolist() == pytest.approx([1.0] * 12, rel=1e-5)
     assert cosines(found, twin_direction(algorithm, batch, noise, 0.1)).min() > 0.999
-    # ... and nearly that of an infinitely short step.
+    # It is also close to the direction of an infinitely short step.
     assert cosines(found, twin_direction(algorithm, batch, noise, 1e-6)).mean() > 0.99
-    # With the paper's step, single precision finds no more than chance.
+    # With the paper's ξ, single precision finds a random direction.
     short = make("vat", xi=1e-6)
     assert cosines(adversary(short, batch, noise), twin_direction(short, batch, noise, 1e-6)).min() < 0.9
 
@@ -100,7 +100,7 @@ def test_loss_by_hand(dropout):
 
 
 def test_the_clean_prediction_carries_no_gradient():
-    """Gradients of the divergence come through the moved images alone."""
+    """Gradients of the divergence flow through the perturbed images only."""
     algorithm = make("vat", alpha=5.0)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     parameters = list(algorithm.parameters())

@@ -1,4 +1,4 @@
-"""Folded batch norms: the same function, the same gradients, fewer passes."""
+"""Fused batch norms give the same outputs and the same gradients."""
 
 import copy
 
@@ -23,7 +23,7 @@ def network(name: str) -> nn.Module:
 
 
 class Biased(nn.Sequential):
-    """Convolutions with a bias of their own, as VGG has them."""
+    """Convolutions with a bias, as in VGG."""
 
     def __init__(self) -> None:
         one = (nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU())
@@ -42,7 +42,7 @@ def test_outputs_and_gradients_match_the_unfused_network(name, norms):
     for (key, mine), theirs in zip(fused.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, msg=lambda text, key=key: f"{key}: {text}")
     assert fused.state_dict().keys() == plain.state_dict().keys()
-    copied = copy.deepcopy(fused)  # what the run's end evaluates
+    copied = copy.deepcopy(fused)  # as at the end of a run, which evaluates a copy
     with torch.no_grad():
         for parameter in copied.parameters():
             parameter.mul_(1.1)
@@ -68,7 +68,7 @@ def test_networks_that_cannot_be_fused_are_unchanged():
 
         def forward(self, x):
             maps = self.conv(x)
-            return self.norm(maps) + maps  # the convolution's own output is used too
+            return self.norm(maps) + maps  # the output of the convolution is used twice
 
     twice = Twice()
     networks.freeze_statistics(twice)

@@ -1,4 +1,4 @@
-"""The fused operation against the modules it stands for. Without a GPU, Triton's interpreter runs the kernels."""
+"""The fused operation equals the modules it replaces. Without a GPU, Triton's interpreter runs the kernels."""
 
 import copy
 import gc
@@ -72,7 +72,7 @@ def test_values_and_gradients_match_the_modules(act, shortcut, groups, kernel, c
 @runs_kernels
 @pytest.mark.parametrize("act", ["none", "relu"])
 def test_a_large_shift_can_still_be_trained_in_bfloat16(act):
-    """Batch norms that come folded have shifts of 16 and more, of which a step changes 0.00005."""
+    """Some pretrained batch norms have shifts of 16 and more, and a step changes them by 0.00005."""
     from swad.models._fused_norm_kernel import conv_norm_act
 
     conv, norm = layer(1, 3)
@@ -88,7 +88,7 @@ def test_a_large_shift_can_still_be_trained_in_bfloat16(act):
 @runs_kernels
 @pytest.mark.parametrize("act", ["none", "relu", "relu6"])
 def test_nan_is_kept(act):
-    """As torch's activations have it: a network that diverged must not look like one that did not."""
+    """As with torch's activations: a network that diverged must not look as if it had not."""
     from swad.models._fused_norm_kernel import conv_norm_act
 
     conv, norm = layer(1, 3)
@@ -141,7 +141,7 @@ def test_fused_networks_keep_their_outputs_and_gradients(name, monkeypatch):
         assert torch.allclose(mine.grad, theirs.grad, rtol=1e-2, atol=1e-3 * scale), key
     exact = plain(images)
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        for mode in (False, True):  # no further from full precision than mixed precision is without it
+        for mode in (False, True):  # as close to full precision as unfused mixed precision
             mine, theirs = ((model.train(mode)(images) - exact).norm() for model in (fused, plain))
             assert mine <= 3 * theirs + 1e-2 * exact.norm()
         copied = copy.deepcopy(fused)
@@ -175,7 +175,7 @@ def test_tensors_of_a_pass_are_freed():
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         assert fuse(model, images, kernels=True)
         scores = model(images)
-        assert held() > before  # for the pass back
+        assert held() > before  # kept for the backward pass
         scores.sum().backward()
         del scores
         with torch.no_grad():

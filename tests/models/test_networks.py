@@ -14,7 +14,7 @@ from swad.models.networks import NetworkError
 timm = pytest.importorskip("timm")
 
 REAL = ROOT.parent / "shared" / "weights" / "mobilenetv2_100.in1k.safetensors"
-TINY = "test_resnet"  # timm's own for tests: half a million parameters, with batch norms
+TINY = "test_resnet"  # timm's test network, with half a million parameters and batch norms
 
 
 def images(n: int = 2, size: int = 64, channels: int = 3) -> torch.Tensor:
@@ -65,7 +65,7 @@ def test_a_new_head_on_real_features_has_the_loss_of_chance():
 
 
 def test_networks_have_no_dropout_of_their_own():
-    """Swin drops whole blocks by timm's defaults: SAM's two passes would be two networks."""
+    """By default timm's Swin drops whole blocks, so SAM's two passes would use two different networks."""
     model = networks.build("swin_tiny_patch4_window7_224", 5, weights=None).train()
     images = torch.randn(2, 3, 224, 224)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What DANN and CDANN share: a discriminator that predicts the domain from the features, and taking turns with it."""
+"""A discriminator that predicts the domain from the features and takes turns with the predictor, for DANN and CDANN."""
 
 from __future__ import annotations
 

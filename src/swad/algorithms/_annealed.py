@@ -1,4 +1,4 @@
-"""What IRM and VREx share: a penalty whose weight is 1 at first and takes its value after some updates.
+"""A penalty whose weight is 1 at first and takes its value after some updates, shared by IRM and VREx.
 
 The small weight lets the network learn something first. When the weight jumps, the moments of Adam belong to gradients
 of another size, so Adam is reset.

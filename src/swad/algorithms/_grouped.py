@@ -1,4 +1,4 @@
-"""What ARM and MTL share: predictors that look at several images of one domain together.
+"""Predictors that look at several images of one domain together, for ARM and MTL.
 
 A batch is split into groups of `group_size` consecutive images; the last group may be smaller. A dataset evaluated in
 batches of any multiple of `group_size` gives the same predictions.
