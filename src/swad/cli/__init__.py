@@ -16,7 +16,7 @@ try:
 except ImportError:  # the library works without the commands
     sys.exit('the swad command needs extra packages: pip install "swad[vision,report]"')
 
-from swad.cli import algorithms, datasets, demo, doctor, lab, report, reproduce, train
+from swad.cli import algorithms, datasets, demo, doctor, flatness, report, reproduce, surface, train
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -31,8 +31,8 @@ for _command in (
     demo.demo,
     train.train,
     report.report,
-    lab.flatness,
-    lab.surface,
+    flatness.flatness,
+    surface.surface,
     reproduce.reproduce,
     doctor.doctor,
 ):

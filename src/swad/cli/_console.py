@@ -3,11 +3,48 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from swad.results.tables import Table
+    from swad.util.progress import Progress
 
 
 def make_console() -> Console:
     """Return the terminal's console; files and pipes have room for any table."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
+
+
+def print_report(items: Sequence[Table | str], written: Sequence[Path], row_files: Sequence[Path] = ()) -> None:
+    """Print tables and notes, then the paths of the written files."""
+    console = make_console()
+    for item in items:
+        if isinstance(item, str):
+            console.print(item, style="dim", highlight=False, markup=False)
+        else:
+            console.print(item.rich())
+    # Paths are printed without line breaks, so that they can be copied.
+    if row_files:
+        more = f" and {len(row_files) - 1} more" if len(row_files) > 1 else ""
+        print(f"rows in {row_files[0]}{more}", flush=True)
+    print(f"wrote {', '.join(str(path) for path in written)}", flush=True)
+
+
+@contextmanager
+def measuring() -> Iterator[Progress]:
+    """Show the progress of a measurement; after Ctrl-C say that it can be resumed."""
+    from swad.util.progress import progress_report
+
+    try:
+        with progress_report() as progress:
+            yield progress
+    except KeyboardInterrupt:
+        print("Finished measurements are saved. Run the same command again to resume.", file=sys.stderr, flush=True)
+        raise

@@ -18,6 +18,7 @@ def demo(
     device: Device = "cpu",
 ) -> None:
     """Train on handwritten digits in four styles, holding each out once: ERM, EMA, SWA and SWAD from one training."""
+    from swad.cli._console import measuring
     from swad.cli.report import print_report
     from swad.experiments.demo import make_configs, measure_flatness
     from swad.experiments.launch import train_all
@@ -25,5 +26,6 @@ def demo(
 
     configs = make_configs(output, trials, steps, parse.device(device))
     train_all(configs, jobs=available_cores())
-    measure_flatness(configs[0])
+    with measuring() as progress:
+        measure_flatness(configs[0], progress)
     print_report(output, output / "report.html")

@@ -46,29 +46,29 @@ def reproduce(
 
     Figures share their runs. Finished runs are reused, and interrupted work resumes.
     """
+    from swad.cli._console import measuring, print_report
     from swad.experiments import paper
 
-    paper.reproduce(
-        what,
-        paper.Setting(
-            dataset=dataset,
-            output=output,
-            data=data,
-            targets=tuple(target or ()),
-            trials=parse.at_least("trials", trials, 1),
-            network=network,
-            weights=weights,
-            steps=steps,
-            device=parse.device(device),
-            workers=workers,
-            check_counts=not allow_count_mismatch,
-            methods=tuple(parse.words(methods)),
-            live_weights=live_weights,
-            radii=tuple(parse.radii(radii)) or None,
-            directions=parse.even_directions(directions),
-            images=parse.at_least("images", images, 0) or None,
-            grid=parse.at_least("grid", grid, 2),
-            formats=parse.figure_formats(figure_formats),
-        ),
-        jobs,
+    setting = paper.Setting(
+        dataset=dataset,
+        output=output,
+        data=data,
+        targets=tuple(target or ()),
+        trials=parse.at_least("trials", trials, 1),
+        network=network,
+        weights=weights,
+        steps=steps,
+        device=parse.device(device),
+        workers=workers,
+        check_counts=not allow_count_mismatch,
+        methods=tuple(parse.words(methods)),
+        live_weights=live_weights,
+        radii=tuple(parse.radii(radii)) or None,
+        directions=parse.even_directions(directions),
+        images=parse.at_least("images", images, 0) or None,
+        grid=parse.at_least("grid", grid, 2),
+        formats=parse.figure_formats(figure_formats),
     )
+    with measuring() as progress:
+        tables, written = paper.reproduce(what, setting, jobs, progress)
+    print_report(tables, written)

@@ -19,7 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swad.data import benchmarks
+from swad.experiments.flatness_report import Report, measure_flatness, measure_surfaces
+from swad.experiments.launch import train_all
+from swad.experiments.run_flatness import FlatnessConfig
+from swad.results.figures.style import save_figure
+from swad.results.figures.training import valleys_figure
+from swad.results.page.build import write_page
+from swad.results.runs import find_runs, load_run
+from swad.results.tables import Table
 from swad.training.config import RunConfig
+from swad.util.progress import Progress
 
 SNAPSHOTS = (50, 70, 90)
 """Percent of training at which the weights of Figure 4 are taken: updates 2500, 3500, 4500 of 5000."""
@@ -71,10 +80,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A figure: the runs it needs, and what is done once they are there; that returns the files it wrote."""
+    """A figure: the runs that it needs, and a function that measures and draws it once they are finished."""
 
     configs: tuple[RunConfig, ...]
-    draw: Callable[[], list[Path]]
+    draw: Callable[[Progress | None], Report]
 
 
 def figure3(setting: Setting) -> Recipe:
@@ -93,20 +102,17 @@ def figure3(setting: Setting) -> Recipe:
     by_kind = {kind: _configs(setting, kind) for kind in wanted}
     weights_of = {config.output: wanted[kind] for kind, configs in by_kind.items() for config in configs}
 
-    def draw() -> list[Path]:
-        from swad.experiments.flatness_commands import flatness_of_runs
-        from swad.experiments.run_flatness import FlatnessConfig
-
-        measuring = FlatnessConfig(setting.radii, setting.directions, setting.images)
-        return flatness_of_runs(
+    def draw(progress: Progress | None) -> Report:
+        return measure_flatness(
             weights_of,
-            measuring,
-            place=_figures(setting),
+            FlatnessConfig(setting.radii, setting.directions, setting.images),
+            output=_figures(setting),
             stem="figure3",
             formats=setting.formats,
             device=setting.device,
             workers=setting.workers,
             data=setting.data,
+            progress=progress,
         )
 
     return Recipe(tuple(config for configs in by_kind.values() for config in configs), draw)
@@ -116,19 +122,18 @@ def figure4(setting: Setting) -> Recipe:
     """Loss surfaces through three weights of the trajectory, seen above unseen, a column for each target."""
     configs = _configs(setting, "erm")
 
-    def draw() -> list[Path]:
-        from swad.experiments.flatness_commands import show_surface
-
-        return show_surface(
+    def draw(progress: Progress | None) -> Report:
+        return measure_surfaces(
             [config.output for config in configs],
             steps=setting.grid,
-            images=setting.images,
+            n_images=setting.images,
             output=_figures(setting),
             stem="figure4",
             formats=setting.formats,
             device=setting.device,
             workers=setting.workers,
             data=setting.data,
+            progress=progress,
         )
 
     return Recipe(configs, draw)
@@ -138,19 +143,14 @@ def figure5(setting: Setting) -> Recipe:
     """Validation accuracy and loss of every source over training, with t_s and t_e, a column for each target."""
     configs = _configs(setting, "erm")
 
-    def draw() -> list[Path]:
-        from swad.results.figures.style import save_figure
-        from swad.results.figures.training import valleys_figure
-        from swad.results.runs import load_run
-
+    def draw(progress: Progress | None) -> Report:
         written = []
         for trial in range(setting.trials):
             runs = [load_run(config.output) for config in configs if config.data.trial == trial]
             drawn = valleys_figure(runs, "swad", ("accuracy", "loss"))
             stem = "figure5" if setting.trials == 1 else f"figure5-trial{trial}"
             written += [save_figure(drawn, _figures(setting) / f"{stem}.{kind}") for kind in setting.formats]
-        print(f"wrote {', '.join(map(str, written))}", flush=True)
-        return written
+        return Report((), tuple(written))
 
     return Recipe(configs, draw)
 
@@ -158,25 +158,25 @@ def figure5(setting: Setting) -> Recipe:
 RECIPES: dict[str, Callable[[Setting], Recipe]] = {"figure3": figure3, "figure4": figure4, "figure5": figure5}
 
 
-def reproduce(what: str, setting: Setting, jobs: int = 1) -> list[Path]:
-    """Train what is missing of a figure's runs, measure and draw it, and write the report page of its runs."""
-    from swad.experiments.launch import train_all
-    from swad.results.page.build import write_page
-    from swad.results.runs import find_runs, load_run
+def reproduce(
+    what: str, setting: Setting, jobs: int = 1, progress: Progress | None = None
+) -> tuple[tuple[Table | str, ...], list[Path]]:
+    """Train the missing runs of a figure, measure and draw it, and write the report page of its runs.
 
+    Returns the tables of the measurement and the files that were written.
+    """
     if what not in RECIPES:
         raise ValueError(f"there is no recipe for {what!r}; there are {', '.join(RECIPES)}")
     recipe = RECIPES[what](setting)
     train_all(recipe.configs, jobs)
-    written = recipe.draw()
+    report = recipe.draw(progress)
     found = find_runs(setting.folder)
     # A cyclic rate is a method of its own: in the table its SWA would compete with the constant one's for one row.
     plain = [run for run in found if run.config.get("lr_schedule") != "cyclic"] or [
         load_run(config.output) for config in recipe.configs
     ]
-    written.append(write_page(plain, setting.output / "report.html", flatness=found))
-    print(f"wrote {written[-1]}", flush=True)
-    return written
+    page = write_page(plain, setting.output / "report.html", flatness=found)
+    return report.tables, [*report.written, page]
 
 
 def _figures(setting: Setting) -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,3 +34,46 @@ def progress_bar(console: Console | None = None) -> Iterator[Progress]:
             bars.update(tasks[description], completed=done, total=total)
 
         yield update
+
+
+@contextmanager
+def progress_report(console: Console | None = None) -> Iterator[Progress]:
+    """Show a progress bar on a terminal; elsewhere print a line to standard error after every tenth."""
+    from rich.console import Console
+
+    console = console or Console(stderr=True)
+    if console.is_terminal:
+        with progress_bar(console) as update:
+            yield update
+    else:
+        yield _ProgressLines()
+
+
+class _ProgressLines:
+    """Prints "description: 30 %, 12 s, 28 s left", at most every few seconds."""
+
+    SECONDS = 5.0
+
+    def __init__(self) -> None:
+        self._states: dict[str, _LineState] = {}
+
+    def __call__(self, description: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        state = self._states.setdefault(description, _LineState(now, now, done - 1))
+        if total is None:
+            return
+        tenth = 10 * done // total
+        if tenth > state.tenth and (now - state.last_line >= self.SECONDS or tenth == 10):
+            state.tenth, state.last_line = tenth, now
+            elapsed = now - state.start
+            left = elapsed * (total - done) / max(1, done - state.first_done)
+            print(f"{description}: {10 * tenth} %, {elapsed:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+@dataclass
+class _LineState:
+    start: float
+    last_line: float
+    first_done: int
+    """Work that was already done at the first call and took no time."""
+    tenth: int = 0

@@ -1,0 +1,97 @@
+"""`swad flatness`: the flatness of saved weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli import _options as parse
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
+
+
+def flatness(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")],
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="Weights to measure, e.g. best,swa,swad or a step such as 2500. The others are compared with the "
+            "first. Default: all that a run reports."
+        ),
+    ] = "",
+    radii: Annotated[
+        str,
+        typer.Option(
+            help="Radii, e.g. 0,5,10 or 0:60:5. Default: 0:60:5 as published, 0:24:2 for the small network, 0:1:0.1 "
+            "for normalized directions."
+        ),
+    ] = "",
+    directions: Annotated[
+        int, typer.Option(help="Number of random directions, in opposite pairs; an even number of at least 4.")
+    ] = 100,
+    images: Images = 200,
+    normalize: Annotated[
+        str,
+        typer.Option(
+            help="sphere (as published), or scale directions to each layer or filter; radii are then shares of the "
+            "weights' norm."
+        ),
+    ] = "sphere",
+    seed: Annotated[int, typer.Option(help="Seed of the directions.")] = 0,
+    include: Annotated[
+        str, typer.Option(help="Perturb only these parameters: name patterns, e.g. 'head.*,*.bias'.")
+    ] = "",
+    exclude: Annotated[str, typer.Option(help="Keep these parameters fixed: name patterns.")] = "",
+    worst_case: Annotated[
+        str, typer.Option(help="Also search for the worst loss within these radii, e.g. 0.05,0.1.")
+    ] = "",
+    curvature: Annotated[
+        bool, typer.Option("--curvature", help="Also compute top eigenvalues and trace of the Hessian.")
+    ] = False,
+    output: FigureFolder = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Workers = None,
+) -> None:
+    """Measure how much the loss rises around saved weights, on seen and unseen domains (the paper's Figure 3).
+
+    Results are saved in each run's flatness.jsonl. Run the same command again to resume after an interrupt.
+    """
+    from swad.cli._console import make_console, measuring, print_report
+    from swad.experiments.flatness_report import choose_weights, measure_flatness
+    from swad.experiments.run_flatness import FlatnessConfig
+    from swad.experiments.saved_run import open_runs
+
+    if normalize not in ("sphere", "filter", "layer"):
+        raise ValueError(f"--normalize must be sphere, filter or layer; got {normalize!r}")
+    config = FlatnessConfig(
+        radii=tuple(parse.radii(radii)) or None,
+        n_directions=parse.even_directions(directions),
+        n_images=parse.at_least("images", images, 0) or None,
+        normalize=normalize,  # type: ignore[arg-type]
+        seed=seed,
+        include=tuple(parse.words(include)),
+        exclude=tuple(parse.words(exclude)),
+    )
+    worst_radii = parse.radii(worst_case)
+    formats = parse.figure_formats(figure_formats)
+    saved_runs, notes = open_runs(runs, data)
+    names = choose_weights(saved_runs, parse.words(weights))
+    for note in notes:
+        make_console().print(f"[yellow]note[/]: {note}", highlight=False)
+    with measuring() as progress:
+        report = measure_flatness(
+            names,
+            config,
+            output=output if output is not None else runs[0] / "figures",
+            worst_radii=worst_radii,
+            curvature=curvature,
+            formats=formats,
+            device=parse.device(device),
+            workers=workers,
+            data=data,
+            progress=progress,
+        )
+    print_report(report.tables, report.written, report.row_files)

@@ -1,0 +1,68 @@
+"""`swad surface`: the loss on a plane or line through saved weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli import _options as parse
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
+
+
+def surface(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")],
+    corners: Annotated[
+        str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or best,swa,swad. Default: three snapshots.")
+    ] = "",
+    line: Annotated[
+        tuple[str, str] | None, typer.Option(help="Evaluate the line between two weights instead of a plane.")
+    ] = None,
+    points: Annotated[
+        str | None, typer.Option(help="Further weights to project onto the plane. Default: averages near it.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Number of grid points per side.")] = 21,
+    margin: Annotated[
+        float, typer.Option(help="How far the grid extends beyond the corners, as a share of the longer side.")
+    ] = 0.4,
+    images: Images = 200,
+    output: FigureFolder = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Workers = None,
+) -> None:
+    """Evaluate the loss on the plane through three saved weights, on seen and unseen domains (the paper's Figure 4).
+
+    Results are saved in each run's surface.jsonl. Run the same command again to resume after an interrupt.
+    """
+    from swad.cli._console import measuring, print_report
+    from swad.experiments.flatness_report import measure_surfaces
+
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"--margin must be a number of 0 or more, got {margin}")
+    if line is not None and corners:
+        raise ValueError("--corners is for a plane and --line for a line: give one of them")
+    names = list(line) if line is not None else parse.words(corners)
+    if line is None and names and len(names) != 3:
+        raise ValueError(
+            f"--corners takes three weights such as 2500,3500,4500, got {corners!r}; for two use --line A B"
+        )
+    with measuring() as progress:
+        report = measure_surfaces(
+            runs,
+            names,
+            None if points is None else parse.words(points),
+            output=output if output is not None else runs[0] / "figures",
+            steps=parse.at_least("steps", steps, 2),
+            margin=margin,
+            n_images=parse.at_least("images", images, 0) or None,
+            formats=parse.figure_formats(figure_formats),
+            device=parse.device(device),
+            workers=workers,
+            data=data,
+            progress=progress,
+        )
+    print_report(report.tables, report.written, report.row_files)

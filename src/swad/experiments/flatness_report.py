@@ -1,0 +1,402 @@
+"""Flatness and loss surfaces of several runs at once: measure them, draw figures, build tables and a JSON summary.
+
+Nothing here prints. `swad flatness`, `swad surface` and `swad reproduce` print the tables and paths of a `Report`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swad.experiments.run_flatness import (
+    GRID,
+    MARGIN,
+    SIDES,
+    FlatnessConfig,
+    default_corners,
+    run_curvature,
+    run_local,
+    run_surface,
+    run_worst_case,
+)
+from swad.experiments.saved_run import SavedRun, open_runs
+from swad.flatness import check_radii, require_curvlinops
+from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
+from swad.results.figures.style import save_figure
+from swad.results.figures.surfaces import line_figure, surface_figure
+from swad.results.flatness_rows import FLATNESS, SURFACE
+from swad.results.flatness_runs import (
+    RunFlatness,
+    Unit,
+    curves_by_target,
+    difference_curves,
+    method_names,
+    paired_differences,
+    rank_methods,
+    read_flatness,
+    with_mean,
+)
+from swad.results.flatness_stats import Difference, FlatnessCurve
+from swad.results.flatness_tables import (
+    curvature_table,
+    curve_table,
+    domain_table,
+    points_table,
+    verdict_table,
+    worst_case_table,
+)
+from swad.results.labels import weights_label
+from swad.results.rank_correlation import Ranking
+from swad.results.runs import load_run
+from swad.results.surfaces import read_surface
+from swad.results.tables import Table
+from swad.training.run_dir import RunError
+from swad.util.files import write_json
+from swad.util.progress import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("svg", "pdf", "png")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a measurement of several runs."""
+
+    tables: tuple[Table | str, ...]
+    """Tables and the notes below them, in the order to print them in."""
+    written: tuple[Path, ...]
+    """Figures and the JSON summary."""
+    row_files: tuple[Path, ...] = ()
+    """The files that the measured rows were appended to."""
+
+
+def measure_flatness(
+    weights: Mapping[Path, Sequence[str]],
+    config: FlatnessConfig,
+    *,
+    output: Path,
+    stem: str = "flatness",
+    worst_radii: Sequence[float] = (),
+    curvature: bool = False,
+    formats: Sequence[str] = FORMATS,
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Measure the flatness of several runs, draw it and summarize it.
+
+    Args:
+        weights: Names of the weights to measure by run directory; the others are compared with the first.
+        config: Radii, directions, images and parameters.
+        output: Directory for figures and `flatness.json`.
+        stem: File name of the main figure.
+        worst_radii: Radii of a worst-case search; empty for none.
+        curvature: Whether to compute the curvature too.
+        formats: Formats of the figures.
+        device: Device to measure on.
+        workers: Processes that read images.
+        data: Dataset directory, if it moved since training.
+        progress: Called after every evaluation.
+    """
+    # Check everything first: a measurement may take hours.
+    for radii in (config.radii, worst_radii or None):
+        if radii is not None:
+            check_radii(radii)
+    if curvature:
+        require_curvlinops()
+    runs, _ = open_runs(list(weights), data)
+    names = {run.path: [run.full_name(name) for name in weights[run.path]] for run in runs}
+    place: dict[str, Any] = {"device": device, "workers": workers}
+    subset: dict[str, Any] = {"n_images": config.n_images, "include": config.include, "exclude": config.exclude}
+    for i, run in enumerate(runs):
+        run_progress = _label_progress(progress, _run_label(run, i, len(runs)))
+        run_local(run, names[run.path], config, progress=run_progress, **place)
+        if worst_radii:
+            run_worst_case(run, names[run.path], worst_radii, progress=run_progress, **subset, **place)
+        if curvature:
+            run_curvature(run, names[run.path], progress=run_progress, **subset, **place)
+    measured = []
+    for run in runs:
+        result = read_flatness(load_run(run.path), names[run.path])
+        if result is not None:  # rows of earlier searches are not part of this report
+            worst_rows = result.worst_case if worst_radii else ()
+            measured.append(replace(result, worst_case=worst_rows, curvature=result.curvature if curvature else ()))
+    written = draw_flatness(measured, output, stem, formats)
+    summary = output / "flatness.json"
+    write_json(summary, _json_values(flatness_summary(measured)))
+    row_files = tuple(run.path / FLATNESS for run in runs)
+    return Report(tuple(flatness_tables(measured)), (*written, summary), row_files)
+
+
+def measure_surfaces(
+    paths: Sequence[Path],
+    corners: Sequence[str] = (),
+    points: Sequence[str] | None = None,
+    *,
+    output: Path,
+    stem: str = "surface",
+    steps: int = GRID,
+    margin: float = MARGIN,
+    n_images: int | None = 200,
+    formats: Sequence[str] = FORMATS,
+    device: str = "cpu",
+    workers: int | None = None,
+    data: Path | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Evaluate and draw the plane through three weights of several runs, or the line through two.
+
+    `paths` are run directories or directories above them; the other arguments are those of `run_surface`.
+    """
+    runs, notes = open_runs(paths, data)
+    for run in runs:  # report missing weights of any run before the first measurement
+        for name in corners or default_corners(run):
+            run.file(name)
+    for i, run in enumerate(runs):
+        run_progress = _label_progress(progress, _run_label(run, i, len(runs)))
+        run_surface(
+            run,
+            corners,
+            points,
+            steps=steps,
+            margin=margin,
+            n_images=n_images,
+            device=device,
+            workers=workers,
+            progress=run_progress,
+        )
+    shape = "line" if len(corners) == 2 else "plane"
+    surfaces = [surface for run in runs if (surface := read_surface(load_run(run.path), shape)) is not None]
+    if shape == "line":
+        written = _save(line_figure(surfaces), output, "line", formats)
+    else:
+        written = _save(surface_figure(surfaces), output, stem, formats)
+    row_files = tuple(run.path / SURFACE for run in runs)
+    return Report((*(f"note: {note}" for note in notes), points_table(surfaces)), tuple(written), row_files)
+
+
+def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> dict[Path, list[str]]:
+    """Return which of the named weights each run has; without names all that it reports.
+
+    A name that no run has is an error, and so is a run that has none of the named weights.
+    """
+    chosen = {}
+    for run in runs:
+        present = [name for name in names if _has_weights(run, name)] if names else list(run.reported)
+        for name in names:
+            if not any(_has_weights(other, name) for other in runs):
+                run.file(name)  # raises the error that lists the weights there are
+        if not present:
+            raise RunError(f"{run.path} has none of {', '.join(names)}; it has {', '.join(run.weights)}")
+        chosen[run.path] = present
+    return chosen
+
+
+def _has_weights(run: SavedRun, name: str) -> bool:
+    try:
+        return run.file(name).is_file()
+    except RunError:
+        return False
+
+
+def _run_label(run: SavedRun, index: int, n_runs: int) -> str:
+    """Return the run's name; among several runs with its parent directory, which usually names the method."""
+    return f"{run.path.parent.name}/{run.path.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
+
+
+def _label_progress(progress: Progress | None, label: str) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda description, done, total: progress(f"{label}: {description}", done, total)
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def draw_flatness(
+    measured: Sequence[RunFlatness], output: Path, stem: str = "flatness", formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Draw F against the radius, the rankings and the paired differences of every dataset, and return the files."""
+    datasets = _by_dataset(measured)
+    written = []
+    for dataset, runs in datasets.items():
+        suffix = "" if len(datasets) == 1 else f"-{dataset}"
+        colors = method_colors(method_names(runs))  # the same in all figures of a dataset
+        groups = with_mean(curves_by_target(runs))
+        written += _save(flatness_figure(groups, colors=colors), output, f"{stem}{suffix}", formats)
+        for side, radius, ranking in _rankings(runs):
+            quantity = f"$F_γ$ at γ = {radius:g}, {side}"
+            figure = ranking_figure(ranking, quantity=quantity, colors=colors)
+            written += _save(figure, output, f"ranking{suffix}-{side}", formats)
+        if units := paired_differences(runs):
+            reference, curves = difference_curves(units)
+            figure = flatness_figure(curves, colors=colors, reference=reference)
+            written += _save(figure, output, f"{stem}-paired{suffix}", formats)
+    return written
+
+
+def _save(figure: Figure, output: Path, stem: str, formats: Sequence[str]) -> list[Path]:
+    return [save_figure(figure, output / f"{stem}.{extension}") for extension in formats]
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
+    """Return the tables of a flatness measurement, and the notes below them."""
+    datasets = _by_dataset(measured)
+    items: list[Table | str] = []
+    for dataset, runs in datasets.items():
+        groups = curves_by_target(runs)
+        for title, sides in with_mean(groups).items():
+            # Among several targets the mean is enough; each target is in the figure and in the JSON file.
+            if len(groups) == 1 or title not in groups:
+                items += [curve_table(f"{dataset}, {title}: F on {side} domains", sides[side]) for side in SIDES]
+        items += [
+            domain_table(runs),
+            f"F: average rise of the loss at that distance; smaller is flatter. {runs[0].n_directions} directions; "
+            "± half of the 95 % interval over directions and images.",
+        ]
+        items += [_ranking_note(side, radius, ranking) for side, radius, ranking in _rankings(runs)]
+    for dataset, runs in datasets.items():
+        if units := paired_differences(runs):
+            title = "Paired differences, on the same directions and images"
+            items += [
+                verdict_table(f"{dataset}: {title.lower()}" if len(datasets) > 1 else title, units),
+                "Numbers are radii. A difference is open at a radius if its 95 % interval includes 0.",
+            ]
+    if any(run.worst_case for run in measured):
+        items += [
+            worst_case_table(measured),
+            "These are lower bounds: the true maximum within the radius is at least this.",
+        ]
+    if any(run.curvature for run in measured):
+        items.append(curvature_table(measured, SIDES))
+    return items
+
+
+def _ranking_note(side: str, radius: float, ranking: Ranking) -> str:
+    spearman, kendall = ranking.spearman, ranking.kendall
+    return (
+        f"Flat and accurate? F at radius {radius:g} on {side} domains against accuracy on the target, over "
+        f"{len(ranking.rows)} methods: Spearman {spearman.value:+.2f} (95 % {spearman.low:+.2f} to "
+        f"{spearman.high:+.2f} {ranking.interval_over}, p = {spearman.p:.2g}), Kendall {kendall.value:+.2f} "
+        f"(p = {kendall.p:.2g})."
+    )
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
+    """Return every number of the tables and figures as JSON values."""
+    datasets = _by_dataset(measured)
+    curves, domains, rankings, comparisons, differences = [], [], [], [], []
+    for dataset, runs in datasets.items():
+        for group, sides in with_mean(curves_by_target(runs)).items():
+            for side in SIDES:
+                for curve in sides[side]:
+                    curves += _curve_rows(curve, dataset=dataset, group=group, side=side, method=curve.method)
+        for run in runs:
+            for domain, domain_curves in run.curves.items():
+                for curve in domain_curves:
+                    label = f"{run.target}-{run.run.trial}"
+                    domains += _curve_rows(curve, dataset=dataset, run=label, domain=domain, method=curve.method)
+        for side, radius, ranking in _rankings(runs):
+            rankings.append(
+                {
+                    "dataset": dataset,
+                    "side": side,
+                    "radius": radius,
+                    "spearman": vars(ranking.spearman),
+                    "kendall": vars(ranking.kendall),
+                    "resampled": ranking.resampled,
+                    "rows": [vars(row) for row in ranking.rows],
+                }
+            )
+        for unit, unit_differences in paired_differences(runs).items():
+            label = _unit_label(unit, dataset if len(datasets) > 1 else None)
+            for difference in unit_differences:
+                method, reference, side = difference.pair
+                text = f"{method} against {reference} on {side} domains: {difference.verdict}"
+                comparisons.append({"run": label, "side": side, "text": text})
+                differences += _difference_rows(difference, label)
+    return {
+        "settings": {
+            dataset: {**runs[0].settings, "directions": runs[0].n_directions} for dataset, runs in datasets.items()
+        },
+        "curves": curves,
+        "domains": domains,
+        "comparisons": comparisons,
+        "differences": differences,
+        "ranking": rankings,
+        "worst_case": _stored_rows(measured, "worst_case"),
+        "curvature": _stored_rows(measured, "curvature"),
+    }
+
+
+def _curve_rows(curve: FlatnessCurve, **labels: str) -> list[dict[str, Any]]:
+    columns = zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
+    return [{**labels, "radius": radius, "mean": mean, "low": low, "high": high} for radius, mean, low, high in columns]
+
+
+def _difference_rows(difference: Difference, label: str) -> list[dict[str, Any]]:
+    method, reference, side = difference.pair
+    rows = _curve_rows(difference.curve, run=label, first=method, second=reference, domain=side)
+    p_values = difference.p or (None,) * len(rows)
+    return [{**row, "p": p} for row, p in zip(rows, p_values, strict=True)]
+
+
+def _unit_label(unit: Unit, dataset: str | None) -> str:
+    target, trial = unit
+    return f"{dataset}, {target}, trial {trial}" if dataset is not None else f"{target}, trial {trial}"
+
+
+def _stored_rows(measured: Sequence[RunFlatness], field: str) -> list[dict[str, Any]]:
+    """Return the stored rows of the worst case or the curvature, with dataset, run and method."""
+    return [
+        {
+            "dataset": run.run.dataset,
+            "run": f"{run.target}-{run.run.trial}",
+            "method": weights_label(run.run, row["weights"]),
+            **{key: value for key, value in row.items() if key not in ("key", "kind")},
+        }
+        for run in measured
+        for row in getattr(run, field)
+    ]
+
+
+def _json_values(value: Any) -> Any:
+    """Replace numbers that are not finite, which JSON does not have, by text."""
+    if isinstance(value, dict):
+        return {key: _json_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_values(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- grouping -------------------------------------------------------------------------------------------------------
+
+
+def _by_dataset(measured: Sequence[RunFlatness]) -> dict[str, list[RunFlatness]]:
+    datasets: dict[str, list[RunFlatness]] = {}
+    for run in measured:
+        datasets.setdefault(run.run.dataset, []).append(run)
+    return datasets
+
+
+def _rankings(runs: Sequence[RunFlatness]) -> list[tuple[str, float, Ranking]]:
+    """Return side, radius and ranking at the largest radius, for the sides that have at least three methods."""
+    rankings = []
+    for side in SIDES:
+        radius = max(runs[0].curves[side][0].radii)
+        ranking = rank_methods(runs, side, radius)
+        if ranking is not None:
+            rankings.append((side, radius, ranking))
+    return rankings
