@@ -16,9 +16,9 @@ from torch.nn import functional
 import swad
 from helpers.landscapes import Point, Quadratic, brute_force, fingerprint, images, network, symmetric
 from swad.flatness import LocalFlatness, image_losses, local
-from swad.flatness._bootstrap import Effects, interval, p_value, resample
 from swad.flatness._directions import Directions
 from swad.flatness._perturb import Weights
+from swad.util.statistics import contributions, half_widths
 
 RADII = [0.0, 0.5, 2.0, 7.0]
 
@@ -162,7 +162,7 @@ def same(one: LocalFlatness, other: LocalFlatness) -> bool:
 
 def measure(**options):
     model, data = network(), images()
-    defaults = {"radii": [0.0, 0.5, 1.0], "n_directions": 8, "seed": 1, "bootstrap": 200}
+    defaults = {"radii": [0.0, 0.5, 1.0], "n_directions": 8, "seed": 1}
     return local(model, image_losses(data, batch_size=4), **(defaults | options))
 
 
@@ -188,7 +188,7 @@ def test_json_keeps_every_bit():
     result = measure()
     row = json.loads(json.dumps(result.to_row("swad"), allow_nan=False))
     assert (row["kind"], row["model"], row["n_directions"]) == ("flatness", "swad", 8)
-    assert same(result, LocalFlatness.from_row(row, bootstrap=200))
+    assert same(result, LocalFlatness.from_row(row))
     with pytest.raises(ValueError, match="a group must hold some of the domains photo, sketch"):
         LocalFlatness.from_row(row, groups={"seen": ["art"]})
 
@@ -350,7 +350,7 @@ def test_patterns_and_groups():
         ({"exclude": "*"}, "nothing to move|no floating-point parameter"),
         ({"groups": {"photo": ["sketch"]}}, "must not be named like one"),
         ({"groups": {"seen": ["art"]}}, "must hold some of the domains"),
-        ({"bootstrap": 5}, "100 resamples"),
+        ({"confidence": 1.0}, "between 0 and 1"),
     ],
 )
 def test_refusals(options, words):
@@ -380,55 +380,30 @@ def test_losses_that_blow_up_are_said_so():
 
 
 def test_an_interval_covers_the_mean_as_often_as_it_says():
-    # A loss of known mean with direction and image effects: 300 experiments, 95 % of the intervals should cover it.
-    generator = torch.Generator().manual_seed(0)
+    """Of 300 losses with direction and image effects and a known mean, 95 % of the intervals should cover it."""
+    rng = np.random.default_rng(0)
     covered = 0
-    for k in range(300):
-        units = torch.randn(30, 1, generator=generator, dtype=torch.float64)
-        images_ = 0.5 * torch.randn(40, 1, generator=generator, dtype=torch.float64).exp()
-        center = images_ + units.mean() - 0.5 * math.exp(0.5)  # a two-way table's margins share one mean
-        effects = {"a": Effects(units + images_.mean() - 0.5 * math.exp(0.5), center)}
-        mean = effects["a"].units.mean(0)
-        low, high = interval(mean, resample(effects, 400, k)["a"], 0.95)
-        covered += bool(low < 0 < high)
+    for _ in range(300):
+        directions = rng.normal(size=(30, 1))
+        images = 0.5 * np.exp(rng.normal(size=(40, 1)))
+        mean = directions.mean() + images.mean() - 0.5 * math.exp(0.5)
+        (half,) = half_widths({"directions": contributions(directions), "images": contributions(images)})
+        covered += abs(mean) < half
     assert 0.89 < covered / 300 < 0.98
 
 
-def test_it_agrees_with_resampling_the_whole_table():
-    """The slow twin: every loss kept, directions and images drawn anew, the mean taken of what they meet in."""
-    generator = torch.Generator().manual_seed(1)
+def test_an_interval_agrees_with_resampling_the_whole_table():
+    """The slow twin keeps every loss, resamples directions and images, and averages where they meet."""
+    rng = np.random.default_rng(1)
     rows, columns = 24, 60
-    table = torch.randn(rows, 1, generator=generator) + 0.8 * torch.randn(1, columns, generator=generator).exp()
-    table = (table + 0.3 * torch.randn(rows, columns, generator=generator)).double()
-    replicates = torch.empty(3000, dtype=torch.float64)
-    for k in range(3000):
-        i = torch.randint(rows, (rows,), generator=generator)
-        j = torch.randint(columns, (columns,), generator=generator)
-        replicates[k] = table[i][:, j].mean()
-    effects = {"a": Effects(table.mean(1, keepdim=True), table.mean(0)[:, None])}
-    ours = resample(effects, 3000, 0)["a"][:, 0]
-    assert ours.mean().abs() < 0.02
-    assert ours.std().item() == pytest.approx(replicates.std().item(), rel=0.08)  # of which Student's factor is 4 %
-    low, high = interval(table.mean()[None], ours[:, None], 0.9)
-    wanted = torch.quantile(replicates, torch.tensor([0.05, 0.95], dtype=torch.float64))
-    width = (wanted[1] - wanted[0]).item()
-    assert [low.item(), high.item()] == pytest.approx(wanted.tolist(), abs=0.08 * width)
-
-
-def test_images_are_drawn_within_their_domain_and_directions_together():
-    constant = torch.zeros(10, 1, dtype=torch.float64)
-    spread = torch.randn(10, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = resample({"a": Effects(constant, spread), "b": Effects(constant, constant)}, 200, 0)
-    assert found["a"].std() > 0.1
-    assert not found["b"].any()
-    both = resample({"a": Effects(spread, None), "b": Effects(-2 * spread, None)}, 200, 0)
-    torch.testing.assert_close(both["b"], -2 * both["a"])
-
-
-def test_p_values():
-    deviations = torch.linspace(-1, 1, 1001, dtype=torch.float64)[:, None].expand(-1, 3)
-    found = p_value(torch.tensor([0.0, 0.95, 5.0], dtype=torch.float64), deviations)
-    assert found.tolist() == pytest.approx([1.0, 0.05, 1 / 1002], abs=0.003)
+    table = rng.normal(size=(rows, 1)) + 0.8 * np.exp(rng.normal(size=(1, columns)))
+    table += 0.3 * rng.normal(size=(rows, columns))
+    resamples = [
+        table[rng.integers(rows, size=rows)][:, rng.integers(columns, size=columns)].mean() for _ in range(3000)
+    ]
+    margins = {"directions": contributions(table.mean(1)[:, None]), "images": contributions(table.mean(0)[:, None])}
+    low, high = np.quantile(resamples, [0.05, 0.95])
+    assert half_widths(margins, 0.9) == pytest.approx([(high - low) / 2], rel=0.1)  # of which Student's t is 4 %
 
 
 def test_one_direction_gives_no_interval():

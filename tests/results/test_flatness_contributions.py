@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from swad.flatness import local
-from swad.flatness._bootstrap import interval, resample
 from swad.results.flatness_contributions import read_contributions
 from swad.results.flatness_stats import FlatnessCurve, average_curves
 from swad.util.statistics import average_contributions, half_widths, subtract_contributions
@@ -32,12 +31,12 @@ def drawn(rng, n=20, dim=10):
     return torch.tensor(rng.gamma(1.0, 1.0, (n, dim))) * torch.linspace(0.1, 3.0, dim, dtype=torch.float64)
 
 
-def test_one_runs_interval_is_the_bootstraps():
+def test_the_interval_of_one_run_is_that_of_the_measurement():
     rng = np.random.default_rng(0)
     flat = measured({"a": drawn(rng, 60), "b": drawn(rng, 80)}, n_directions=80)
     halves = half_widths(read_contributions([flat.to_row("m")], "m", ["a", "b"], IMAGES))
     rows = [flat.row(radius) for radius in sorted(RADII)]
-    assert halves == pytest.approx([(row.high - row.low) / 2 for row in rows], rel=0.08)
+    assert halves == pytest.approx([(row.high - row.low) / 2 for row in rows], rel=1e-9)
 
 
 def test_runs_that_share_directions_and_images_are_resampled_together():
@@ -46,10 +45,16 @@ def test_runs_that_share_directions_and_images_are_resampled_together():
     runs = [measured({"a": common * 1.5 + drawn(rng, 50)}, n_directions=60) for _ in range(3)]
     pooled = average_contributions([read_contributions([run.to_row("m")], "m", ["a"], IMAGES) for run in runs])
     # The slow twin: the same draws of directions and images for every run, one after the other.
-    together = torch.stack([resample(run.effects, 4000, seed=0)["a"] for run in runs]).mean(0)
-    low, high = interval(torch.zeros(3, dtype=torch.float64), together, 0.95)
+    rises = [run.rises["a"].numpy() for run in runs]
+    images = [(run.image_sums["a"] / run.n_directions - run.image_loss["a"]).T.numpy() for run in runs]
+    deviations = []
+    for _ in range(4000):
+        k, m = (rng.integers(len(values[0]), size=len(values[0])) for values in (rises, images))
+        by_direction = np.mean([values[k].mean(0) - values.mean(0) for values in rises], 0)
+        deviations.append(by_direction + np.mean([values[m].mean(0) - values.mean(0) for values in images], 0))
     order = np.argsort(RADII)
-    assert half_widths(pooled) == pytest.approx(((high - low) / 2)[order].tolist(), rel=0.08)
+    low, high = np.quantile(deviations, [0.025, 0.975], axis=0)
+    assert half_widths(pooled) == pytest.approx(((high - low) / 2)[order].tolist(), rel=0.12)
     alone = [half_widths(read_contributions([run.to_row("m")], "m", ["a"], IMAGES)) for run in runs]
     independent = np.sqrt(np.square(alone).sum(0)) / 3
     assert half_widths(pooled)[-1] > 1.3 * independent[-1]

@@ -94,7 +94,7 @@ def test_methods_of_two_runs_are_paired_as_if_they_were_measured_together(tmp_pa
     assert {one.reference for one in pairs} == {"ERM (best)"}
     found = {(one.curve.method, one.side): one for one in pairs}
     assert {name for name, _ in found} == {"SWAD", "SAM (best)", "SAM + SWAD"}
-    # The slow twin: the bootstrap of both models' raw losses together.
+    # The twin: both models compared as if they had been measured together.
     together = Comparison({"SAM": other["best"], "ERM": plain["best"]}).differences("SAM", "ERM")
     for side in ("seen", "unseen"):
         curve = found["SAM (best)", side].curve

@@ -1,7 +1,7 @@
 """Paired flatness of several models: the same directions and the same images for all.
 
 The effects that directions and images have on both models cancel in the difference, so a difference is known far
-better than the two values. Its interval and p-value come from a paired bootstrap over directions and images.
+better than the two values. Its interval and p-value are those of a paired t-test over directions and images.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from swad.averaging.tensors import Patterns
-from swad.flatness._bootstrap import Effects, interval, p_value, resample
 from swad.flatness._directions import Normalize
 from swad.flatness._json import Row, json_number
 from swad.flatness._local import Groups, LocalFlatness, check_radii, local, mean_over
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
 from swad.util.progress import Progress
+from swad.util.statistics import half_widths, p_values, subtract_contributions
 
 LEVEL = 0.05
 """`sentence` claims a difference if its p-value is below this."""
@@ -38,7 +38,7 @@ class DifferenceRow:
     low: float
     high: float
     p: float
-    """Two-sided, from the paired bootstrap over directions and images."""
+    """Two-sided p-value of the paired t-test over directions and images."""
 
     def as_dict(self) -> Row:
         """Return the row as JSON values."""
@@ -66,22 +66,16 @@ class Comparison:
     def differences(self, first: str, second: str) -> list[DifferenceRow]:
         """Return F of `first` minus F of `second` at every radius, per domain, group and over all (None)."""
         one, two = self._model(first), self._model(second)
-        effects = {}
-        for domain, minuend in one.effects.items():
-            subtrahend = two.effects[domain]
-            images = None
-            if minuend.images is not None and subtrahend.images is not None:
-                images = minuend.images - subtrahend.images
-            effects[domain] = Effects(minuend.units - subtrahend.units, images)
-        deviations = resample(effects, one.bootstrap, int(one.settings["seed"]))
-        means = {domain: effect.units.mean(0) for domain, effect in effects.items()}
+        means = {domain: (one.rises[domain] - two.rises[domain]).mean(0) for domain in one.domains}
         rows = []
         for name, members in one.domain_sets.items():
-            mean, deviation = mean_over(members, means), mean_over(members, deviations)
-            low, high = interval(mean, deviation, one.confidence)
-            columns = (one.radii, mean.tolist(), low.tolist(), high.tolist(), p_value(mean, deviation).tolist())
+            contributed = subtract_contributions(one.draw_contributions(members), two.draw_contributions(members))
+            assert contributed is not None  # the constructor required the same directions and images
+            mean = mean_over(members, means).tolist()
+            columns = (one.radii, mean, half_widths(contributed, one.confidence), p_values(mean, contributed))
             rows += [
-                DifferenceRow(first, second, radius, name, *values) for radius, *values in zip(*columns, strict=True)
+                DifferenceRow(first, second, radius, name, f, f - half, f + half, p)
+                for radius, f, half, p in zip(*columns, strict=True)
             ]
         return rows
 
@@ -95,7 +89,7 @@ class Comparison:
         if not rows:
             raise ValueError(f"there is no radius above 0 to compare at on {domain!r}: check radii and domain")
         suffix = f" on {domain}" if domain is not None else ""
-        method = "paired bootstrap over directions" + ("" if self.models[first].n_images is None else " and images")
+        method = "paired t-test over directions" + ("" if self.models[first].n_images is None else " and images")
         claims = {
             "flatter": [row for row in rows if row.p < LEVEL and row.mean < 0],
             "sharper": [row for row in rows if row.p < LEVEL and row.mean > 0],
@@ -129,11 +123,10 @@ class Comparison:
         *,
         groups: Groups | None = None,
         confidence: float = 0.95,
-        bootstrap: int = 2000,
     ) -> Comparison:
         """Read what `to_rows` wrote; the other arguments are those of `compare`."""
-        options = {"groups": groups, "confidence": confidence, "bootstrap": bootstrap}
-        return cls({row["model"]: LocalFlatness.from_row(row, **options) for row in rows})  # type: ignore[arg-type]
+        models = {row["model"]: LocalFlatness.from_row(row, groups=groups, confidence=confidence) for row in rows}
+        return cls(models)
 
     def _model(self, name: str) -> LocalFlatness:
         if name not in self.models:
@@ -155,7 +148,6 @@ def compare(
     exclude: Patterns = None,
     groups: Groups | None = None,
     confidence: float = 0.95,
-    bootstrap: int = 2000,
     on_result: Callable[[str, LocalFlatness], None] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -172,8 +164,8 @@ def compare(
     >>> sharp, flat = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
     >>> _ = sharp.weight.data.fill_(1.0), flat.weight.data.fill_(0.1)
     >>> both = compare({"sharp": sharp, "flat": flat}, lambda model: model.weight.pow(4).sum(), [0.5], 20)
-    >>> print(both.sentence("flat", "sharp"))
-    flat is flatter than sharp at every radius (p = 0.0005, paired bootstrap over directions)
+    >>> print(both.sentence("flat", "sharp"))  # doctest: +ELLIPSIS
+    flat is flatter than sharp at every radius (p = ..., paired t-test over directions)
     """
     if not models:
         raise ValueError("compare needs at least one model, got none")
@@ -198,7 +190,6 @@ def compare(
             exclude=exclude,
             groups=groups,
             confidence=confidence,
-            bootstrap=bootstrap,
             progress=model_progress,
         )
 

@@ -13,20 +13,21 @@ cancels the slope; `antithetic=False` draws each direction independently.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from swad.averaging.tensors import Patterns, as_patterns
-from swad.flatness._bootstrap import Effects, interval, resample
 from swad.flatness._directions import Directions, Normalize
 from swad.flatness._json import Row, json_number, pack, unpack
 from swad.flatness._losses import Losses, LossFn, as_losses, check_losses
 from swad.flatness._perturb import Weights
 from swad.util.progress import Progress
+from swad.util.statistics import Contributions, contributions, half_widths
 
 Groups = Mapping[str, Sequence[str]]
 """Named sets of domains whose mean is reported too: {"seen": ["photo", "sketch"]}."""
@@ -75,7 +76,6 @@ class LocalFlatness:
     """Whether the loss function named its domains."""
     groups: Groups = field(default_factory=dict)
     confidence: float = 0.95
-    bootstrap: int = 2000
 
     @property
     def domains(self) -> list[str]:
@@ -95,17 +95,16 @@ class LocalFlatness:
     @cached_property
     def rows(self) -> list[FlatnessRow]:
         """Mean and interval at every radius: for each named domain, each group, and all domains (None)."""
-        deviations = resample(self.effects, self.bootstrap, int(self.settings["seed"]))
-        means = {domain: effects.units.mean(0) for domain, effects in self.effects.items()}
+        means = {domain: rises.mean(0) for domain, rises in self.rises.items()}
         sizes = self.n_images
         rows = []
         for name, members in self.domain_sets.items():
             mean = mean_over(members, means)
-            low, high = interval(mean, mean_over(members, deviations), self.confidence)
+            halves = half_widths(self.draw_contributions(members), self.confidence)
             loss = sum(self.loss[domain] for domain in members) / len(members)
             n_images = None if sizes is None else sum(sizes[domain] for domain in members)
-            for radius, f, f_low, f_high in zip(self.radii, mean.tolist(), low.tolist(), high.tolist(), strict=True):
-                rows.append(FlatnessRow(radius, name, f, f_low, f_high, loss, self.n_directions, n_images))
+            for radius, f, half in zip(self.radii, mean.tolist(), halves, strict=True):
+                rows.append(FlatnessRow(radius, name, f, f - half, f + half, loss, self.n_directions, n_images))
         return rows
 
     def __iter__(self) -> Iterator[FlatnessRow]:
@@ -128,18 +127,22 @@ class LocalFlatness:
         raise KeyError(f"no row for radius {radius} and {domain!r}: radii {self.radii}, and {list(self.domain_sets)}")
 
     @cached_property
-    def effects(self) -> dict[str, Effects]:
-        """The rise of the loss by resampling unit (an antithetic pair is one unit) and by image."""
-        unit = 2 if self.antithetic else 1
-        effects = {}
-        for domain in self.domains:
-            rise = self.losses[domain] - self.loss[domain]
-            units = rise.view(-1, unit, len(self.radii)).mean(1)
-            images = None
+    def rises(self) -> dict[str, Tensor]:
+        """The rise of the loss by domain, for every draw and radius. An antithetic pair is one draw."""
+        pair = 2 if self.antithetic else 1
+        return {
+            domain: (self.losses[domain] - self.loss[domain]).view(-1, pair, len(self.radii)).mean(1)
+            for domain in self.domains
+        }
+
+    def draw_contributions(self, domains: Sequence[str]) -> Contributions:
+        """Return the contribution of every direction and image to the mean rise over `domains`."""
+        by_source: dict[Hashable, Any] = {"directions": contributions(mean_over(domains, self.rises).numpy())}
+        for domain in domains:
             if domain in self.image_sums:
-                images = (self.image_sums[domain] / self.n_directions - self.image_loss[domain]).T
-            effects[domain] = Effects(units, images)
-        return effects
+                rises = (self.image_sums[domain] / self.n_directions - self.image_loss[domain]).T
+                by_source["images", domain] = contributions(rises.numpy()) / len(domains)
+        return by_source
 
     def to_row(self, model: str | None = None) -> Row:
         """Return the whole measurement as one JSON object, which `from_row` reads; `model` names the weights."""
@@ -161,9 +164,7 @@ class LocalFlatness:
         }
 
     @classmethod
-    def from_row(
-        cls, row: Row, *, groups: Groups | None = None, confidence: float = 0.95, bootstrap: int = 2000
-    ) -> LocalFlatness:
+    def from_row(cls, row: Row, *, groups: Groups | None = None, confidence: float = 0.95) -> LocalFlatness:
         """Read a measurement that `to_row` wrote; the other arguments are those of `local`."""
         radii = tuple(row["radii"])
         return cls(
@@ -180,7 +181,6 @@ class LocalFlatness:
             named=row["named"],
             groups=_check_groups(groups, list(row["loss"])),
             confidence=confidence,
-            bootstrap=bootstrap,
         )
 
 
@@ -197,7 +197,6 @@ def local(
     exclude: Patterns = None,
     groups: Groups | None = None,
     confidence: float = 0.95,
-    bootstrap: int = 2000,
     progress: Progress | None = None,
 ) -> LocalFlatness:
     """Measure F_gamma around a model's weights at several radii, per domain, with confidence intervals.
@@ -210,7 +209,7 @@ def local(
         loss_fn: `loss_fn(model)` returns a scalar, per-image losses, or {domain: per-image losses}.
         radii: Distances from the weights; shares of the weights' norm if directions are normalized.
         n_directions: Number of directions; an opposite pair counts as two, so it must be even with `antithetic`.
-        seed: Seed of the directions and of the bootstrap.
+        seed: Seed of the directions.
         antithetic: Draw directions in opposite pairs.
         normalize: "sphere" as published; "layer" and "filter" scale each direction to the weights of every layer or
             filter.
@@ -219,7 +218,6 @@ def local(
         exclude: Name patterns of parameters to keep fixed.
         groups: Named sets of domains whose mean is reported too.
         confidence: Coverage of the intervals. They cover the choice of directions and, within each domain, of images.
-        bootstrap: Number of resamples that the intervals come from.
         progress: Called after every evaluation.
 
     >>> model = nn.Linear(2, 1, bias=False)
@@ -229,7 +227,7 @@ def local(
     [0.75, 3.0]
     """
     radii = check_radii(radii)
-    _check_counts(n_directions, antithetic, bootstrap, confidence)
+    _check_counts(n_directions, antithetic, confidence)
     with torch.no_grad(), Weights(model, include, exclude) as weights:
         directions = Directions(weights, seed, antithetic, normalize)
         settings = _settings(weights, seed, normalize, include, exclude)
@@ -264,7 +262,6 @@ def local(
         named=center.named,
         groups=groups,
         confidence=confidence,
-        bootstrap=bootstrap,
     )
 
 
@@ -348,14 +345,12 @@ def _check_groups(groups: Groups | None, domains: Sequence[str]) -> Groups:
     return {name: list(members) for name, members in (groups or {}).items()}
 
 
-def _check_counts(n_directions: int, antithetic: bool, bootstrap: int, confidence: float) -> None:
+def _check_counts(n_directions: int, antithetic: bool, confidence: float) -> None:
     if n_directions < 1 or (antithetic and n_directions % 2):
         rule = "an even number, as directions come in pairs (or use antithetic=False)" if antithetic else "1 or more"
         raise ValueError(f"n_directions must be {rule}; got {n_directions}")
-    if bootstrap < 100 or not 0 < confidence < 1:
-        raise ValueError(
-            f"bootstrap must be 100 resamples or more and confidence between 0 and 1; got {bootstrap} and {confidence}"
-        )
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1; got {confidence}")
 
 
 def mean_over(domains: Sequence[str], values: Mapping[str, Tensor]) -> Tensor:

@@ -31,7 +31,7 @@ class Losses:
     losses: dict[str, Tensor]
     errors: dict[str, Tensor]
     by_image: bool
-    """False for scalars: then there are no images to resample."""
+    """False for scalars: then the interval covers directions only."""
     named: bool
     """Whether the loss function named its domains; otherwise there is only the domain "all"."""
 

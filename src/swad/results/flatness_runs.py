@@ -298,10 +298,7 @@ def rank_methods(measured: Sequence[RunFlatness], side: str, radius: float) -> R
             distinct[name] = numbers
     if not units or len(distinct) < 3:
         return None
-    try:
-        order = ranking(*({name: both[index] for name, both in distinct.items()} for index in (0, 1)))
-    except ImportError:  # scipy is optional for a report
-        return None
+    order = ranking(*({name: both[index] for name, both in distinct.items()} for index in (0, 1)))
     return order if math.isfinite(order.kendall.value) else None
 
 

@@ -74,9 +74,12 @@ def contributions(values: Array) -> Array:
 
     A single draw says nothing about the spread: its contribution is nan.
     """
+    import numpy as np
+
     n = len(values)
-    centered: Array = values - values.mean(0)
-    return centered / math.sqrt(n * (n - 1)) if n > 1 else centered * math.nan
+    with np.errstate(invalid="ignore", over="ignore"):  # values need not be finite
+        centered: Array = values - values.mean(0)
+        return centered / math.sqrt(n * (n - 1)) if n > 1 else centered * math.nan
 
 
 def average_contributions(several: Sequence[Contributions]) -> Contributions:
@@ -111,12 +114,14 @@ def half_widths(contributed: Contributions, confidence: float = 0.95) -> list[fl
     Each source of n draws is widened by Student's t with n - 1 degrees of freedom, because few draws know their own
     spread badly; the squares are then added.
     """
-    widths = [_student(len(array), confidence) ** 2 * (array * array).sum(0) for array in contributed.values()]
-    return [math.sqrt(sum(column)) for column in zip(*(width.tolist() for width in widths), strict=True)]
+    return _half_widths(contributed, (1 - confidence) / 2)
 
 
 def p_values(means: Sequence[float], contributed: Contributions) -> list[float]:
-    """Return the two-sided p-value of every column against 0: p at which the interval of 1 - p begins to include 0."""
+    """Return the two-sided p-value of every column against 0: p at which the interval of 1 - p begins to include 0.
+
+    Values below 1e-30 are returned as 1e-30.
+    """
     columns = [{source: array[:, [k]] for source, array in contributed.items()} for k in range(len(means))]
     return [_p_value(abs(value), column) for value, column in zip(means, columns, strict=True)]
 
@@ -126,16 +131,28 @@ def _p_value(distance: float, contributed: Contributions) -> float:
         return math.nan
     if distance == 0:
         return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(50):  # half_widths falls as p grows
-        p = (low + high) / 2
-        low, high = (p, high) if half_widths(contributed, 1 - p)[0] > distance else (low, p)
-    return high
+    low, high = -30.0, 0.0  # logarithms of p; the interval narrows as p grows
+    for _ in range(50):
+        middle = (low + high) / 2
+        includes_zero = _half_widths(contributed, 10**middle / 2)[0] > distance
+        low, high = (middle, high) if includes_zero else (low, middle)
+    return float(10**high)
+
+
+def _half_widths(contributed: Contributions, tail: float) -> list[float]:
+    """Return half of the interval that leaves the probability `tail` on each side."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        squares = [_student(len(array), tail) ** 2 * (array * array).sum(0) for array in contributed.values()]
+    return [math.sqrt(sum(column)) for column in zip(*(square.tolist() for square in squares), strict=True)]
 
 
 @lru_cache(maxsize=10_000)
-def _student(n: int, confidence: float) -> float:
-    """Return the quantile of Student's t for the mean of n values."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(n - 1, (1 + confidence) / 2)) if n > 1 else math.nan
+def _student(n: int, tail: float) -> float:
+    """Return the upper quantile of Student's t for the mean of n values."""
+    try:
+        from scipy.special import stdtrit
+    except ImportError:
+        raise ImportError("confidence intervals need scipy: pip install 'swad[flatness]'") from None
+    return -float(stdtrit(n - 1, tail)) if n > 1 else math.nan
