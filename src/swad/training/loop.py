@@ -309,7 +309,7 @@ class _Run:
 
     def _report(self) -> RunResult:
         training, config = self.training, self.config
-        model = copy.deepcopy(training.predictor)  # the averages keep following the live one
+        model = copy.deepcopy(training.predictor)  # the averages still follow the live model
         ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
         scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
         files: dict[str, str] = {}

@@ -37,7 +37,7 @@ class RunError(RuntimeError):
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raise errors of the disk while `path` is written as a one-line `RunError`."""
+    """Turn an error of the disk while `path` is written into a one-line `RunError`."""
     try:
         yield
     except OSError as error:
