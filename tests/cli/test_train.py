@@ -1,21 +1,18 @@
-"""`swad train`: options generated from the settings of a run, and their reference page."""
+"""`swad train`: options generated from the settings of a run."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from helpers import ROOT
 from helpers.commands import QUICK, swad
 from swad import cli
 from swad.cli import train as command
-from swad.cli.train_reference import reference
 from swad.results.runs import load_run
-from swad.training.config import SECTIONS, SETTINGS, TITLES, RunConfig
+from swad.training.config import SETTINGS, TITLES, RunConfig
 
 
 def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
@@ -84,17 +81,6 @@ def test_help_shows_every_section(capsys):
     assert "Keep training after every requested average is complete." in " ".join(text.replace("│", " ").split())
 
 
-def test_the_reference_page_is_up_to_date():
-    assert (ROOT / "docs" / "train-options.md").read_text() == reference(), "run `make docs`"
-
-
-def test_the_reference_page_names_every_field():
-    text = reference()
-    for section in SECTIONS.values():
-        for field in dataclasses.fields(section):
-            assert f"`{field.name}" in text or field.name in (*command.PYTHON_ONLY, "dataset")
-
-
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
 
@@ -125,9 +111,11 @@ def test_a_dataset_in_a_directory_of_ones_own(here, tmp_path, own_dataset):
     assert {path.name for path in (tmp_path / "mine" / "erm").iterdir()} == {"east-0", "north-0", "south-0"}
     pairs = here("report", tmp_path, "--select", "lodo").stdout
     assert "Not shown: ERM (best) on east, ERM (last) on east, SWAD on east: lodo needs" in pairs
-    assert pairs.count("train the missing pairs with --target TARGET+SOURCE, or use iid.") == 3  # one line for each target
+    assert (
+        pairs.count("train the missing pairs with --target TARGET+SOURCE, or use iid.") == 3
+    )  # one line for each target
     both = here("train", "folder", *options, "--steps", "2", "-o", tmp_path, "-t", "north+south").stdout
-    assert "north+south-0: done" in both
+    assert "north+south-0: finished" in both
 
 
 def test_all_targets_are_checked_before_training(here, tmp_path, own_dataset):
