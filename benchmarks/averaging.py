@@ -1,4 +1,4 @@
-"""What one update of an average costs, ours beside the others, in time and memory.
+"""Time and memory of one update of an average, compared with other libraries.
 
     python benchmarks/averaging.py                       # the CPU, and a GPU where there is one
     python benchmarks/averaging.py --device cuda --json benchmarks/results/averaging-h200.json

@@ -1,4 +1,4 @@
-"""SWAD: average the weights between the floor of the loss valley and the start of overfitting.
+"""SWAD: average the weights between the lowest validation loss and the start of overfitting.
 
     averager = swad.SWAD(model)
     ...
@@ -7,8 +7,8 @@
     ...
     averager.copy_to(model)
 
-Names are loaded when they are touched: `import swad` imports nothing heavy, and torch comes with the first
-name that needs it.
+Names are loaded on first use: `import swad` imports nothing heavy, and torch is imported with the first name that
+needs it.
 """
 
 from __future__ import annotations

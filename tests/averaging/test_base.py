@@ -63,7 +63,7 @@ def test_a_state_is_complete_and_does_not_change_later():
             assert torch.equal(value, average.averaged_state()[key]), (name, key)
 
 
-def test_a_state_of_another_kind_is_refused():
+def test_a_state_of_another_class_is_refused():
     model = Net()
     average = SMA(model, start=0)
     average.update_parameters(model)
@@ -194,10 +194,10 @@ def test_swapping_restores_a_model_that_was_moved_in_the_block():
 
 def test_observing_or_updating_inside_a_swap_of_another_average_raises():
     model = Net()
-    one, other = SMA(model, start=0), SWAD(model)
-    one.update_parameters(model)
+    sma, other = SMA(model, start=0), SWAD(model)
+    sma.update_parameters(model)
     other.update_parameters(model)
-    with one.average_parameters(model):
+    with sma.average_parameters(model):
         with pytest.raises(RuntimeError, match="observe needs the live weights"):
             other.observe(1.0)
         with pytest.raises(RuntimeError, match="update_parameters needs the live weights"):
@@ -220,9 +220,9 @@ def test_swapping_restores_another_model_whole():
 @pytest.mark.distributed
 def test_ddp_ranks_have_the_average_of_one_process(tmp_path):
     run_ranks("ddp", tmp_path)
-    one, two = (torch.load(tmp_path / f"ddp{rank}.pt", weights_only=True) for rank in (0, 1))
-    for name in one:
-        assert torch.equal(one[name], two[name])
+    first, second = (torch.load(tmp_path / f"ddp{rank}.pt", weights_only=True) for rank in (0, 1))
+    for name in first:
+        assert torch.equal(first[name], second[name])
 
 
 @pytest.mark.distributed

@@ -51,10 +51,10 @@ def test_mappings_and_forward_fn():
         def forward(self, *, pixels, scale):
             return self.inner(pixels * scale)
 
-    one, two = Keyword(), Keyword()
-    update_bn([{"pixels": DATA, "scale": 2.0}], one)
-    update_bn([DATA], two, forward_fn=lambda model, batch: model(pixels=batch, scale=2.0))
-    assert torch.equal(one.inner[1].running_mean, two.inner[1].running_mean)
+    by_keyword, by_function = Keyword(), Keyword()
+    update_bn([{"pixels": DATA, "scale": 2.0}], by_keyword)
+    update_bn([DATA], by_function, forward_fn=lambda model, batch: model(pixels=batch, scale=2.0))
+    assert torch.equal(by_keyword.inner[1].running_mean, by_function.inner[1].running_mean)
 
 
 def test_modes_and_statistics_survive_an_error():

@@ -310,11 +310,11 @@ def test_a_killed_training_resumes_bit_equal(tmp_path, kill_after):
     result = train(broken)
     assert result.returncode == 0, result.stderr
     assert "resumed" in result.stdout
-    one, two = (torch.load(folder / "final.pt", weights_only=True) for folder in (unbroken, broken))
+    expected, resumed = (torch.load(folder / "final.pt", weights_only=True) for folder in (unbroken, broken))
     for part in ("model", "average"):
-        for name in one[part]:
-            assert torch.equal(one[part][name], two[part][name]), (part, name)
-    assert one["spans"] == two["spans"]
+        for name in expected[part]:
+            assert torch.equal(expected[part][name], resumed[part][name]), (part, name)
+    assert expected["spans"] == resumed["spans"]
 
 
 def build_group(model):

@@ -1,4 +1,4 @@
-"""The pass over all averages against one foreach call for each. Without a GPU, Triton's interpreter runs the kernel."""
+"""The fused update of all averages against one foreach call each; without a GPU, in Triton's interpreter."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_everything_below_in_the_interpreter():
     run_in_the_interpreter(__file__)
 
 
-def some_tensors() -> list[torch.Tensor]:
+def random_tensors() -> list[torch.Tensor]:
     shapes = [(1,), (4096,), (4097,), (3, 5), (16, 8, 3, 3), (20_000,)]
     made = [torch.randn(shape, device=DEVICE) for shape in shapes]
     made[4] = made[4].to(memory_format=torch.channels_last)
@@ -28,11 +28,11 @@ def test_sums_and_means_are_those_of_single_calls(rates):
     from swad.averaging._kernels import Table, add_and_blend, fits, to_device
 
     torch.manual_seed(0)
-    live, sums, *means = (some_tensors() for _ in range(2 + len(rates)))
+    live, sums, *means = (random_tensors() for _ in range(2 + len(rates)))
     wanted_sums = [a + b for a, b in zip(sums, live, strict=True)]
     wanted = [
-        [torch.lerp(mean, value, rate) for mean, value in zip(one, live, strict=True)]
-        for one, rate in zip(means, rates, strict=True)
+        [torch.lerp(mean, value, rate) for mean, value in zip(mean_tensors, live, strict=True)]
+        for mean_tensors, rate in zip(means, rates, strict=True)
     ]
     before = [tensor.clone() for tensor in live]
     assert fits(live, sums, means)
@@ -74,7 +74,7 @@ def test_a_group_with_an_ema_uses_the_kernel_and_equals_its_averages():
             group.observe(1.0)
             for average in alone.values():
                 average.observe(1.0)
-    assert [held is not None for held in group._fused._tables.values()] == [True]
+    assert [table is not None for table in group._fused._tables.values()] == [True]
     for name, average in alone.items():
         for key, value in average.averaged_state().items():
             torch.testing.assert_close(group[name].averaged_state()[key], value, rtol=1e-5, atol=1e-6)

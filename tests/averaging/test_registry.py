@@ -14,7 +14,7 @@ from swad.averaging.swad import SWAD
 PAPER = Plan(steps=5000, evaluate_every=100)
 
 
-def one(text: str, plan: Plan = PAPER):
+def build(text: str, plan: Plan = PAPER):
     return next(iter(registry.make([registry.parse(text)], nn.Linear(1, 1), plan).values()))
 
 
@@ -22,50 +22,50 @@ def test_every_name_makes_an_average():
     assert set(registry.describe()) == set(registry.names())
     made = registry.make(registry.parse_all(registry.names()), nn.Linear(1, 1), PAPER)
     assert tuple(made) == registry.names()
-    kinds = {name: type(average) for name, average in made.items()}
-    assert kinds["swad"] is kinds["without_dense"] is kinds["without_overfit"] is SWAD
-    assert kinds["swa"] is kinds["without_opt_overfit"] is SWA
-    assert (kinds["sma"], kinds["ema"]) == (SMA, EMA)
+    classes = {name: type(average) for name, average in made.items()}
+    assert classes["swad"] is classes["without_dense"] is classes["without_overfit"] is SWAD
+    assert classes["swa"] is classes["without_opt_overfit"] is SWA
+    assert (classes["sma"], classes["ema"]) == (SMA, EMA)
 
 
 def test_windows_of_the_paper():
-    swa = one("swa")
+    swa = build("swa")
     assert (swa.start, swa.end, swa.interval) == (4000, 5000, 100)
-    dense = one("without_opt_overfit")
+    dense = build("without_opt_overfit")
     assert (dense.start, dense.end, dense.interval) == (4000, 5000, 1)
-    assert one("without_dense").interval == 100
-    assert one("without_overfit").valley.n_tolerance == math.inf
-    assert one("sma").start == 100
-    assert one("ema").decay == 0.99
-    assert one("swad_text").valley.semantics == "text"
-    assert one("swad_reference").valley.semantics == "reference"
+    assert build("without_dense").interval == 100
+    assert build("without_overfit").valley.n_tolerance == math.inf
+    assert build("sma").start == 100
+    assert build("ema").decay == 0.99
+    assert build("swad_text").valley.semantics == "text"
+    assert build("swad_reference").valley.semantics == "reference"
 
 
 def test_windows_of_other_schedules():
-    late = one("swa", Plan(5000, 100, offset=1))
+    late = build("swa", Plan(5000, 100, offset=1))
     assert (late.start, late.end) == (4001, 5001)  # evaluated after 4101, ..., 5001
-    cyclic = one("swa", Plan(5000, 50, cycle=100))
+    cyclic = build("swa", Plan(5000, 50, cycle=100))
     assert cyclic.interval == 100
     for steps, every in ((1, 1), (10, 4), (10, 10), (24, 4), (400, 10), (7, 3)):
-        short = one("swa", Plan(steps, every))
+        short = build("swa", Plan(steps, every))
         assert short.start >= 0
         assert short.start + short.interval <= short.end == steps
         assert short.end % short.interval == short.start % short.interval
 
 
 def test_sma_begins_at_update_100_whatever_the_length_of_training():
-    assert one("sma", Plan(15_000, 500)).start == 100
-    assert one("sma:start=7", Plan(40, 10)).start == 7
+    assert build("sma", Plan(15_000, 500)).start == 100
+    assert build("sma:start=7", Plan(40, 10)).start == 7
     with pytest.raises(AverageError, match=r"begin earlier with sma:start=2$"):
-        one("sma", Plan(100, 10))
-    assert one("sma", Plan(100, 10, offset=1)).start == 100
+        build("sma", Plan(100, 10))
+    assert build("sma", Plan(100, 10, offset=1)).start == 100
 
 
 def test_the_tolerance_is_the_datasets_unless_given():
     vlcs = Plan(5000, 50, tolerance_ratio=0.2)
-    assert one("swad", vlcs).valley.tolerance_ratio == 0.2
-    assert one("without_dense", vlcs).valley.tolerance_ratio == 0.2
-    assert one("swad:tolerance_ratio=0.4", vlcs).valley.tolerance_ratio == 0.4
+    assert build("swad", vlcs).valley.tolerance_ratio == 0.2
+    assert build("without_dense", vlcs).valley.tolerance_ratio == 0.2
+    assert build("swad:tolerance_ratio=0.4", vlcs).valley.tolerance_ratio == 0.4
 
 
 def test_lists_with_options():

@@ -108,9 +108,9 @@ def test_plans_never_keep_more_sums_than_max_buffers(losses, n_converge, n_toler
 
 
 def test_a_third_buffer_only_above_three_and_a_quarter_times_the_lowest_loss():
-    for loss, pieces in ((3.249, 1), (3.251, 2)):
+    for loss, n_sums in ((3.249, 1), (3.251, 2)):
         valley, _ = observe_all([1.0, loss])
-        assert len(valley.keep_plan.sums) == pieces
+        assert len(valley.keep_plan.sums) == n_sums
     assert LossValley().max_buffers == 3
     assert LossValley(semantics="text").max_buffers == 2
     assert LossValley(semantics="reference").max_buffers == 8

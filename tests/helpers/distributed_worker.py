@@ -1,4 +1,4 @@
-"""Run by test_distributed in two gloo processes: `python distributed_worker.py SCENARIO FOLDER`."""
+"""Run by tests of averages in gloo processes: `python distributed_worker.py SCENARIO FOLDER`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WithoutNorm(Net):
 LOSSES = [3, 2, 1, 1.1, 1.2, 1.1, 5, 5, 5]
 
 
-def run(model, averager, rank, world, steps, check=lambda step: None, broken_off_at=None):
+def run(model, averager, rank, world, steps, check=lambda step: None):
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     for step in range(1, steps + 1):
         x = torch.randn(8, 5, generator=torch.Generator().manual_seed(step)).chunk(world)[rank]
@@ -75,7 +75,7 @@ def ddp(rank, world, folder):
 
 
 def fsdp(rank, world, folder):
-    """Every rank averages its shard only; the whole equals the mean of all gathered weights."""
+    """Each rank averages only its shard; together they equal the mean of the gathered weights."""
     model = Net()
     fully_shard(model.first)
     fully_shard(model)
@@ -122,7 +122,7 @@ def fsdp(rank, world, folder):
 
 
 def group_checkpoint(rank, world, folder):
-    """A whole group through a distributed checkpoint."""
+    """Save and load a group as a distributed checkpoint."""
 
     def make():
         model = Net()
@@ -137,7 +137,7 @@ def group_checkpoint(rank, world, folder):
     for name in group:
         assert group[name].status == again[name].status
         for key, value in group[name].averaged_state().items():
-            if "norm.running" not in key:  # of what every rank has whole, a checkpoint keeps one rank's
+            if "norm.running" not in key:  # a checkpoint keeps one rank's copy of tensors that every rank has in full
                 assert torch.equal(full(value), full(again[name].averaged_state()[key])), (name, key)
 
 
@@ -155,7 +155,7 @@ def group_disagrees(rank, world, folder):
 
 
 def checkpoint(rank, world, folder):
-    """Save in the middle of the window on two ranks; `resumed` goes on from it on any number."""
+    """Save in the middle of the window on two ranks; `resumed` continues on any number."""
     model = Net()
     fully_shard(model)
     averager = SWAD(model)
@@ -207,9 +207,9 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     globals()[scenario](rank, world, folder)
-    dist.barrier()  # nobody leaves while another still needs it
+    dist.barrier()  # no rank exits while another still needs it
     print("done", rank, flush=True)
-    os._exit(0)  # now and then torch aborts while it takes its threads down, long after all that is tested
+    os._exit(0)  # torch sometimes aborts while it stops its threads, after everything that is tested
 
 
 if __name__ == "__main__":

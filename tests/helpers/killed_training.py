@@ -1,4 +1,4 @@
-"""A small training with checkpoints, run by test_distributed: `python killed_training.py FOLDER [KILL_AFTER]`."""
+"""A small training with checkpoints, run by test_group: `python killed_training.py FOLDER [KILL_AFTER]`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def main() -> None:
             os.replace(file.with_suffix(".partial"), file)
         if step == kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
-    average = {f"{name}.{key}": value for name, one in group.items() for key, value in one.averaged_state().items()}
-    spans = {name: [str(s) for s in one.status.spans] for name, one in group.items()}
+    average = {
+        f"{name}.{key}": value for name, member in group.items() for key, value in member.averaged_state().items()
+    }
+    spans = {name: [str(s) for s in member.status.spans] for name, member in group.items()}
     torch.save({"model": model.state_dict(), "average": average, "spans": spans}, folder / "final.pt")
 
 

@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, TensorDataset
 OPTIONS = {"n_converge": 3, "n_tolerance": 2}
 
 EVERY = 4  # batches per epoch, and steps per evaluation
-LOSSES = [2.0, 1.0, 1.1, 1.2, 1.1, 3.0, 3.0, 3.0]  # the floor is the second; the end is the fifth, seen at the seventh
+LOSSES = [2.0, 1.0, 1.1, 1.2, 1.1, 3.0, 3.0, 3.0]  # the start is the second, the end the fifth, detected at the seventh
 
 
 class Net(pl.LightningModule):
-    """Trains on real gradients; its validation losses are scripted, by step, so that the window is known."""
+    """Trains on real gradients; its validation losses are given by step, so that the window is known."""
 
     def __init__(self, every=EVERY, dropout=0.5, norm=True):
         super().__init__()

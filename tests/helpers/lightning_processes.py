@@ -1,4 +1,4 @@
-"""What each of the two processes runs that test_lightning.py starts; it writes what it holds at the end."""
+"""The script of the two processes that test_lightning.py starts; each writes its results at the end."""
 
 import os
 import sys
@@ -84,16 +84,16 @@ def fit(model_class, folder, ckpt_path=None):
 
 
 if __name__ == "__main__":
-    held = {}
+    results = {}
     for name, model_class in {"ddp": Synced, "fsdp2": Sharded}.items():
         folder = Path(sys.argv[1], name)
-        rank, held[name] = fit(model_class, folder)
-        rank, held[f"{name} resumed"] = fit(model_class, folder, ckpt_path=folder / "epoch=3.ckpt")
+        rank, results[name] = fit(model_class, folder)
+        rank, results[f"{name} resumed"] = fit(model_class, folder, ckpt_path=folder / "epoch=3.ckpt")
     try:
         fit(Unsynced, None)
     except ValueError as error:
-        held["unsynced"] = str(error)
-    torch.save(held, Path(sys.argv[1], f"{rank}.pt"))
+        results["unsynced"] = str(error)
+    torch.save(results, Path(sys.argv[1], f"{rank}.pt"))
     if torch.distributed.is_initialized():
-        torch.distributed.barrier()  # nobody leaves while another still needs it
-    os._exit(0)  # now and then torch aborts while it takes its threads down, long after all that is tested
+        torch.distributed.barrier()  # no rank exits while another still needs it
+    os._exit(0)  # torch sometimes aborts while it stops its threads, after everything that is tested

@@ -40,16 +40,16 @@ def _window(L, u, T, semantics, N_s, N_e, r):
 def _reference(L, u, T, N_s, N_e, r):
     """The published bookkeeping, with indices for segments: queues, an average that its first update overwrites."""
     converge, smooth = deque(maxlen=N_s), deque(maxlen=N_e)
-    final, floor, threshold, dead = Counter(), None, None, False
+    final, lowest, threshold, dead = Counter(), None, None, False
     for k in range(len(L)):
         if dead:
             break
         converge.append(k)
         smooth.append(k)
-        if floor is None:
+        if lowest is None:
             if len(converge) == N_s and min(converge, key=lambda j: (L[j], j)) == converge[0]:
-                floor = converge[0]
-                threshold = max(r * (sum(L[j] for j in converge) / N_s), L[floor])
+                lowest = converge[0]
+                threshold = max(r * (sum(L[j] for j in converge) / N_s), L[lowest])
                 if N_e < N_s:
                     final.update(list(converge)[1 : 1 + N_s - N_e])
                 elif N_e > N_s:
@@ -61,13 +61,13 @@ def _reference(L, u, T, N_s, N_e, r):
                             break
                     final.update(head[start + 1 :])
             continue
-        if smooth[0] < floor:
+        if smooth[0] < lowest:
             continue
         if min(L[j] for j in smooth) > threshold:
             dead = True
             continue
         final[smooth[0]] += 1
-    if floor is None:
+    if lowest is None:
         if not L:
             return Counter(range(1, T + 1))
         final = Counter([len(L) - 1])
@@ -77,7 +77,7 @@ def _reference(L, u, T, N_s, N_e, r):
             while rest and min(L[j] for j in rest) <= threshold:
                 final[rest.pop(0)] += 1
         if not final:
-            final = Counter([floor])
+            final = Counter([lowest])
     weights: Counter[int] = Counter()
     for k, times in final.items():
         members = range((u[k - 1] if k else 0) + 1, u[k] + 1)

@@ -11,20 +11,20 @@ from swad.averaging.valley import LossValley
 
 def losses_of(rng: random.Random) -> list[float]:
     n = rng.randint(1, 25)
-    kind = rng.randrange(4)
-    if kind == 0:  # ties
+    shape = rng.randrange(4)
+    if shape == 0:  # ties
         return [float(rng.randint(0, 6)) for _ in range(n)]
-    if kind == 1:
+    if shape == 1:
         return [rng.random() * 4 for _ in range(n)]
-    if kind == 2:  # a walk with jumps
+    if shape == 2:  # a walk with jumps
         level, walk = 5.0, []
         for _ in range(n):
             level = max(0.0, level + rng.choice([-1, -0.5, 0, 0, 0.5, 1, 3]))
             walk.append(level)
         return walk
-    floor = rng.randint(0, n)  # a valley, then jumps inside the confirmation window and beyond
+    lowest = rng.randint(0, n)  # a valley, then jumps inside the confirmation window and beyond
     jumps = [1 + 2 * rng.choice([0.1, 0.4, 1, 2, 5, 9]) * rng.random() for _ in range(n)]
-    return [10 - k * 9 / max(floor, 1) if k <= floor else jumps[k] for k in range(n)]
+    return [10 - k * 9 / max(lowest, 1) if k <= lowest else jumps[k] for k in range(n)]
 
 
 def settings_of(rng: random.Random) -> dict:

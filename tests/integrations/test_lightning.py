@@ -174,7 +174,7 @@ def test_resuming_after_the_valley_has_ended_trains_no_further(tmp_path):
     assert (trainer.global_step, callback.status.end_step) == (STOP, END)
 
 
-def test_a_checkpoint_without_an_average_is_refused_unless_told_to_start(tmp_path):
+def test_a_checkpoint_without_an_average_is_refused_unless_allowed_to_start(tmp_path):
     fit([every_epoch(tmp_path)], max_epochs=1)
     file = tmp_path / "epoch=0.ckpt"
     with pytest.raises(ValueError, match=r"needs its state.*missing_state='start'"):
@@ -256,7 +256,7 @@ def test_logs_where_the_valley_is(tmp_path):
     assert float(rows[-1]["swad/threshold"]) == pytest.approx(1.3 * 1.1)
 
 
-def test_several_averages_ride_on_one_training(tmp_path):
+def test_several_averages_of_one_training(tmp_path):
     first, second = SWADCallback(**OPTIONS), SWADCallback(name="ema", average=swad.EMA, decay=0.9, apply_at_end=False)
     fit([first, second, every_epoch(tmp_path)])
     saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)["callbacks"]
@@ -319,6 +319,7 @@ def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_
     assert_equal(model.state_dict(), live)
 
 
+@pytest.mark.distributed
 def test_two_processes(tmp_path):
     """DDP and FSDP2 average alike on both ranks, resume exactly, and a loss that is not synced is refused."""
     script = HELPERS / "lightning_processes.py"

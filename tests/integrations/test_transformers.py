@@ -120,7 +120,7 @@ def test_leaves_the_mean_of_the_valley_in_the_model_and_stops(unbroken):
     assert_equal(callback.averaged_state(), trainer.model.state_dict())
 
 
-def test_checkpoints_hold_live_weights_and_the_average_beside_them(unbroken):
+def test_checkpoints_have_live_weights_and_the_average_next_to_them(unbroken):
     from safetensors.torch import load_file
 
     folder, keep, _, _ = unbroken
@@ -149,7 +149,7 @@ def test_resumes_from_a_checkpoint_of_a_resumed_training(unbroken, tmp_path):
     assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
 
 
-def test_a_checkpoint_that_has_moved_is_named(unbroken, tmp_path):
+def test_a_moved_checkpoint_is_passed_as_resume_from(unbroken, tmp_path):
     folder, _, whole, _ = unbroken
     state = json.loads((folder / "checkpoint-10" / "trainer_state.json").read_text())
     moved = tmp_path / "moved"
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_has_moved_is_named(unbroken, tmp_path):
     assert callback.status == whole.status
 
 
-def test_a_checkpoint_without_an_average_is_refused_unless_told_to_start(tmp_path):
+def test_a_checkpoint_without_an_average_is_refused_unless_allowed_to_start(tmp_path):
     train(tmp_path, max_steps=4, **SAVED)
     resume = tmp_path / "checkpoint-4"
     with pytest.raises(ValueError, match=r"saved without this callback: pass missing_state='start'"):
@@ -224,7 +224,7 @@ def test_a_missing_monitor_lists_the_metrics(tmp_path):
         train(tmp_path, SWADCallback(monitor="eval_los"))
 
 
-def test_each_training_begins_anew_and_lets_the_optimizer_go(tmp_path):
+def test_each_training_starts_a_new_average_and_removes_its_hook(tmp_path):
     callback = SWADCallback(**OPTIONS)
     trainer = train(tmp_path, callback)
     inner = trainer.optimizer.optimizer
@@ -240,7 +240,7 @@ def test_only_the_process_that_saves_writes(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("swad.safetensors"))
 
 
-def test_other_averages_take_the_same_road(tmp_path):
+def test_other_averages_resume_too(tmp_path):
     callback = SWADCallback(average=swad.SMA, start=10, name="sma")
     keep = KeepAll()
     trainer = train(tmp_path, keep, callback, save_strategy="steps", save_steps=20)
