@@ -163,11 +163,11 @@ def _stored_differences(run: RunData, rows: Sequence[Row]) -> list[Difference]:
             first,
             second,
             side,
-            _curve(weights_label(run, first), some),
+            _curve(weights_label(run, first), of_pair),
             weights_label(run, second),
-            tuple(float(row["p"]) for row in sorted(some, key=lambda row: float(row["radius"]))),
+            tuple(float(row["p"]) for row in sorted(of_pair, key=lambda row: float(row["radius"]))),
         )
-        for (first, second, side), some in groups.items()
+        for (first, second, side), of_pair in groups.items()
     ]
 
 
@@ -258,11 +258,12 @@ def difference_curves(units: Mapping[Unit, Sequence[Difference]]) -> tuple[str, 
     Trials are averaged, and the mean over several targets comes first. Where targets have different reference methods,
     only those with the reference of the first target are returned.
     """
-    reference = next((difference.reference for some in units.values() for difference in some), "")
+    reference = next((difference.reference for differences in units.values() for difference in differences), "")
     comparable = {
-        unit: [difference for difference in some if difference.reference == reference] for unit, some in units.items()
+        unit: [difference for difference in differences if difference.reference == reference]
+        for unit, differences in units.items()
     }
-    by_target = differences_by_target({unit: some for unit, some in comparable.items() if some})
+    by_target = differences_by_target({unit: differences for unit, differences in comparable.items() if differences})
     groups = {OVER_TARGETS: mean_difference_over_targets(by_target), **by_target} if len(by_target) > 1 else by_target
     return reference, {
         title: {side: sort_curves(d.curve for d in differences if d.side == side) for side in SIDES}

@@ -84,13 +84,13 @@ class Difference:
             if len(by_word[word]) == len(radii):
                 p = [p for radius, p in zip(self.curve.radii, self.p, strict=False) if radius > 0]
                 return f"{word} at every radius" + (f" (p = {max(p):.2g})" if p else "")
-        return ", ".join(f"{word} at {_format_radii(some, radii)}" for word, some in by_word.items() if some)
+        return ", ".join(f"{word} at {_format_radii(chosen, radii)}" for word, chosen in by_word.items() if chosen)
 
 
-def _format_radii(some: Sequence[float], radii: Sequence[float]) -> str:
+def _format_radii(chosen: Sequence[float], radii: Sequence[float]) -> str:
     """Join neighboring radii to ranges: 2–10, 24."""
     ranges: list[list[float]] = []
-    for radius in some:
+    for radius in chosen:
         before = radii.index(radius) - 1
         if ranges and before >= 0 and ranges[-1][-1] == radii[before]:
             ranges[-1].append(radius)
@@ -139,7 +139,7 @@ def average_curves(curves: Sequence[FlatnessCurve]) -> FlatnessCurve:
         return curve_with_interval(method, radii, means, average_contributions(known))
 
     def end(index: int, sign: int) -> tuple[float, ...]:
-        widths = (math.sqrt(math.fsum((point[0] - point[index]) ** 2 for point in some)) for some in points)
+        widths = (math.sqrt(math.fsum((point[0] - point[index]) ** 2 for point in at_radius)) for at_radius in points)
         return tuple(m + sign * width / len(curves) for m, width in zip(means, widths, strict=True))
 
     return FlatnessCurve(method, radii, means, end(1, -1), end(2, 1))
@@ -153,7 +153,7 @@ def mean_over_targets(groups: Mapping[str, CurvesBySide]) -> dict[str, list[Flat
         for by_side in groups.values():
             for curve in by_side.get(side, ()):
                 by_method.setdefault(curve.method, []).append(curve)
-        means[side] = sort_curves(average_curves(some) for some in by_method.values() if len(some) == len(groups))
+        means[side] = sort_curves(average_curves(each) for each in by_method.values() if len(each) == len(groups))
     return means
 
 

@@ -61,12 +61,12 @@ def interval_cell(mean: float, low: float, high: float) -> Cell:
 
 def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]]) -> Table:
     """Build a table that says in words which method is flatter, by target and trial and for their means."""
-    groups = {f"{target}, trial {trial}": average_differences(some) for (target, trial), some in units.items()}
+    groups = {f"{target}, trial {trial}": average_differences(each) for (target, trial), each in units.items()}
     by_target = differences_by_target(units)
     for target, differences in by_target.items():
-        trials = [some for unit, some in units.items() if unit[0] == target]
+        trials = [each for unit, each in units.items() if unit[0] == target]
         if len(trials) > 1:
-            in_all = [d for d in differences if all(any(other.pair == d.pair for other in some) for some in trials)]
+            in_all = [d for d in differences if all(any(other.pair == d.pair for other in trial) for trial in trials)]
             groups[f"{target}, mean over trials"] = in_all
     if len(by_target) > 1:
         groups[OVER_TARGETS] = mean_difference_over_targets(by_target)
