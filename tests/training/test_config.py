@@ -64,9 +64,12 @@ def test_json_round_trip(tmp_path):
     assert resolve(back) == config
 
 
-def test_a_config_file_of_another_format_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"config\.json has format None, and this version of swad reads 2"):
-        RunConfig.from_json({"dataset": "digits"}, tmp_path)
+def test_a_config_file_of_another_version_is_refused(tmp_path):
+    newer = resolve(short(tmp_path)).to_json()
+    newer["config"]["data"]["from_the_future"] = 1
+    for content in ({"dataset": "digits"}, newer):
+        with pytest.raises(ConfigError, match="was written by another version of swad: train the run again"):
+            RunConfig.from_json(content, tmp_path)
 
 
 def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tmp_path):

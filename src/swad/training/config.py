@@ -371,7 +371,7 @@ class RunConfig:
     @classmethod
     def from_json(cls, content: Mapping[str, Any], output: Path | str) -> RunConfig:
         """Read the content of a `config.json` in the directory `output`."""
-        return cls.from_options(output=output, **stored_options(content))
+        return cls.from_options(output=output, **stored_options(content, output))
 
     def differences(self, content: Mapping[str, Any]) -> list[str]:
         """List the settings that a stored run has otherwise and that resuming it may not change.
@@ -380,7 +380,7 @@ class RunConfig:
             content: The content of the stored run's `config.json`.
         """
         defaults = {name: _plain(known.default) for name, known in SETTINGS.items()}
-        stored = defaults | stored_options(content)  # a field that was added later had its default then
+        stored = defaults | stored_options(content, self.output)  # a field that was added later had its default then
         current = json.loads(json.dumps({name: _plain(value) for name, value in self.options().items()}))
         if stored.get("data_dir") is not None:
             stored["data_dir"] = os.path.abspath(stored["data_dir"])
@@ -402,15 +402,13 @@ class RunConfig:
         return differences
 
 
-def stored_options(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in the content of a `config.json`, by field name."""
-    if content.get("format") != FORMAT:
-        raise ConfigError(
-            [f"config.json has format {content.get('format')!r}, and this version of swad reads {FORMAT}: train again"]
-        )
-    options = {name: value for section in content["config"].values() for name, value in section.items()}
-    _require_known(options)
-    return options
+def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, Any]:
+    """The settings in the content of the `config.json` of a run directory, by field name."""
+    if content.get("format") == FORMAT:
+        options = {name: value for section in content["config"].values() for name, value in section.items()}
+        if set(options) <= set(SETTINGS):
+            return options
+    raise ConfigError([f"{output} was written by another version of swad: train the run again in another directory"])
 
 
 def _require_known(options: Mapping[str, Any]) -> None:

@@ -92,7 +92,7 @@ def stored_settings(path: Path) -> dict[str, Any]:
     if not has_records(path):
         return {}
     try:
-        return stored_options(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+        return stored_options(json.loads((path / CONFIG).read_text(encoding="utf-8")), path)
     except (OSError, ValueError, AttributeError):  # reported when the directory is opened
         return {}
 
