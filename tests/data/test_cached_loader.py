@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from swad.data import gpu_augment
+from swad.data import augment_parameters, gpu_augment
 from swad.data.cache import open_cache
 from swad.data.cached_loader import STEPS_AHEAD, CachedTrainLoader
 from swad.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
@@ -44,7 +44,7 @@ def test_every_image_is_augmented_by_its_own_parameters():
     for step in (1, 2, STEPS_AHEAD + 1):
         batch, keys = batches.at(step), plain.keys(step)
         assert batch.labels.equal(plain.at(step).labels)
-        rows = gpu_augment.draw_steps(3, [step], np.full((1, 18, 2), 20))[0, 0]
+        rows = augment_parameters.draw_steps(3, [step], np.full((1, 18, 2), 20))[0, 0]
         i = 0
         for split, split_keys in zip(SOURCES.sources.train, keys, strict=True):
             for key in split_keys:
@@ -62,7 +62,9 @@ def test_every_image_is_augmented_by_its_own_parameters():
 
 def test_identity_parameters_give_the_evaluation_transform(monkeypatch):
     monkeypatch.setattr(
-        gpu_augment, "draw_steps", lambda seed, steps, sizes, views=1: gpu_augment.identity(sizes)[:, None]
+        augment_parameters,
+        "draw_steps",
+        lambda seed, steps, sizes, views=1: augment_parameters.identity(sizes)[:, None],
     )
     batches = cached()
     batch, keys = batches.at(5), batches.keys(5)

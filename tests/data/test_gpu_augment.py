@@ -1,6 +1,4 @@
-"""The batched augmentation equals torchvision: operations pixel by pixel, parameters by their distributions."""
-
-import time
+"""The batched augmentation equals torchvision pixel by pixel."""
 
 import numpy as np
 import pytest
@@ -8,26 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from scipy import stats
-from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional
 
+from swad.data.augment_parameters import COLUMNS, FACTORS, ORDER, draw, identity
 from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD, DataError
-from swad.data.gpu_augment import (
-    COLUMNS,
-    FACTORS,
-    FIELDS,
-    GRAYSCALE,
-    ORDER,
-    augment,
-    draw,
-    draw_steps,
-    identity,
-    jitter,
-    luminance,
-    resample,
-    shift_hue,
-)
+from swad.data.gpu_augment import augment, jitter, luminance, resample, shift_hue
 
 MEAN, STD = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
 LEVEL = 1 / 255
@@ -75,9 +58,6 @@ def boxes(draws, height: int, width: int):
 
 
 factors = st.tuples(*[st.floats(0.7, 1.3)] * 3, st.floats(-0.3, 0.3))
-
-
-# --- doing ----------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60)
@@ -261,110 +241,7 @@ def test_on_a_gpu_it_never_synchronizes_and_can_be_captured():
         torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=1.5 * LEVEL / min(IMAGENET_STD))
 
 
-# --- deciding -------------------------------------------------------------------------------------------------
-
-
-def crops_of_torchvision(height: int, width: int, n: int) -> np.ndarray:
-    image = torch.empty(3, height, width)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return np.array([RandomResizedCrop.get_params(image, [0.7, 1.0], [3 / 4, 4 / 3]) for _ in range(n)])
-
-
-@pytest.mark.parametrize(("height", "width"), [(227, 227), (60, 90), (300, 131)])
-def test_crops_are_distributed_as_in_torchvision(height, width):
-    theirs = crops_of_torchvision(height, width, 4000)
-    ours = draw(np.random.RandomState(0), np.array([[height, width]] * 4000))[:, :4]
-
-    def traits(crops):
-        top, left, high, wide = crops.T.astype(float)
-        return {
-            "area": high * wide,
-            "aspect": wide / high,
-            "top": top,
-            "left": left,
-            "bottom": height - high - top,
-            "right": width - wide - left,
-        }
-
-    for name, mine in traits(ours).items():
-        assert stats.ks_2samp(mine, traits(theirs)[name]).pvalue > 0.001, name
-
-
-@pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1), (2, 3), (7, 400)])
-def test_the_center_is_cropped_if_no_crop_fits_as_in_torchvision(height, width):
-    theirs = {tuple(crop) for crop in crops_of_torchvision(height, width, 300).tolist()}
-    ours = {tuple(crop) for crop in draw(np.random.RandomState(0), np.array([[height, width]] * 300))[:, :4].tolist()}
-    assert ours == theirs
-
-
-def test_factors_are_distributed_as_in_torchvision():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        ranges = [(0.7, 1.3)] * 3 + [(-0.3, 0.3)]
-        theirs = [ColorJitter.get_params(*ranges) for _ in range(4000)]
-    rows = draw(np.random.RandomState(0), np.full((4000, 2), 227))
-    for i, name in enumerate(("brightness", "contrast", "saturation", "hue")):
-        ours = rows[:, COLUMNS.index(name)]
-        assert stats.ks_2samp(ours, [one[1 + i] for one in theirs]).pvalue > 0.001, name
-    assert np.abs(np.corrcoef(rows[:, FACTORS].T) - np.eye(4)).max() < 0.06
-
-
-def test_orders_flips_and_grayscale_have_the_right_frequencies():
-    rows = draw(np.random.RandomState(0), np.full((20000, 2), 227))
-    orders, counts = np.unique(rows[:, ORDER], axis=0, return_counts=True)
-    assert len(orders) == 24
-    assert all(sorted(order) == [0, 1, 2, 3] for order in orders.tolist())
-    assert stats.chisquare(counts).pvalue > 0.001
-    for column, probability in ((COLUMNS.index("flip"), 0.5), (GRAYSCALE, 0.1)):
-        assert set(np.unique(rows[:, column])) == {0, 1}
-        assert stats.binomtest(int(rows[:, column].sum()), 20000, probability).pvalue > 0.001
-
-
-def test_parameters_depend_only_on_seed_step_position_and_view():
-    sizes = np.random.RandomState(0).randint(20, 300, (6, 5, 2))
-    whole = draw_steps(3, range(10, 16), sizes, views=2)
-    assert whole.shape == (6, 2, 5, FIELDS)
-    assert whole.dtype == np.float32
-    assert (whole[2:4] == draw_steps(3, range(12, 14), sizes[2:4], views=2)).all()
-    assert (whole[[4, 1]] == draw_steps(3, [14, 11], sizes[[4, 1]], views=2)).all()
-    assert (whole[:, :1] == draw_steps(3, range(10, 16), sizes)).all()
-    assert (whole[:, :, :3] == draw_steps(3, range(10, 16), sizes[:, :3], views=2)).all()
-    same = draw_steps(3, range(10, 16), np.full((6, 5, 2), 227), views=2)[..., 7:11].reshape(-1, 4)
-    assert len(np.unique(same, axis=0)) == 60
-    assert (draw_steps(4, range(10, 16), sizes)[..., FACTORS] != whole[:, :1, :, FACTORS]).all()
-
-
-def test_drawn_parameters_never_change():
-    assert draw_steps(0, [1], np.full((1, 1, 2), 227))[0, 0, 0].tolist() == pytest.approx(GOLDEN_ROW)
-
-
-GOLDEN_ROW = [
-    *(38, 4, 189, 223, 227, 227, 0),
-    *(1.1480929851531982, 1.279726505279541, 0.801645040512085, -0.1712958961725235),
-    *(0, 2, 3, 1, 0),
-]
-
-
-def test_a_hundred_steps_are_drawn_quickly():
-    sizes, seconds = np.full((100, 96, 2), 227), []
-    for _ in range(3):
-        started = time.perf_counter()
-        draw_steps(0, range(1, 101), sizes)
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 0.1
-
-
-def test_errors_are_one_line():
-    sizes = np.full((2, 3, 2), 20)
-    rows = torch.from_numpy(identity(sizes[0]))
-    cases = [
-        (lambda: draw_steps(-1, [1, 2], sizes), "seed must be at least 0"),
-        (lambda: draw_steps(0, [1, 2], sizes, views=0), "views at least 1"),
-        (lambda: draw_steps(0, [1], sizes), r"1 steps need sizes of shape \(1, positions, 2\), got \(2, 3, 2\)"),
-        (lambda: augment(torch.zeros(3, 20, 20, 1).byte(), rows, 8, MEAN, STD), "3 channels, got 1"),
-    ]
-    for make, words in cases:
-        with pytest.raises(DataError, match=words) as caught:
-            make()
-        assert "\n" not in str(caught.value)
+def test_color_jitter_needs_three_channels():
+    rows = torch.from_numpy(identity(np.full((3, 2), 20)))
+    with pytest.raises(DataError, match="3 channels, got 1"):
+        augment(torch.zeros(3, 20, 20, 1).byte(), rows, 8, MEAN, STD)

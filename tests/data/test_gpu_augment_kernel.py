@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.triton_interpreter import DEVICE, INTERPRETED, run_in_the_interpreter, runs_kernels, without_interpreter
-from swad.data import gpu_augment
+from swad.data import augment_parameters, gpu_augment
 from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD
 
 pytest.importorskip("triton", reason="needs triton")
@@ -54,17 +54,19 @@ def some_images(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 def some_rows(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
     """Drawn parameters, with all orders in turn and every third image gray."""
-    rows = gpu_augment.draw(np.random.RandomState(seed), np.array([[height, width]] * b))
-    rows[:, gpu_augment.ORDER] = [ORDERS[(seed + i) % len(ORDERS)] for i in range(b)]
-    rows[:, gpu_augment.GRAYSCALE] = np.arange(b) % 3 == 2
+    rows = augment_parameters.draw(np.random.RandomState(seed), np.array([[height, width]] * b))
+    rows[:, augment_parameters.ORDER] = [ORDERS[(seed + i) % len(ORDERS)] for i in range(b)]
+    rows[:, augment_parameters.GRAYSCALE] = np.arange(b) % 3 == 2
     return torch.from_numpy(rows).to(DEVICE)
 
 
 def finished(pixels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The plain version of `finish`."""
     image = pixels.transpose(1, 2).float()
-    image = gpu_augment.jitter(image, rows[:, gpu_augment.FACTORS], rows[:, gpu_augment.ORDER])
-    image = torch.where(rows[:, gpu_augment.GRAYSCALE].view(-1, 1, 1, 1) > 0, gpu_augment.luminance(image), image)
+    image = gpu_augment.jitter(image, rows[:, augment_parameters.FACTORS], rows[:, augment_parameters.ORDER])
+    image = torch.where(
+        rows[:, augment_parameters.GRAYSCALE].view(-1, 1, 1, 1) > 0, gpu_augment.luminance(image), image
+    )
     mean, std = normalization()
     return (image - mean.view(3, 1, 1)) / std.view(3, 1, 1)
 
@@ -84,7 +86,7 @@ def test_colors_equal_the_plain_code_in_every_order(layout, dtype):
     from swad.data import _gpu_augment_kernel
 
     pixels, rows = some_pixels(24, SIZE), some_rows(24, SIZE, SIZE)
-    assert len(rows[:, gpu_augment.ORDER].unique(dim=0)) == 24
+    assert len(rows[:, augment_parameters.ORDER].unique(dim=0)) == 24
     result = torch.full((24, 3, SIZE, SIZE), torch.nan, device=DEVICE, dtype=dtype).contiguous(memory_format=layout)
     _gpu_augment_kernel.finish(pixels, rows, *normalization(), result)
     expected = finished(pixels, rows)
@@ -105,10 +107,10 @@ def test_colors_equal_the_plain_code_in_every_order(layout, dtype):
 def test_colors_equal_the_plain_code_for_all_factors_torchvision_allows(order, factors, grayscale, size, seed):
     from swad.data import _gpu_augment_kernel
 
-    rows = torch.zeros(2, gpu_augment.FIELDS)
-    rows[:, gpu_augment.FACTORS] = torch.tensor(factors)
-    rows[:, gpu_augment.ORDER] = torch.tensor(order, dtype=torch.float32)
-    rows[:, gpu_augment.GRAYSCALE] = float(grayscale)
+    rows = torch.zeros(2, augment_parameters.FIELDS)
+    rows[:, augment_parameters.FACTORS] = torch.tensor(factors)
+    rows[:, augment_parameters.ORDER] = torch.tensor(order, dtype=torch.float32)
+    rows[:, augment_parameters.GRAYSCALE] = float(grayscale)
     pixels, rows = some_pixels(2, size, seed), rows.to(DEVICE)
     result = torch.full((2, 3, size, size), torch.nan, device=DEVICE)
     _gpu_augment_kernel.finish(pixels, rows, *normalization(), result)
@@ -121,8 +123,8 @@ def test_every_hue_shifts_as_in_the_plain_code():
 
     levels = torch.cartesian_prod(*[torch.tensor([0, 51, 128, 255])] * 3).view(8, 8, 3).transpose(1, 2) / 255
     shifts = [-0.5, -0.3, -1 / 6, 0.0, 0.1, 0.3, 1 / 3, 0.5]
-    rows = torch.from_numpy(gpu_augment.identity(np.full((len(shifts), 2), 8)))
-    rows[:, gpu_augment.FACTORS.stop - 1] = torch.tensor(shifts)
+    rows = torch.from_numpy(augment_parameters.identity(np.full((len(shifts), 2), 8)))
+    rows[:, augment_parameters.FACTORS.stop - 1] = torch.tensor(shifts)
     pixels, rows = levels.expand(len(shifts), 8, 3, 8).to(DEVICE, torch.float16), rows.to(DEVICE)
     result = torch.full((len(shifts), 3, 8, 8), torch.nan, device=DEVICE)
     _gpu_augment_kernel.finish(pixels, rows, *normalization(), result)
@@ -137,10 +139,10 @@ def test_weights_equal_the_plain_code(data, original, pixels, size):
     from swad.data import _gpu_augment_kernel
 
     length = data.draw(st.integers(1, original))
-    rows = gpu_augment.identity(np.full((2, 2), original))
-    rows[:, [gpu_augment.HEIGHT, gpu_augment.WIDTH]] = length
-    rows[:, [gpu_augment.TOP, gpu_augment.LEFT]] = data.draw(st.integers(0, original - length))
-    rows[1, gpu_augment.FLIP] = 1
+    rows = augment_parameters.identity(np.full((2, 2), original))
+    rows[:, [augment_parameters.HEIGHT, augment_parameters.WIDTH]] = length
+    rows[:, [augment_parameters.TOP, augment_parameters.LEFT]] = data.draw(st.integers(0, original - length))
+    rows[1, augment_parameters.FLIP] = 1
     padded = pixels + data.draw(st.integers(0, 7))
     for axis in (0, 1):
         for dtype, atol in ((torch.float32, 5e-5), (torch.float16, 1e-3)):
@@ -205,8 +207,8 @@ def test_without_triton_or_a_gpu_the_plain_code_runs():
 import sys
 sys.modules["triton"] = None
 import numpy as np, torch
-from swad.data import gpu_augment
-rows = torch.from_numpy(gpu_augment.identity(np.full((1, 2), 4)))
+from swad.data import augment_parameters, gpu_augment
+rows = torch.from_numpy(augment_parameters.identity(np.full((1, 2), 4)))
 gpu_augment.augment(torch.zeros(1, 4, 4, 3, dtype=torch.uint8), rows, 4, torch.zeros(3), torch.ones(3))
 class Images:
     device = torch.device("cuda")

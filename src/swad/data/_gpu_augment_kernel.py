@@ -12,19 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swad.data import gpu_augment
+from swad.data import augment_parameters as columns
 
 # A kernel can use globals of its module only if they are tl.constexpr.
-_FIELDS = tl.constexpr(gpu_augment.FIELDS)
-_START, _LENGTH, _IMAGE_LENGTH = (
-    tl.constexpr(i) for i in (gpu_augment.TOP, gpu_augment.HEIGHT, gpu_augment.IMAGE_HEIGHT)
-)
-_FLIP, _GRAYSCALE = tl.constexpr(gpu_augment.FLIP), tl.constexpr(gpu_augment.GRAYSCALE)
-_FACTORS, _ORDER = tl.constexpr(gpu_augment.FACTORS.start), tl.constexpr(gpu_augment.ORDER.start)
-_CONTRAST, _SATURATION, _HUE = (
-    tl.constexpr(i) for i in (gpu_augment.CONTRAST, gpu_augment.SATURATION, gpu_augment.HUE)
-)
-_RED_WEIGHT, _GREEN_WEIGHT, _BLUE_WEIGHT = (tl.constexpr(weight) for weight in gpu_augment.LUMINANCE)
+_FIELDS = tl.constexpr(columns.FIELDS)
+_START, _LENGTH, _IMAGE_LENGTH = (tl.constexpr(i) for i in (columns.TOP, columns.HEIGHT, columns.IMAGE_HEIGHT))
+_FLIP, _GRAYSCALE = tl.constexpr(columns.FLIP), tl.constexpr(columns.GRAYSCALE)
+_FACTORS, _ORDER = tl.constexpr(columns.FACTORS.start), tl.constexpr(columns.ORDER.start)
+_CONTRAST, _SATURATION, _HUE = (tl.constexpr(i) for i in (columns.CONTRAST, columns.SATURATION, columns.HUE))
+_RED_WEIGHT, _GREEN_WEIGHT, _BLUE_WEIGHT = (tl.constexpr(weight) for weight in columns.LUMINANCE)
 
 _PIXELS = 1024  # pixels of one image per program: 49 programs for an image of 224 × 224
 _WEIGHTS = 4096  # weights per program: all weights of several output pixels, which are normalized together

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swad.data import gpu_augment
+from swad.data import augment_parameters, gpu_augment
 from swad.data.cache import ImageCache
 from swad.data.device_store import OnDevice, build_store
 from swad.data.domains import ImageSpec
@@ -91,7 +91,7 @@ class CachedTrainLoader(TrainLoader):
         cache_rows = keys + np.array(self._starts)[:, None]
         # Draw the parameters of all processes and keep those of this one, so that their number does not matter.
         sizes = self._cache.sizes[cache_rows].reshape(len(steps), -1, 2)
-        parameters = gpu_augment.draw_steps(self.seed, steps, sizes, self.views)
+        parameters = augment_parameters.draw_steps(self.seed, steps, sizes, self.views)
         parameters = parameters.reshape(len(steps), self.views, *cache_rows.shape[1:], -1)[..., self.positions, :]
         local_rows = cache_rows[..., self.positions].reshape(len(steps), -1)
         rows = (keys + self._offsets[:, None])[..., self.positions].reshape(len(steps), -1)
