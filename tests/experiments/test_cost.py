@@ -87,5 +87,5 @@ def test_what_cannot_be_computed_is_said(tmp_path):
     with pytest.raises(ValueError, match="r above 0"):
         overhead(0, 1, 1)
     write_run(tmp_path, {}, finished=False)
-    with pytest.raises(ValueError, match="no finished run"):
+    with pytest.raises(ValueError, match="at least one finished run"):
         measured_cost(tmp_path)

@@ -1,13 +1,13 @@
-"""What SWAD's evaluations cost: the model of the paper's complexity appendix, beside what runs took.
+"""The cost of SWAD's evaluations: the model of the paper's appendix G, and the measured cost of finished runs.
 
-An epoch of training takes twice as long an image as an evaluation (forward and backward), so with r = training /
-validation images and v evaluations an epoch, evaluating more often than a baseline (v_b) makes training longer by
+Training takes twice as long per image as evaluation (forward and backward). With r = training / validation images
+and v evaluations per epoch, evaluating more often than a baseline (v_b) makes training longer by the factor
 
     (2 r + v) / (2 r + v_b).
 
-v follows from the length of an epoch, and there the printed figures (1.07 for PACS to 1.27 for DomainNet) count the
-held-out domain as if it were trained on. Both are given here: `counted="all"` as printed, `counted="sources"` as it
-is. The published code also evaluates the target each time, which the formula leaves out: `ratio_with_target`.
+v follows from the length of an epoch. The printed values (1.07 for PACS to 1.27 for DomainNet) count the held-out
+domain as training data. Both are given here: `counted="all"` as printed, and `counted="sources"` with the sources
+alone. The published code also evaluates the target each time, which the formula leaves out: `ratio_with_target`.
 
 >>> rows = cost("PACS")
 >>> [f"{row.counted} {row.ratio:.2f}" for row in rows if row.target is None]
@@ -25,32 +25,32 @@ from typing import Literal
 from swad.results.runs import RunData, find_runs
 
 BASELINE_EVERY = {"domainnet": 1000}
-"""Updates between two evaluations in DomainBed, which the paper compares with, where they are not `USUAL_EVERY`."""
+"""Updates between two evaluations in DomainBed, the paper's baseline, for datasets other than `USUAL_EVERY`."""
 USUAL_EVERY = 300
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The model's overhead for one target, or with `target` None over all of them."""
+    """The modeled overhead for one target, or over all targets if `target` is None."""
 
     target: str | None
     counted: Literal["all", "sources"]
-    """What an epoch is made of: all domains, as the paper's figures have it, or the sources."""
+    """The domains that an epoch counts: all, as in the paper's figures, or the sources."""
     epoch: float
-    """Updates an epoch."""
+    """Updates per epoch."""
     evaluations: float
-    """Evaluations an epoch: v."""
+    """Evaluations per epoch: v."""
     baseline: float
-    """The baseline's evaluations an epoch: v_b."""
+    """The baseline's evaluations per epoch: v_b."""
     ratio: float
     """(2r + v) / (2r + v_b)."""
     ratio_with_target: float | None
-    """The same where every evaluation passes over the target too. None where it counts as trained on."""
+    """The ratio if every evaluation includes the target. None if the target counts as training data."""
 
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """What a finished run took, and how much longer that is than with the baseline's evaluations."""
+    """The time of a finished run, and its ratio to the time with the baseline's evaluations."""
 
     run: str
     updates: int
@@ -58,13 +58,13 @@ class MeasuredCost:
     seconds_total: float
     seconds_per_step: float
     seconds_evaluation: float
-    """Includes the last word on every kind of weights, on sources and target."""
+    """Includes the final evaluation of all weights, on sources and target."""
     ratio: float
     """(steps + evaluations) / (steps + the baseline's share of the evaluations), in measured seconds."""
 
 
 def overhead(r: float, v: float, v_b: float) -> float:
-    """How many times longer training takes with v evaluations an epoch than with v_b.
+    """Return how many times longer training takes with v evaluations per epoch than with v_b.
 
     >>> overhead(4, 3, 1)
     1.2222222222222223
@@ -82,9 +82,14 @@ def cost(
     batch_size: int = 32,
     train_share: float = 0.8,
 ) -> list[Cost]:
-    """The model's overhead, as printed and with the sources alone, for every target and on average.
+    """Model the overhead, as printed and with the sources alone, for every target and on average.
 
-    `counts` is a known dataset's name, or the images of every domain. `batch_size` is that of one domain.
+    Args:
+        counts: Name of a known dataset, or the number of images of every domain.
+        evaluate_every: Updates between two evaluations; by default the dataset's.
+        baseline_every: The same for the baseline; by default DomainBed's.
+        batch_size: Images per domain and update.
+        train_share: Share of the images that are trained on.
     """
     every, baseline = evaluate_every, baseline_every
     if isinstance(counts, str):
@@ -112,7 +117,7 @@ def cost(
         v, v_b = epoch / every, epoch / baseline
         with_target = None
         if held_out is not None:
-            # An evaluation of the sources is n / (r + 1) images long; with the target it is that much longer.
+            # Evaluating the sources takes n / (r + 1) images; the target adds its own.
             longer = 1 + held_out * (r + 1) / images
             with_target = overhead(r, v * longer, v_b * longer)
         return Cost(target, counted, epoch, v, v_b, overhead(r, v, v_b), with_target)
@@ -131,10 +136,10 @@ def _baseline_every(dataset: str) -> int:
 
 
 def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int | None = None) -> list[MeasuredCost]:
-    """What finished runs took, from their records, beside what they would have taken with fewer evaluations.
+    """Return the measured time of finished runs and its ratio to the time with the baseline's evaluations.
 
-    `baseline_every` is by default that of each run's dataset, as in `cost`.
-    The time of the final measurements is part of the records' evaluation time, so the ratio is an upper bound.
+    `baseline_every` defaults to that of each run's dataset, as in `cost`. The recorded evaluation time includes the
+    final evaluation, so the ratio is an upper bound.
     """
     found = find_runs(runs) if isinstance(runs, str | Path) else runs
     rows = []
@@ -159,5 +164,5 @@ def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int | No
             )
         )
     if not rows:
-        raise ValueError("no finished run with timings among them: measured costs need one")
+        raise ValueError("measured costs need at least one finished run with timings, got none")
     return rows

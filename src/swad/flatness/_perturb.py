@@ -1,7 +1,7 @@
-"""The weights of a model, moved in place and put back to the last bit.
+"""Perturbing a model's weights in place, and restoring them bit for bit.
 
-One copy of the weights is kept, no copy of the model. Every move starts from that copy, so nothing drifts, and the
-way back is a copy of what was there rather than a subtraction.
+One copy of the weights is kept, but no copy of the model. Every move starts from that copy, so errors do not add up,
+and the weights are restored by copying instead of subtracting.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
 
 BN_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""What the buffers of a batch norm are called, where only names tell buffers from parameters."""
+"""Names of batch-norm buffers, for state dicts, which do not tell buffers from parameters."""
 
 
 COARSE = 0.05
-"""Share of a move's length that rounding may be."""
+"""Warn if rounding is larger than this share of a move's length."""
 
 
 class Weights:
-    """The floating-point parameters of a model, or those that `include` and `exclude` choose, to be moved about.
+    """The floating-point parameters of a model, or those that `include` and `exclude` choose, ready to be perturbed.
 
-    Frozen parameters count too: a landscape does not ask what was trained. Tied ones count once. Inside the `with`
-    block the model is in evaluation mode; at its end parameters, buffers, modes, gradients and `requires_grad` are
-    what they were before, whatever happened inside.
+    Frozen parameters are included, tied ones count once. Inside the `with` block the model is in evaluation mode. At
+    its end parameters, buffers, modes, gradients and `requires_grad` are restored, also after an error.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> before = model.weight.clone()
@@ -73,7 +72,7 @@ class Weights:
         self.parameters = list(chosen.values())
         self.dim = sum(tensor.numel() for tensor in self.live)
         self.device = self.live[0].device
-        # Sums of half-precision weights and small moves need more digits than the weights have.
+        # Half-precision weights plus small moves need a higher precision than the weights have.
         self.dtypes = [accumulator(tensor) for tensor in self.live]
         self.base: list[Tensor] = []
 
@@ -88,9 +87,9 @@ class Weights:
         self.base = [tensor.clone() for tensor in self.live]
         try:
             for tensor, _, _ in self._parameters:
-                tensor.grad = None  # what a loss function accumulates goes elsewhere
+                tensor.grad = None  # a loss function may call backward; keep its gradients apart
             self._given.eval()
-        except BaseException:  # Ctrl-C, or a `train` of the model's own: `with` calls no __exit__ for what fails here
+        except BaseException:  # e.g. Ctrl-C: `with` does not call __exit__ if __enter__ fails
             self._restore()
             raise
         return self
@@ -100,7 +99,7 @@ class Weights:
     ) -> None:
         try:
             self._restore()
-        except KeyboardInterrupt:  # a second Ctrl-C must not leave half of the weights elsewhere
+        except KeyboardInterrupt:  # a second Ctrl-C must not leave the weights half restored
             self._restore()
             raise
 
@@ -122,18 +121,18 @@ class Weights:
 
     @torch.no_grad()
     def move(self, direction: Sequence[Tensor], length: float) -> None:
-        """Put the weights at the copy plus `length` times `direction`."""
+        """Set the weights to the original ones plus `length` times `direction`."""
         self.put(self.base, [(direction, length)])
 
     @torch.no_grad()
     def back(self) -> None:
-        """Put the weights back at the copy."""
+        """Set the weights to the original ones."""
         torch._foreach_copy_(self.live, self.base)
         torch.clear_autocast_cache()
 
     @torch.no_grad()
     def put(self, start: Sequence[Tensor], moves: Sequence[tuple[Sequence[Tensor], float]] = ()) -> None:
-        """Put the weights at `start` plus the sum of length times direction over `moves`."""
+        """Set the weights to `start` plus the sum of length times direction over `moves`."""
         if all(tensor.dtype == dtype for tensor, dtype in zip(self.live, self.dtypes, strict=True)):
             torch._foreach_copy_(self.live, list(start))
             for direction, length in moves:
@@ -144,12 +143,12 @@ class Weights:
                 for direction, length in moves:
                     value = value + direction[i] * length
                 tensor.copy_(value)
-        # Under an autocast of the caller's, casts of the weights outlive a forward and would hide the move.
+        # Under the caller's autocast, cached casts of the weights outlive a forward pass and would hide the move.
         torch.clear_autocast_cache()
 
     def warn_of_rounding(self, distance: float) -> None:
-        """Warn where the weights' own precision is too coarse for a move of that length."""
-        # A number is rounded by up to half of its last digit: about 0.22 eps of it, as a standard deviation.
+        """Warn if the precision of the weights is too coarse for a move of that length."""
+        # Rounding a number has a standard deviation of about 0.22 eps times the number.
         squares = [
             (0.22 * torch.finfo(tensor.dtype).eps * torch.linalg.vector_norm(tensor, dtype=torch.float64).item()) ** 2
             for tensor in self.live
@@ -158,25 +157,25 @@ class Weights:
         if rounded > COARSE * distance:
             precision = str(self.live[0].dtype).removeprefix("torch.")
             warnings.warn(
-                f"weights in {precision} are rounded by about {rounded:.2g}, which is not small beside a move of "
-                f"{distance:.2g}: use larger radii, or a copy in higher precision",
+                f"weights in {precision} are rounded by about {rounded:.2g}, which is not small compared with a move "
+                f"of {distance:.2g}: use larger radii, or a copy in higher precision",
                 stacklevel=3,
             )
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
-        """Views of a flat vector in the shapes of the parameters; copies where layout, device or precision differ."""
+        """Return views of a flat vector in the parameters' shapes; copies if layout, device or precision differ."""
         pieces = torch.split(flat, [tensor.numel() for tensor in self.live])
         shaped = []
         for piece, tensor, dtype in zip(pieces, self.live, self.dtypes, strict=True):
             view = piece.view(tensor.shape)
             if view.stride() == tensor.stride() and view.dtype == dtype and view.device == tensor.device:
                 shaped.append(view)
-            else:  # e.g. channels last: foreach is fast only where the strides are the same
+            else:  # e.g. channels last: foreach is fast only if strides agree
                 shaped.append(torch.empty_like(tensor, dtype=dtype).copy_(view))
         return shaped
 
     def of(self, state: State | nn.Module, what: str = "the weights") -> list[Tensor]:
-        """The tensors of `state` that belong to these parameters, in their order, device and layout."""
+        """Return the tensors of `state` for these parameters, in their order, device and layout."""
         found = by_name(state)
         missing = [name for name in self.names if name not in found]
         if missing:
@@ -193,7 +192,7 @@ class Weights:
 
     @torch.no_grad()
     def put_buffers(self, state: State | nn.Module) -> None:
-        """Take over the buffers that `state` has; the block's end puts the old ones back."""
+        """Copy the buffers of `state` into the model; the end of the block restores the old ones."""
         found = by_name(state)
         for name, tensor, _, is_buffer in named_tensors(self.model):
             if is_buffer and name in found:
@@ -201,7 +200,7 @@ class Weights:
 
     @contextmanager
     def differentiable(self) -> Iterator[list[Tensor]]:
-        """The chosen parameters as leaves to differentiate by, gradients on, all others frozen."""
+        """Enable gradients of the chosen parameters only, and yield them."""
         before = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
         try:
             for parameter, _ in before:
@@ -216,7 +215,7 @@ class Weights:
 
 
 def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patterns = None) -> dict[str, Tensor]:
-    """The floating-point parameters whose names match, each once, by canonical name."""
+    """Return the floating-point parameters whose names match, each once, by canonical name."""
     wanted, unwanted = as_patterns(include), as_patterns(exclude)
     named = {name: tensor for name, tensor, _, is_buffer in named_tensors(unwrap(model)) if not is_buffer}
     for pattern in (*wanted, *unwanted):
@@ -231,11 +230,11 @@ def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patte
     }
     for name, tensor in matching.items():
         if tensor.is_complex():
-            raise ValueError(f"only real weights can be moved, and {name} is complex: exclude it by name")
+            raise ValueError(f"only real weights can be perturbed, but {name} is complex: exclude it by name")
     chosen = {name: tensor for name, tensor in matching.items() if tensor.is_floating_point()}
     if not chosen:
         raise ValueError(
-            f"there is nothing to move: no floating-point parameter of {type(unwrap(model)).__name__} matches "
+            f"no floating-point parameter of {type(unwrap(model)).__name__} matches "
             f"include={include!r}, exclude={exclude!r}"
         )
     for name, tensor in chosen.items():
@@ -247,14 +246,14 @@ def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patte
 
 
 def by_name(state: State | nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by canonical name, of a module or a state dict."""
+    """Return parameters and buffers of a module or a state dict by canonical name."""
     if isinstance(state, nn.Module):
         state = unwrap(state).state_dict()
     return {canonical(name): tensor for name, tensor in state.items()}
 
 
 def parameters_by_name(state: State | nn.Module) -> dict[str, Tensor]:
-    """The floating-point parameters of a module, or of a state dict all but what batch norms call their statistics."""
+    """Return the floating-point parameters of a module, or of a state dict all tensors but batch-norm statistics."""
     if isinstance(state, nn.Module):
         return {name: tensor.detach() for name, tensor in chosen_parameters(state).items()}
     return {
