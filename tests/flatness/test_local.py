@@ -276,9 +276,7 @@ def test_weights_too_coarse_for_the_radius_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         local(network(), image_losses(images()), [0.01], 2)
-    with pytest.raises(
-        ValueError, match="only real weights can be perturbed, but spectrum is complex: exclude it"
-    ):
+    with pytest.raises(ValueError, match="only real weights can be perturbed, but spectrum is complex: exclude it"):
         local(Spectral(), lambda model: 0.0, [1.0], 2)
     local(Spectral(), lambda model: 0.0, [1.0], 2, exclude="spectrum")
 

@@ -147,7 +147,7 @@ def test_a_loss_that_waits_is_not_captured_and_says_why():
 
     replayed = captured(waits, model)
     found = local(model, replayed, [0.5], 2)
-    assert replayed.reason.startswith("recording failed")
+    assert replayed.reason.startswith("capture failed")
     torch.testing.assert_close(found.losses["photo"], local(model, inner, [0.5], 2).losses["photo"])
 
 

@@ -1,6 +1,6 @@
-"""A loss function replayed as a CUDA graph: recorded once, then no launches and no Python between the kernels.
+"""A loss function replayed as a CUDA graph, without kernel launches from Python.
 
-A perturbation writes the weights in place, so the recorded kernels read the new ones at every replay.
+Perturbations write the weights in place, so the captured kernels read the new weights at every replay.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from swad.flatness._losses import LossFn, Returned
 from swad.models.cuda_graph import CapturedGraph, run_on_stream
 
 WARM_UP = 3
-"""Calls before the recording, in which libraries choose their kernels and take their memory."""
+"""Calls before the capture, in which libraries choose kernels and allocate memory."""
 
 
 def captured(loss_fn: LossFn, model: nn.Module) -> Captured:
-    """Wrap `loss_fn`, so that on a GPU its evaluation of `model` is recorded at the first call and then replayed.
+    """Wrap `loss_fn` so that on a GPU its evaluation of `model` is captured at the first call and then replayed.
 
-    `loss_fn` must read nothing but the model and tensors that stay where they are, as `image_losses` does, and must
-    not wait for the device. Where no graph can be made the calls go through as they are and `reason` says why.
+    `loss_fn` must read only the model and tensors that stay in place, as `image_losses` does, and must not synchronize
+    with the device. If no graph can be captured, calls are passed through and `reason` says why.
     """
     return Captured(loss_fn, model)
 
 
 class Captured:
-    """A loss function that replays its recording; see `captured`."""
+    """A loss function that replays its CUDA graph; see `captured`."""
 
     def __init__(self, loss_fn: LossFn, model: nn.Module) -> None:
         self.loss_fn = loss_fn
         self._model = unwrap(model)
         self.reason: str | None = None
-        """Why there is no graph; None where there is one, or none was needed yet."""
+        """Why no graph can be captured; None if there is one, or if none was needed yet."""
         if not all(tensor.is_cuda for tensor in _tensors(self._model)):
             self.reason = "the model is not on a GPU"
         self._graph: CapturedGraph[Returned] | None = None
@@ -44,21 +44,21 @@ class Captured:
 
     @property
     def parts(self) -> Any:
-        """The pieces of the wrapped function, for gradients, where it has them."""
+        """The `parts` method of the wrapped function, for gradients; None if it has none."""
         return getattr(self.loss_fn, "parts", None)
 
     @property
     def n_images(self) -> Any:
-        """Images of every domain, where the wrapped function says so."""
+        """The number of images by domain, if the wrapped function gives it."""
         return getattr(self.loss_fn, "n_images", None)
 
     def __call__(self, model: nn.Module) -> Returned:
-        """Replay; record first where nothing fits. Gradients, and models other than the one given, go straight."""
+        """Replay the graph, and capture it first if needed; gradients and other models call the function directly."""
         if self.reason is not None or torch.is_grad_enabled() or unwrap(model) is not self._model:
             return self.loss_fn(model)
         key = self._state()
         if self._graph is None or key != self._key:
-            if not self._record(model):
+            if not self._try_capture(model):
                 return self.loss_fn(model)
             self._key = key
         assert self._graph is not None
@@ -69,21 +69,21 @@ class Captured:
         return returned.clone() if isinstance(returned, Tensor) else returned
 
     def _state(self) -> list[object]:
-        """What the recording depends on: where the tensors lie, the modes, and an autocast of the caller's."""
+        """Return what a capture depends on: tensor addresses, module modes, and the caller's autocast."""
         return [
             torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
             *(tensor.data_ptr() for tensor in _tensors(self._model)),
             *(module.training for module in self._model.modules()),
         ]
 
-    def _record(self, model: nn.Module) -> bool:
+    def _try_capture(self, model: nn.Module) -> bool:
         self._graph = None
         device = next(_tensors(self._model)).device
         try:
             with torch.cuda.device(device):
                 self._graph = _capture(self.loss_fn, model)
         except RuntimeError as error:
-            self.reason = f"recording failed: {str(error).strip().splitlines()[0]}"
+            self.reason = f"capture failed: {str(error).strip().splitlines()[0]}"
             return False
         return True
 
@@ -105,7 +105,7 @@ def _capture(loss_fn: LossFn, model: nn.Module) -> CapturedGraph[Returned]:
     run_on_stream(torch.cuda.Stream(), warm_up)  # type: ignore[no-untyped-call]
     graph = CapturedGraph(lambda: loss_fn(model), error_mode="global")
     if not isinstance(graph.output, Tensor | Mapping):
-        raise RuntimeError("loss_fn returned a Python number, which a replay cannot renew")
+        raise RuntimeError("loss_fn returned a Python number, which a replay cannot update")
     return graph
 
 
