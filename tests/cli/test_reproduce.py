@@ -9,7 +9,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
-    """Three kinds of runs of 20 steps on one target; the other figures use what the first one trained."""
+    """Three runs of 20 steps on one target; the other figures reuse the runs of the first."""
     options = ["-t", "paper", "--steps", "20", "-o", tmp_path, "--figure-formats", "svg", "--device", "cpu"]
     few = ["--directions", "4", "--images", "10", "--radii", "0,5"]
     result = here("reproduce", "figure3", *options, *few)
@@ -36,11 +36,12 @@ def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "figure9"], "there is no recipe for 'figure9'; there are figure3, figure4, figure5"),
+        (["reproduce", "figure9"], "the figures that can be reproduced are figure3, figure4, figure5; got 'figure9'"),
         (["reproduce", "figure3", "--methods", "erm,adam"], "the methods of Figure 3 are erm, sam"),
         (["reproduce", "figure3", "--live-weights", "first"], "--live-weights must be best or last"),
         (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory"),
         (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
+        (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
     ],
 )
 def test_wrong_inputs_get_one_line(here: Call, tmp_path, monkeypatch, arguments, message):

@@ -12,7 +12,7 @@ from swad.cli._options import Device, FigureFormats, Images, Workers
 
 
 def reproduce(
-    what: Annotated[str, typer.Argument(help="figure3, figure4 or figure5.")],
+    name: Annotated[str, typer.Argument(metavar="FIGURE", help="figure3, figure4 or figure5.")],
     dataset: Annotated[str, typer.Option(help="digits (embedded), PACS, or another dataset.")] = "digits",
     data: Annotated[Path | None, typer.Option("--data", "-d", help="Directory of the dataset.")] = None,
     target: Annotated[
@@ -49,7 +49,7 @@ def reproduce(
     from swad.cli._console import measuring, print_report
     from swad.experiments import paper
 
-    setting = paper.Setting(
+    figure = paper.FigureConfig(
         dataset=dataset,
         output=output,
         data=data,
@@ -70,5 +70,5 @@ def reproduce(
         formats=parse.figure_formats(figure_formats),
     )
     with measuring() as progress:
-        tables, written = paper.reproduce(what, setting, jobs, progress)
-    print_report(tables, written)
+        report = paper.reproduce(name, figure, parse.at_least("jobs", jobs, 1), progress)
+    print_report(report.tables, report.written, report.row_files)

@@ -1,14 +1,15 @@
-"""The paper's figures as recipes: the runs each needs, and how it is measured and drawn from them.
+"""Figures of the paper: the runs that each needs, and how it is measured and drawn from them.
 
-    figure3   local flatness of ERM, SAM, SWA with cyclic and with constant rate, and SWAD, on seen and unseen domains
+    figure3   local flatness of ERM, SAM, SWA with cyclic and with constant learning rate, and SWAD, on seen and
+              unseen domains
     figure4   the loss on the plane through three weights of ERM's trajectory, and its averages
     figure5   validation accuracy and loss of every source over training, with t_s and t_e
 
-ERM, SWA with a constant rate and SWAD come from one training; the cyclic rate and SAM need their own. All figures
-share their runs. On the embedded digits (the default) they take minutes on two cores; on PACS give `--data`.
+ERM, SWA with a constant learning rate and SWAD come from one training; SAM and the cyclic learning rate need their
+own. The figures share their runs. On the embedded digits (the default) a figure takes minutes on two cores.
 
->>> recipe = figure3(Setting("digits", Path("paper"), targets=("paper",)))
->>> [str(config.output) for config in recipe.configs]
+>>> plan = figure3(FigureConfig("digits", Path("paper"), targets=("paper",)))
+>>> [str(config.output) for config in plan.configs]
 ['paper/digits/erm/paper-0', 'paper/digits/sam/paper-0', 'paper/digits/erm-cyclic/paper-0']
 """
 
@@ -26,15 +27,31 @@ from swad.results.figures.style import save_figure
 from swad.results.figures.training import valleys_figure
 from swad.results.page.build import write_page
 from swad.results.runs import find_runs, load_run
-from swad.results.tables import Table
 from swad.training.config import RunConfig
 from swad.util.progress import Progress
 
 SNAPSHOTS = (50, 70, 90)
-"""Percent of training at which the weights of Figure 4 are taken: updates 2500, 3500, 4500 of 5000."""
+"""Percent of training at which Figure 4 takes its weights: after steps 2500, 3500 and 4500 of 5000."""
 
 LIVE = "live"
-"""Stands for the live weights that the user chose: best or last."""
+"""Placeholder in METHODS for the live weights that the user chose: best or last."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the runs of one kind are trained. Their directory is named after the key in TRAININGS."""
+
+    algorithm: str = "erm"
+    lr_schedule: str = "constant"
+    averages: tuple[str, ...] = ()
+    snapshots: bool = False
+
+
+TRAININGS = {
+    "erm": Training(averages=("swad", "swa"), snapshots=True),
+    "sam": Training(algorithm="sam"),
+    "erm-cyclic": Training(lr_schedule="cyclic", averages=("swa",)),
+}
 
 METHODS = {
     "erm": ("erm", LIVE),
@@ -43,18 +60,38 @@ METHODS = {
     "swa": ("erm", "swa"),
     "swad": ("erm", "swad"),
 }
-"""The methods of Figure 3: which run they come from, and which of its weights they are."""
+"""The methods of Figure 3: the training that each comes from, and which of its weights it is."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """On what a figure is reproduced, how long, and how finely it is measured."""
+class FigureConfig:
+    """Data, length of training and resolution of a figure.
+
+    Args:
+        dataset: Name of a dataset.
+        output: Directory for runs, figures and the report page.
+        data: Directory of the dataset; embedded datasets need none.
+        targets: Domains to hold out. Empty: each domain in turn.
+        trials: Number of train-validation splits.
+        network: timm model, or `small`. None: the dataset's default.
+        weights: Initial weights: pretrained, random or a safetensors file.
+        steps: Optimizer steps of a run. None: the dataset's default.
+        device: Device to train and measure on.
+        workers: Processes that load images.
+        check_counts: Whether image counts must be the published ones.
+        methods: Methods of Figure 3. Empty: all of METHODS.
+        live_weights: Live weights of ERM and SAM: those of the best validation accuracy (`best`), or the `last` ones.
+        radii: Radii of Figure 3. None: the network's default.
+        directions: Number of random directions of Figure 3.
+        images: Images per domain for Figures 3 and 4. None: all.
+        grid: Grid points per side of Figure 4.
+        formats: File formats of the figures.
+    """
 
     dataset: str
     output: Path
     data: Path | None = None
     targets: tuple[str, ...] = ()
-    """Empty: every domain in turn."""
     trials: int = 1
     network: str | None = None
     weights: str | None = None
@@ -63,152 +100,156 @@ class Setting:
     workers: int | None = None
     check_counts: bool = True
     methods: tuple[str, ...] = ()
-    """Of Figure 3; empty: all five."""
     live_weights: str = "best"
-    """Live weights of ERM and SAM: those with the best source validation accuracy (best), or the last ones (last)."""
     radii: tuple[float, ...] | None = None
     directions: int = 100
     images: int | None = 200
     grid: int = 21
-    formats: tuple[str, ...] | list[str] = ("svg", "pdf", "png")
+    formats: Sequence[str] = ("svg", "pdf", "png")
 
     @property
-    def folder(self) -> Path:
-        """Where the runs of this dataset lie."""
+    def runs_dir(self) -> Path:
+        """Directory of the dataset's runs."""
         return self.output / benchmarks.get(self.dataset).name
+
+    @property
+    def figures_dir(self) -> Path:
+        """Directory of the dataset's figures."""
+        return self.output / "figures" / benchmarks.get(self.dataset).name
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A figure: the runs that it needs, and a function that measures and draws it once they are finished."""
+class FigurePlan:
+    """The runs that a figure needs, and a function that measures and draws it once they are finished."""
 
     configs: tuple[RunConfig, ...]
     draw: Callable[[Progress | None], Report]
 
 
-def figure3(setting: Setting) -> Recipe:
-    """Local flatness against the radius, per target and on average."""
-    chosen = setting.methods or tuple(METHODS)
-    unknown = [name for name in chosen if name not in METHODS]
+def figure3(figure: FigureConfig) -> FigurePlan:
+    """Plan Figure 3: local flatness against the radius, per target and on average."""
+    methods = figure.methods or tuple(METHODS)
+    unknown = [method for method in methods if method not in METHODS]
     if unknown:
         raise ValueError(f"the methods of Figure 3 are {', '.join(METHODS)}; got {', '.join(unknown)}")
-    if setting.live_weights not in ("best", "last"):
-        raise ValueError(f"--live-weights must be best or last, got {setting.live_weights!r}")
-    wanted: dict[str, list[str]] = {}
-    for name in METHODS:
-        if name in chosen:
-            kind, weights = METHODS[name]
-            wanted.setdefault(kind, []).append(setting.live_weights if weights == LIVE else weights)
-    by_kind = {kind: _configs(setting, kind) for kind in wanted}
-    weights_of = {config.output: wanted[kind] for kind, configs in by_kind.items() for config in configs}
+    if figure.live_weights not in ("best", "last"):
+        raise ValueError(f"--live-weights must be best or last, got {figure.live_weights!r}")
+    weights_by_training: dict[str, list[str]] = {}
+    for method, (training, weights) in METHODS.items():
+        if method in methods:
+            name = figure.live_weights if weights == LIVE else weights
+            weights_by_training.setdefault(training, []).append(name)
+    configs = {training: _configs(figure, training) for training in weights_by_training}
+    weights_by_run = {config.output: weights_by_training[name] for name in configs for config in configs[name]}
 
     def draw(progress: Progress | None) -> Report:
         return measure_flatness(
-            weights_of,
-            FlatnessConfig(setting.radii, setting.directions, setting.images),
-            output=_figures(setting),
+            weights_by_run,
+            FlatnessConfig(figure.radii, figure.directions, figure.images),
+            output=figure.figures_dir,
             stem="figure3",
-            formats=setting.formats,
-            device=setting.device,
-            workers=setting.workers,
-            data=setting.data,
+            formats=figure.formats,
+            device=figure.device,
+            workers=figure.workers,
+            data=figure.data,
             progress=progress,
         )
 
-    return Recipe(tuple(config for configs in by_kind.values() for config in configs), draw)
+    return FigurePlan(tuple(config for name in configs for config in configs[name]), draw)
 
 
-def figure4(setting: Setting) -> Recipe:
-    """Loss surfaces through three weights of the trajectory, seen above unseen, a column for each target."""
-    configs = _configs(setting, "erm")
+def figure4(figure: FigureConfig) -> FigurePlan:
+    """Plan Figure 4: loss surfaces through three weights of the trajectory, a column for each target."""
+    configs = _configs(figure, "erm")
 
     def draw(progress: Progress | None) -> Report:
         return measure_surfaces(
             [config.output for config in configs],
-            steps=setting.grid,
-            n_images=setting.images,
-            output=_figures(setting),
+            steps=figure.grid,
+            n_images=figure.images,
+            output=figure.figures_dir,
             stem="figure4",
-            formats=setting.formats,
-            device=setting.device,
-            workers=setting.workers,
-            data=setting.data,
+            formats=figure.formats,
+            device=figure.device,
+            workers=figure.workers,
+            data=figure.data,
             progress=progress,
         )
 
-    return Recipe(configs, draw)
+    return FigurePlan(configs, draw)
 
 
-def figure5(setting: Setting) -> Recipe:
-    """Validation accuracy and loss of every source over training, with t_s and t_e, a column for each target."""
-    configs = _configs(setting, "erm")
+def figure5(figure: FigureConfig) -> FigurePlan:
+    """Plan Figure 5: validation accuracy and loss of every source over training, a column for each target."""
+    configs = _configs(figure, "erm")
 
     def draw(progress: Progress | None) -> Report:
         written = []
-        for trial in range(setting.trials):
+        for trial in range(figure.trials):
             runs = [load_run(config.output) for config in configs if config.data.trial == trial]
-            drawn = valleys_figure(runs, "swad", ("accuracy", "loss"))
-            stem = "figure5" if setting.trials == 1 else f"figure5-trial{trial}"
-            written += [save_figure(drawn, _figures(setting) / f"{stem}.{kind}") for kind in setting.formats]
+            drawing = valleys_figure(runs, "swad", ("accuracy", "loss"))
+            stem = "figure5" if figure.trials == 1 else f"figure5-trial{trial}"
+            written += [save_figure(drawing, figure.figures_dir / f"{stem}.{suffix}") for suffix in figure.formats]
         return Report((), tuple(written))
 
-    return Recipe(configs, draw)
+    return FigurePlan(configs, draw)
 
 
-RECIPES: dict[str, Callable[[Setting], Recipe]] = {"figure3": figure3, "figure4": figure4, "figure5": figure5}
+FIGURES: dict[str, Callable[[FigureConfig], FigurePlan]] = {
+    "figure3": figure3,
+    "figure4": figure4,
+    "figure5": figure5,
+}
 
 
-def reproduce(
-    what: str, setting: Setting, jobs: int = 1, progress: Progress | None = None
-) -> tuple[tuple[Table | str, ...], list[Path]]:
+def reproduce(name: str, figure: FigureConfig, jobs: int = 1, progress: Progress | None = None) -> Report:
     """Train the missing runs of a figure, measure and draw it, and write the report page of its runs.
 
-    Returns the tables of the measurement and the files that were written.
+    Args:
+        name: Key of FIGURES.
+        figure: Data, length of training and resolution.
+        jobs: Number of runs that train at the same time.
+        progress: Called after every evaluation of the measurement.
     """
-    if what not in RECIPES:
-        raise ValueError(f"there is no recipe for {what!r}; there are {', '.join(RECIPES)}")
-    recipe = RECIPES[what](setting)
-    train_all(recipe.configs, jobs)
-    report = recipe.draw(progress)
-    found = find_runs(setting.folder)
-    # A cyclic rate is a method of its own: in the table its SWA would compete with the constant one's for one row.
-    plain = [run for run in found if run.config.get("lr_schedule") != "cyclic"] or [
-        load_run(config.output) for config in recipe.configs
-    ]
-    page = write_page(plain, setting.output / "report.html", flatness=found)
-    return report.tables, [*report.written, page]
+    if name not in FIGURES:
+        raise ValueError(f"the figures that can be reproduced are {', '.join(FIGURES)}; got {name!r}")
+    plan = FIGURES[name](figure)
+    train_all(plan.configs, jobs)
+    report = plan.draw(progress)
+    runs = find_runs(figure.runs_dir)
+    # The table would choose between SWA with cyclic and with constant learning rate, which are two methods.
+    constant_lr_runs = [run for run in runs if run.config.get("lr_schedule") != "cyclic"]
+    page_runs = constant_lr_runs or [load_run(config.output) for config in plan.configs]
+    page = write_page(page_runs, figure.output / "report.html", flatness=runs)
+    return Report(report.tables, (*report.written, page), report.row_files)
 
 
-def _figures(setting: Setting) -> Path:
-    return setting.output / "figures" / benchmarks.get(setting.dataset).name
-
-
-def _configs(setting: Setting, kind: str) -> tuple[RunConfig, ...]:
-    """The runs of one kind: a plain trajectory with its averages, SAM, or a cyclic learning rate."""
-    benchmark = benchmarks.get(setting.dataset)
-    targets: Sequence[str] = setting.targets or benchmark.domains
+def _configs(figure: FigureConfig, name: str) -> tuple[RunConfig, ...]:
+    """The runs of the named training: one for each trial and target."""
+    training, benchmark = TRAININGS[name], benchmarks.get(figure.dataset)
+    targets: Sequence[str] = figure.targets or benchmark.domains
     if not targets:
-        targets = benchmarks.load(setting.dataset, setting.data).domain_names
-    steps = setting.steps or benchmark.defaults.steps
-    marks = tuple(sorted({max(1, steps * share // 100) for share in SNAPSHOTS}))
+        targets = benchmarks.load(figure.dataset, figure.data).domain_names
+    steps = figure.steps or benchmark.defaults.steps
+    snapshots = tuple(sorted({max(1, steps * percent // 100) for percent in SNAPSHOTS}))
     return tuple(
         RunConfig.from_options(
-            dataset=setting.dataset,
+            dataset=figure.dataset,
             target=target,
-            output=setting.folder / kind / f"{target}-{trial}",
-            data_dir=setting.data,
-            check_counts=setting.check_counts,
+            output=figure.runs_dir / name / f"{target}-{trial}",
+            data_dir=figure.data,
+            check_counts=figure.check_counts,
             trial=trial,
-            algorithm="sam" if kind == "sam" else "erm",
-            network=setting.network,
-            weights=setting.weights,
-            steps=setting.steps,
-            lr_schedule="cyclic" if kind == "erm-cyclic" else "constant",
-            averages={"erm": ("swad", "swa"), "sam": (), "erm-cyclic": ("swa",)}[kind],
-            snapshots=marks if kind == "erm" else (),
-            device=setting.device,
-            workers=setting.workers,
+            algorithm=training.algorithm,
+            network=figure.network,
+            weights=figure.weights,
+            steps=figure.steps,
+            lr_schedule=training.lr_schedule,
+            averages=training.averages,
+            snapshots=snapshots if training.snapshots else (),
+            device=figure.device,
+            workers=figure.workers,
         )
-        for trial in range(setting.trials)
+        for trial in range(figure.trials)
         for target in targets
     )
