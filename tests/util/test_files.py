@@ -3,7 +3,10 @@ import fcntl
 import json
 import os
 import signal
+import socket
+import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,54 @@ def test_a_file_is_replaced_only_when_the_block_succeeds(tmp_path: Path) -> None
     write_text(path, "new – ± γ")
     assert path.read_text(encoding="utf-8") == "new – ± γ"
     assert [file.name for file in path.parent.iterdir()] == ["table.txt"]
+
+
+def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    path, link, dangling = tmp_path / "real" / "page.html", tmp_path / "link.html", tmp_path / "new.html"
+    path.write_text("old")
+    link.symlink_to(path)
+    dangling.symlink_to(Path("real") / "other.html")
+    write_text(link, "new")
+    write_text(dangling, "other")
+    assert link.is_symlink()
+    assert dangling.is_symlink()
+    assert path.read_text() == "new"
+    assert (tmp_path / "real" / "other.html").read_text() == "other"
+
+
+@pytest.mark.parametrize("through_link", [False, True])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "directory"])
+def test_only_regular_files_are_replaced(tmp_path: Path, kind: str, through_link: bool) -> None:
+    path = tmp_path / "special"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))
+    else:
+        path.mkdir()
+    mode = path.stat().st_mode
+    output = tmp_path / "link" if through_link else path
+    if through_link:
+        output.symlink_to(path)
+    with pytest.raises(OSError, match="must be a regular file or a new one") as caught:
+        write_text(output, "text")
+    assert str(output) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert stat.S_IFMT(path.stat().st_mode) == stat.S_IFMT(mode)
+
+
+def test_two_threads_do_not_mix_their_contents(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    with atomic_write(path) as first, atomic_write(path) as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: write_text(path, str(n % 10) * 50_000), range(60)))
+    assert len(set(path.read_text())) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_json_is_written_with_unknown_values_as_text(tmp_path: Path) -> None:

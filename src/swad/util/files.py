@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import re
+import secrets
+import stat
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,7 +21,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write a temporary file in the directory of `path`, and rename it to `path` when the block succeeds.
 
     The content is forced to disk before the rename, so a crash leaves the old file or the new one. Missing parent
-    directories are created. Errors of the disk are raised as `OSError`, also where torch and safetensors wrap them.
+    directories are created. A symbolic link stays, and the file it points to is replaced. A device, pipe, socket or
+    directory is refused, because the rename would put a file in its place. Errors of the disk are raised as `OSError`,
+    also where torch and safetensors wrap them.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "results" / "table.txt"
@@ -28,8 +32,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     >>> path.read_text()
     '68.1'
     """
-    path = Path(path)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    path = _replaceable(Path(path))
+    # The name is unique, so that two writers of one path, be they processes or threads, never mix their contents.
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
@@ -45,6 +50,17 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
+
+
+def _replaceable(path: Path) -> Path:
+    """Return the path behind symbolic links; raise `OSError` if it exists and is not a regular file."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = stat.S_IFREG  # a new file, or a parent that the caller's error will name
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "the output must be a regular file or a new one; choose another path", str(path))
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
