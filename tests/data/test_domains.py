@@ -77,3 +77,11 @@ def test_domains_and_datasets_do_not_import_torch():
         "import sys, swad.data.domains, swad.data.benchmarks as d; d.load('digits'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_misspelled_domain_gets_a_suggestion():
+    dataset = Dataset("two", (domain("photo", 3), domain("sketch", 3)), ("x", "y", "z"))
+    with pytest.raises(DataError, match=r"no domain 'Photos'; it has photo, sketch: did you mean 'photo'\?$"):
+        dataset.index("Photos")
+    with pytest.raises(DataError, match=r"no domain 7; it has photo, sketch$"):
+        dataset.index(7)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from swad.util.names import did_you_mean
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -187,7 +189,8 @@ class Dataset:
             return domain
         if isinstance(domain, str) and domain in names:
             return names.index(domain)
-        raise DataError(f"dataset {self.name} has no domain {domain!r}; it has {', '.join(names)}")
+        hint = did_you_mean(str(domain), names)
+        raise DataError(f"dataset {self.name} has no domain {domain!r}; it has {', '.join(names)}{hint and ': '}{hint}")
 
 
 def _check_labels(name: str, labels: IntArray, n: int) -> None:

@@ -9,7 +9,6 @@ that need datasets, algorithms or the machine, and the defaults that depend on t
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from swad.training.setting import Setting, setting
+from swad.util.names import did_you_mean
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -415,8 +415,7 @@ def _require_known(options: Mapping[str, Any]) -> None:
     problems = []
     for name in options:
         if name not in SETTINGS:
-            close = difflib.get_close_matches(name, SETTINGS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the settings are {', '.join(SETTINGS)}"
+            hint = did_you_mean(name, SETTINGS) or f"the settings are {', '.join(SETTINGS)}"
             problems.append(f"there is no setting {name!r}: {hint}")
     if problems:
         raise ConfigError(problems)

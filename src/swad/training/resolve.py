@@ -29,6 +29,7 @@ from swad.data.domains import DataError
 from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.run_dir import stored_settings
+from swad.util.names import did_you_mean
 
 LARGEST_DEFAULT_CACHE = 32e9
 """Largest image cache, in bytes, that is built without an explicit --input-pipeline gpu."""
@@ -143,8 +144,10 @@ def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     targets = config.data.targets
     problems = []
     if unknown := [name for name in targets if name not in benchmark.domains]:
-        listed = ", ".join(unknown)
-        problems.append(f"the target must be one of {', '.join(benchmark.domains)}, got {listed!r}")
+        listed, hint = ", ".join(unknown), did_you_mean(unknown[0], benchmark.domains)
+        problems.append(
+            f"the target must be one of {', '.join(benchmark.domains)}, got {listed!r}{hint and ': '}{hint}"
+        )
     sources = [name for name in benchmark.domains if name not in targets]
     if not sources:
         problems.append(f"at least one domain must be left to train on, got the targets {'+'.join(targets)!r}")

@@ -1,0 +1,26 @@
+"""Names that users type: compare them loosely, and suggest the one that was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def plain(name: str) -> str:
+    """Return a name without case, spaces and punctuation, for comparisons.
+
+    >>> plain("Office-Home") == plain("office_home")
+    True
+    """
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that suggests the known name closest to `name`; "" if none is close.
+
+    >>> did_you_mean("corral", ["coral", "erm"])
+    "did you mean 'coral'?"
+    """
+    by_plain_name = {plain(candidate): candidate for candidate in known}
+    closest = difflib.get_close_matches(plain(name), by_plain_name, n=1)
+    return f"did you mean {by_plain_name[closest[0]]!r}?" if closest else ""
