@@ -158,3 +158,12 @@ def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
     assert "must name existing folders" in swad("algorithms", folder=mine / "nowhere").stderr
     (mine / "coral.py").rename(mine / "empty.py").write_text("")
     assert "empty.py does not: add the line" in swad("train", "digits", "--algorithm", "empty", folder=mine).stderr
+    (mine / "broken.py").write_text("import no_such_package\n")
+    listed = swad("algorithms")
+    assert listed.returncode == 0, listed.stderr
+    assert "Pezeshki" in listed.stdout
+    assert "empty: a file of an algorithm must define ALGORITHM" in listed.stdout
+    reason = f"cannot import {mine / 'broken.py'}, line 1: ModuleNotFoundError: No module named 'no_such_package'"
+    assert f"broken: {reason}" in listed.stdout
+    used = swad("train", "digits", "--algorithm", "broken")
+    assert used.stderr == f"error: {reason}; correct the file\n"

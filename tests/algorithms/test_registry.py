@@ -1,18 +1,20 @@
-"""Algorithms are found by name, and names that do not exist fail with a list of those that do."""
+"""Algorithms are found by name, and a name or a file that is wrong fails with one line that says what to do."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
 from swad import algorithms as package
-from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
+from swad.algorithms.registry import AlgorithmError, _load, canonical_name, get_algorithm, list_algorithms
 
 
 def test_names_are_matched_without_case_and_dashes():
     assert "erm" in list_algorithms()
     assert get_algorithm("ERM") is get_algorithm("erm")
     assert canonical_name("E-R-M") == "erm"
-    with pytest.raises(AlgorithmError, match=r"there is no algorithm 'ern'; choose one of .*erm"):
+    with pytest.raises(AlgorithmError, match=r"there is no algorithm 'ern': did you mean 'erm'\?$"):
         get_algorithm("ern")
 
 
@@ -39,7 +41,95 @@ def test_only_sam_can_be_combined_with_another_algorithm(name):
         canonical_name(name)
 
 
-@pytest.mark.parametrize("name", ["corals+sam", "coral+", "+sam"])
+@pytest.mark.parametrize("name", ["foo+sam", "coral+", "+sam"])
 def test_an_unknown_name_lists_the_algorithms(name):
     with pytest.raises(AlgorithmError, match=r"there is no algorithm .*; choose one of .*coral.*, or NAME\+sam"):
         canonical_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("corals+sam", "coral"), ("Goup DRO", "group_dro"), ("mxstyle", "mixstyle")]
+)
+def test_a_misspelled_name_gets_a_suggestion(name, meant):
+    with pytest.raises(AlgorithmError) as caught:
+        canonical_name(name)
+    assert str(caught.value) == f"there is no algorithm {name!r}: did you mean {meant!r}?"
+
+
+# --- files of one's own -----------------------------------------------------------------------------------------
+
+FILE = """
+from dataclasses import dataclass
+from swad.algorithms.base import Algorithm
+from swad.algorithms.hyperparameters import Hyperparameters, Constant, hyper
+
+{decorator}
+class MineHyperparameters(Hyperparameters):
+    gamma: float = {value}
+
+class Mine(Algorithm):
+    Hyperparameters = MineHyperparameters
+
+ALGORITHM = {algorithm}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Return a function that writes the file of an algorithm `mine` into a folder where algorithms are looked up."""
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(text):
+        (tmp_path / "mine.py").write_text(text)
+        return tmp_path / "mine.py"
+
+    yield write
+    sys.modules.pop("swad.algorithms.mine", None)
+    _load.cache_clear()
+
+
+def filled(decorator="@dataclass(frozen=True)", value='hyper(2.0, Constant(2.0), "a weight")', algorithm="Mine"):
+    return FILE.format(decorator=decorator, value=value, algorithm=algorithm)
+
+
+def test_an_algorithm_of_your_own_needs_no_paper(mine):
+    mine(filled())
+    assert get_algorithm("mine").Hyperparameters().gamma == 2
+    assert get_algorithm("mine").paper == ""
+    assert get_algorithm("mine+sam").paper.startswith("With Foret")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            filled(value="2.0"),
+            "MineHyperparameters.gamma in mine.py must be declared with hyper(), got 2.0: write "
+            'gamma: float = hyper(2.0, Constant(2.0), "its meaning"); instead of Constant, a search may draw from '
+            "Power, Uniform or Choice",
+        ),
+        (
+            filled(decorator=""),
+            "MineHyperparameters in mine.py must be a dataclass: put @dataclass(frozen=True) before the class",
+        ),
+        (filled(algorithm="3"), "ALGORITHM must be a subclass of Algorithm, got 3 in mine.py"),
+        ("", "a file of an algorithm must define ALGORITHM, but mine.py does not: add the line"),
+        ("x = 1\ndef f(:\n", "cannot import {file}, line 2: SyntaxError: invalid syntax; correct the file"),
+        (
+            "import os\n\nimport no_such_package\n",
+            "cannot import {file}, line 3: ModuleNotFoundError: No module named 'no_such_package'; correct the file",
+        ),
+        (
+            "def f():\n    1 / 0\nf()\n",
+            "cannot import {file}, line 2: ZeroDivisionError: division by zero; correct the file",
+        ),
+    ],
+)
+def test_a_mistake_in_a_file_of_your_own_is_one_line(mine, text, message):
+    file = mine(text)
+    with pytest.raises(AlgorithmError) as caught:
+        get_algorithm("mine")
+    assert str(caught.value) == message.format(file=file)
+    assert "mine" in list_algorithms()
+    assert get_algorithm("coral")  # the others still work

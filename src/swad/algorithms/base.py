@@ -72,7 +72,7 @@ class Algorithm(nn.Module):
         n_domains: Number of source domains in a batch.
     """
 
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""
     """The paper to credit: "Authors: Title. Venue, year."."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What it needs beyond one pass over the images: "domain labels", "two passes", "own optimizers", ..."""

@@ -14,15 +14,16 @@ True
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
+import inspect
 import os
-import pkgutil
-from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
 from swad import algorithms as package
 from swad.algorithms._errors import AlgorithmError
+from swad.util.names import did_you_mean, plain
+from swad.util.plugins import PluginError, count_modules, import_plugin
 
 if TYPE_CHECKING:
     from swad.algorithms.base import Algorithm
@@ -39,17 +40,11 @@ def list_algorithms() -> tuple[str, ...]:
             raise AlgorithmError(
                 f"SWAD_ALGORITHMS must name existing folders, got {folder}: correct the variable or unset it"
             )
-    # Folder by folder: over several folders at once, pkgutil would hide the second of two files with the same name.
-    counts = Counter(
-        module.name
-        for folder in package.__path__
-        for module in pkgutil.iter_modules([folder])
-        if not module.name.startswith("_") and module.name not in _NOT_ALGORITHMS
-    )
+    counts = count_modules(package.__path__)
     for name, count in counts.items():
         if count > 1:
             raise AlgorithmError(f"algorithm names must be unique, but there are {count} files {name}.py: rename yours")
-    return tuple(sorted(counts))
+    return tuple(sorted(set(counts) - _NOT_ALGORITHMS))
 
 
 def get_algorithm(name: str) -> type[Algorithm]:
@@ -60,17 +55,49 @@ def get_algorithm(name: str) -> type[Algorithm]:
 @cache
 def _load(name: str) -> type[Algorithm]:
     module, plus, _ = name.partition("+")
-    algorithm: type[Algorithm] | None = getattr(
-        importlib.import_module(f"{package.__name__}.{module}"), "ALGORITHM", None
-    )
+    try:
+        algorithm = getattr(import_plugin(f"{package.__name__}.{module}"), "ALGORITHM", None)
+    except PluginError as error:
+        raise AlgorithmError(f"{error}; correct the file") from error
     if algorithm is None:
         raise AlgorithmError(f"a file of an algorithm must define ALGORITHM, but {module}.py does not: add the line")
+    cls = _checked(algorithm, module)
     if not plus:
-        return algorithm
+        return cls
     # Imported here because it needs torch, which looking up names does not.
     from swad.algorithms.sam import wrap_with_sam
 
-    return wrap_with_sam(algorithm)
+    return wrap_with_sam(cls)
+
+
+def _checked(algorithm: object, module: str) -> type[Algorithm]:
+    """Check what the author of an algorithm declared: a mistake is one line here, and would be a traceback later."""
+    # Imported here because they need torch, which looking up names does not.
+    from swad.algorithms.base import Algorithm
+    from swad.algorithms.hyperparameters import Hyperparameters
+
+    if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
+        raise AlgorithmError(f"ALGORITHM must be a subclass of Algorithm, got {algorithm!r} in {module}.py")
+    declared = algorithm.Hyperparameters
+    if not (isinstance(declared, type) and issubclass(declared, Hyperparameters)):
+        raise AlgorithmError(
+            f"the Hyperparameters of {algorithm.__name__} must be a subclass of Hyperparameters, got {declared!r} "
+            f"in {module}.py"
+        )
+    for cls in declared.__mro__:
+        if inspect.get_annotations(cls) and "__dataclass_params__" not in vars(cls):
+            raise AlgorithmError(
+                f"{cls.__name__} in {module}.py must be a dataclass: put @dataclass(frozen=True) before the class"
+            )
+    for field in dataclasses.fields(declared):
+        if "range" not in field.metadata:
+            name, default = field.name, repr(field.default)
+            raise AlgorithmError(
+                f"{declared.__name__}.{name} in {module}.py must be declared with hyper(), got {default}: write "
+                f'{name}: float = hyper({default}, Constant({default}), "its meaning"); instead of Constant, a search '
+                "may draw from Power, Uniform or Choice"
+            )
+    return algorithm
 
 
 def canonical_name(name: str) -> str:
@@ -85,11 +112,10 @@ def canonical_name(name: str) -> str:
 
 
 def _match(part: str, name: str) -> str:
-    def plain(text: str) -> str:
-        return "".join(c for c in text.lower() if c.isalnum())
-
     known = list_algorithms()
     for algorithm in known:
         if plain(algorithm) == plain(part):
             return algorithm
+    if hint := did_you_mean(part, known):
+        raise AlgorithmError(f"there is no algorithm {name!r}: {hint}")
     raise AlgorithmError(f"there is no algorithm {name!r}; choose one of {', '.join(known)}, or NAME+sam")

@@ -111,7 +111,7 @@ def wrap_with_sam(algorithm: type[Algorithm]) -> type[Algorithm]:
     attributes: dict[str, Any] = {
         "__doc__": f"{algorithm.__doc__}\n\nMinimized with SAM's gradient at the perturbed weights.",
         "__module__": algorithm.__module__,
-        "paper": f"{algorithm.paper} With {SAM.paper}",
+        "paper": f"{algorithm.paper} With {SAM.paper}".lstrip(),
         "needs": tuple(dict.fromkeys((*algorithm.needs, *SAM.needs))),
         "Hyperparameters": dataclasses.make_dataclass(
             f"{algorithm.__name__}SAMHyperparameters",

@@ -22,12 +22,19 @@ def list_algorithms(context: typer.Context) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "year", "paper", "needs", "CUDA graph"):
         table.add_column(column, no_wrap=column == "name")
+    broken = []
     for name in registry.list_algorithms():
-        algorithm = registry.get_algorithm(name)
+        try:
+            algorithm = registry.get_algorithm(name)
+        except registry.AlgorithmError as error:  # a file of the user's own; the other algorithms still work
+            broken.append(f"{name}: {error}")
+            continue
         credit, _, year = algorithm.paper.rstrip(".").rpartition(", ")
         table.add_row(name, year, credit, ", ".join(algorithm.needs), algorithm.uncapturable or "yes")
     console = make_console()
     console.print(table)
+    for line in broken:
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(
         "\nDetails: swad algorithms show NAME. Append +sam to combine an algorithm with SAM: coral+sam.",
         highlight=False,
@@ -52,7 +59,7 @@ def show_algorithm(name: Annotated[str, typer.Argument(help="Name of an algorith
         # The docstring holds formulas: print it verbatim, without markup or rewrapping.
         console.print(cleandoc(getmodule(registry.get_algorithm(part)).__doc__ or ""), markup=False, highlight=False)
         console.print()
-    console.print(f"Credit: {algorithm.paper}", markup=False, highlight=False)
+    console.print(f"Credit: {algorithm.paper or 'not stated'}", markup=False, highlight=False)
     console.print(f"Needs: {', '.join(algorithm.needs) or 'nothing beyond images and labels'}", highlight=False)
     console.print(
         f"At least: batch_size {algorithm.min_per_domain}, source domains {algorithm.min_domains}\n", highlight=False

@@ -21,12 +21,18 @@ def list_datasets(context: typer.Context) -> None:
     from rich.table import Table
 
     from swad.data import benchmarks
+    from swad.data.domains import DataError
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "images", "classes", "steps", "evaluate every", "domains"):
         table.add_column(column, justify="left" if column in ("name", "domains") else "right", no_wrap=column == "name")
+    broken = []
     for name in benchmarks.names():
-        benchmark = benchmarks.get(name)
+        try:
+            benchmark = benchmarks.get(name)
+        except DataError as error:  # a file of the user's own; the other datasets still work
+            broken.append(f"{name}: {error}")
+            continue
         table.add_row(
             benchmark.name,
             f"{benchmark.total:,}" if benchmark.total else "",
@@ -37,6 +43,8 @@ def list_datasets(context: typer.Context) -> None:
         )
     console = Console()
     console.print(table)
+    for line in broken:
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print("\nMore: swad datasets show NAME | check PATH | fetch NAME", highlight=False)
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,7 +97,10 @@ def check(
 
 def recognize(path: Path) -> Benchmark:
     """Return the benchmark that a folder contains, by the folder's name, else by its domains; else ``folder``."""
-    known = [get(name) for name in names()]
+    known = []
+    for name in names():
+        with suppress(DataError):  # a broken file of the user's own must not stop the check of another dataset
+            known.append(get(name))
     with_domains = [b for b in known if b.layout == "folders" and b.domains]
     subfolders = {entry.name for entry in os.scandir(path) if entry.is_dir()}
     for benchmark in with_domains:

@@ -25,6 +25,8 @@ def test_datasets_are_found_by_name():
         assert benchmarks.get(spelling).name == "OfficeHome"
     with pytest.raises(DataError, match=r"no dataset 'imagenet'; choose one of .*domain_net, folder, office_home"):
         benchmarks.get("imagenet")
+    with pytest.raises(DataError, match=r"^there is no dataset 'OficeHome': did you mean 'office_home'\?$"):
+        benchmarks.get("OficeHome")
 
 
 def test_unknown_options_are_refused(tmp_path):
@@ -52,3 +54,28 @@ def test_a_dataset_in_a_folder_of_your_own(tmp_path):
     (folder / "pacs.py").rename(folder / "empty.py").write_text("")
     assert "empty.py does not: add the line" in run("benchmarks.get('empty')").stderr
     assert "must name existing folders" in run("benchmarks.names()", tmp_path / "nowhere").stderr
+
+
+def test_a_broken_file_of_your_own_stops_only_its_own_dataset(tmp_path):
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    (folder / "broken.py").write_text("from swad.data.benchmark import Benchmark\nBENCHMARK = Benchmark(nmae='x')\n")
+    (folder / "other.py").write_text("BENCHMARK = 3\n")
+    make_tree(tmp_path / "images", ["photo", "sketch"], ["cat", "dog"])
+
+    def swad(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"SWAD_DATASETS": str(folder), "COLUMNS": "200"}
+        command = [sys.executable, "-m", "swad", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    listed = swad("datasets")
+    assert listed.returncode == 0, listed.stderr
+    assert "VLCS" in listed.stdout
+    reason = f"cannot import {folder / 'broken.py'}, line 2: TypeError: Benchmark.__init__() got an unexpected keyword"
+    assert f"broken: {reason}" in listed.stdout
+    assert "other: BENCHMARK must be a swad.data.benchmark.Benchmark, got 3 in other.py" in listed.stdout
+    assert swad("datasets", "check", str(tmp_path / "images")).returncode == 0
+    used = swad("train", "broken")
+    assert used.returncode == 1
+    assert used.stderr.startswith(f"error: {reason}")
+    assert used.stderr.count("\n") == 1

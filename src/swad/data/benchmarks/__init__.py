@@ -10,16 +10,15 @@ separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the request
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError, Dataset
 from swad.data.image_folder import read_image_folder
+from swad.util.names import did_you_mean, plain
+from swad.util.plugins import PluginError, count_modules, import_plugin
 
 __all__ = ["get", "load", "names"]
 
@@ -32,13 +31,7 @@ def names() -> tuple[str, ...]:
     for folder in __path__:
         if not os.path.isdir(folder):
             raise DataError(f"SWAD_DATASETS must name existing folders, got {folder}: correct the variable or unset it")
-    # Folder by folder: over several folders at once, pkgutil would hide the second of two files with the same name.
-    counts = Counter(
-        module.name
-        for folder in __path__
-        for module in pkgutil.iter_modules([folder])
-        if not module.name.startswith("_")
-    )
+    counts = count_modules(__path__)
     for name, count in counts.items():
         if count > 1:
             raise DataError(f"dataset names must be unique, but there are {count} files {name}.py: rename yours")
@@ -47,18 +40,25 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> Benchmark:
     """Return the facts about a dataset; case, ``_``, ``-`` and spaces in `name` do not matter."""
-
-    def plain(text: str) -> str:
-        return "".join(c for c in text.lower() if c.isalnum())
-
     known = names()
     for module in known:
         if plain(module) == plain(name):
-            benchmark = getattr(importlib.import_module(f"{__name__}.{module}"), "BENCHMARK", None)
-            if not isinstance(benchmark, Benchmark):
-                raise DataError(f"a file of a dataset must define BENCHMARK, but {module}.py does not: add the line")
-            return benchmark
+            return _import(module)
+    if hint := did_you_mean(name, known):
+        raise DataError(f"there is no dataset {name!r}: {hint}")
     raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
+
+
+def _import(module: str) -> Benchmark:
+    try:
+        benchmark = getattr(import_plugin(f"{__name__}.{module}"), "BENCHMARK", None)
+    except PluginError as error:
+        raise DataError(f"{error}; correct the file") from error
+    if benchmark is None:
+        raise DataError(f"a file of a dataset must define BENCHMARK, but {module}.py does not: add the line")
+    if not isinstance(benchmark, Benchmark):
+        raise DataError(f"BENCHMARK must be a swad.data.benchmark.Benchmark, got {benchmark!r} in {module}.py")
+    return benchmark
 
 
 def load(name: str, root: Path | str | None = None, *, check_counts: bool = True, **options: Any) -> Dataset:

@@ -1,0 +1,34 @@
+"""Files of one's own are counted by name, and one that cannot be imported is named with its line."""
+
+import sys
+
+import pytest
+
+from swad.util.plugins import PluginError, count_modules, import_plugin
+
+
+def test_modules_of_several_folders_are_counted(tmp_path):
+    for name in ("one/a.py", "one/_hidden.py", "two/a.py", "two/b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert count_modules([str(tmp_path / "one"), str(tmp_path / "two")]) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = (\n", "cannot import {file}, line 1: SyntaxError: '(' was never closed"),
+        ("\nraise ValueError('two\\nlines')\n", "cannot import {file}, line 2: ValueError: two lines"),
+        ("import json\njson.loads('[')\n", "cannot import {file}, line 2: JSONDecodeError: Expecting value: .*"),
+        ("assert False\n", "cannot import {file}, line 1: AssertionError"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path, monkeypatch, text, message):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "broken_plugin.py"
+    file.write_text(text)
+    with pytest.raises(PluginError) as caught:
+        import_plugin("broken_plugin")
+    expected, any_ending, _ = message.format(file=file).partition(".*")
+    assert str(caught.value).startswith(expected) if any_ending else str(caught.value) == expected
