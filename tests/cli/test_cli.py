@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 import typer
 
 from helpers import ROOT
-from helpers.commands import swad
+from helpers.commands import environment, swad
 from helpers.imports import HEAVY, modules_after
 from swad import cli
 
@@ -19,6 +21,58 @@ def test_help_imports_nothing_heavy():
     for command in ("demo", "train", "report", "datasets", "doctor"):
         assert command in text
         assert "Usage" in swad(command, "--help").stdout
+
+
+def all_commands() -> list[list[str]]:
+    """The names of every command and of every command of a group."""
+    commands = typer.main.get_command(cli.app).commands
+    nested = [[name, child] for name, command in commands.items() for child in getattr(command, "commands", ())]
+    return [*([name] for name in commands), *nested]
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=" ".join)
+def test_help_ends_with_an_example_that_parses(here, command):
+    text = here(*command, "--help").stdout
+    examples = re.findall(r"^ *(?:Example: )?swad (.+)$", text[text.index("Example") :], re.MULTILINE)
+    assert examples
+    for example in examples:
+        words = example.split(" > ")[0].split()
+        assert words[0] == command[0]
+        parser = typer.main.get_command(cli.app)
+        while words and words[0] in getattr(parser, "commands", ()):
+            parser = parser.commands[words.pop(0)]
+        parser.make_context("swad", words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["trian"], "Did you mean 'train'?"),
+        (["datasets", "downlod"], "Did you mean 'download'?"),
+        (["report", "--formt", "csv"], "No such option: --formt. Did you mean --format?"),
+        (["train", "digits", "--algoritm", "erm"], "Did you mean --algorithm?"),
+        (["train", "digits", "--lr", "1e-4"], "No such option: --lr. Did you mean --set lr=NUMBER?"),
+        (["train", "digits", "--batch-size", "8"], "Did you mean --set batch_size=NUMBER?"),
+        (["train", "digits", "--groupdro-eta", "1"], "No such option: --groupdro-eta."),
+    ],
+)
+def test_unknown_commands_and_options_get_a_suggestion(here, arguments, suggestion):
+    assert suggestion in here(*arguments, code=2).stderr
+
+
+def test_the_shell_completes_commands_options_and_names():
+    script = "import sys; sys.argv = ['swad']; from swad.cli import main; main()"
+
+    def complete(words: str) -> str:
+        env = environment() | {
+            "_SWAD_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        }
+        return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env).stdout
+
+    assert complete("swad tra").split() == ["train"]
+    assert complete("swad train --algo").split() == ["--algorithm"]
 
 
 def test_the_documentation_names_every_option_and_no_other():

@@ -72,6 +72,13 @@ def test_one_run_for_each_target_and_trial(monkeypatch):
     assert runs[1].output == Path("runs/digits/coral+sam/board+clutter-0")
 
 
+def test_one_run_for_each_algorithm(monkeypatch):
+    algorithms = ["--algorithm", "erm", "--algorithm", "CORAL", "--algorithm", "ERM"]
+    runs = configs("digits", "-t", "paper", *algorithms, monkeypatch=monkeypatch)
+    assert [config.training.algorithm for config in runs] == ["erm", "coral"]
+    assert [config.output.parent.name for config in runs] == ["erm", "coral"]
+
+
 def test_help_shows_every_section(capsys):
     with pytest.raises(SystemExit):
         typer.main.get_command(cli.app)(["train", "--help"])

@@ -17,6 +17,7 @@ except ImportError:  # the library works without the commands
     sys.exit('the swad command needs extra packages: pip install "swad[vision,report]"')
 
 from swad.cli import algorithms, datasets, demo, doctor, flatness, report, reproduce, surface, train
+from swad.cli._command import add_command
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -24,19 +25,16 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Domain generalization by seeking flat minima: train with a domain held out, average the weights, report.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    epilog="Start with: swad demo",
 )
-for _command in (
-    demo.demo,
-    train.train,
-    report.report,
-    flatness.flatness,
-    surface.surface,
-    reproduce.reproduce,
-    doctor.doctor,
-):
-    app.command()(_command)
+add_command(app, demo.demo, demo.EXAMPLES)
+add_command(app, train.train, train.EXAMPLES, suggest=train.suggest)
+add_command(app, report.report, report.EXAMPLES)
+add_command(app, flatness.flatness, flatness.EXAMPLES)
+add_command(app, surface.surface, surface.EXAMPLES)
+add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
+add_command(app, doctor.doctor, doctor.EXAMPLES)
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(algorithms.app, name="algorithms")
 

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from swad.cli._command import add_command
+
 app = typer.Typer(help="List the training algorithms, or show one in detail.", no_args_is_help=False)
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: swad algorithms show coral+sam")
 def list_algorithms(context: typer.Context) -> None:
     """List the algorithms."""
     if context.invoked_subcommand is not None:
@@ -41,8 +43,7 @@ def list_algorithms(context: typer.Context) -> None:
     )
 
 
-@app.command("show")
-def show_algorithm(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME+sam.")]) -> None:
+def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME+sam.")]) -> None:
     """Show what an algorithm computes, whom to credit, and its hyperparameters with defaults and search ranges."""
     from dataclasses import fields
     from inspect import cleandoc, getmodule
@@ -78,3 +79,6 @@ def show_algorithm(name: Annotated[str, typer.Argument(help="Name of an algorith
             field.metadata["help"],
         )
     console.print(table)
+
+
+add_command(app, show, "swad algorithms show coral+sam")

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from swad.cli._command import add_command
 from swad.cli._options import Output
 
 app = typer.Typer(help="List the datasets, show one, check a copy, or download one.", no_args_is_help=False)
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog="Example: swad datasets show PACS")
 def list_datasets(context: typer.Context) -> None:
     """List the datasets."""
     if context.invoked_subcommand is not None:
@@ -45,11 +46,10 @@ def list_datasets(context: typer.Context) -> None:
     console.print(table)
     for line in broken:
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-    console.print("\nMore: swad datasets show NAME | check PATH | fetch NAME", highlight=False)
+    console.print("\nMore: swad datasets show NAME | check PATH | download NAME", highlight=False)
 
 
-@app.command("show")
-def show_dataset(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
+def show(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
     """Show the counts, license, citation and source of a dataset."""
     from rich.console import Console
     from rich.table import Table
@@ -80,26 +80,24 @@ def show_dataset(name: Annotated[str, typer.Argument(help="Name of a dataset.")]
     Console().print(table)
 
 
-@app.command("check")
-def check_dataset(
+def check(
     path: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
     name: Annotated[str | None, typer.Option(help="Name of the dataset, if the directory does not tell.")] = None,
     decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
 ) -> None:
     """Count the images of a copy, decode every one, and list the problems."""
     from swad.cli._dataset_output import print_check
-    from swad.data.verify import check
+    from swad.data import verify
     from swad.util.progress import progress_bar
 
     with progress_bar() as progress:
-        result = check(path, name, decode=decode, progress=progress)
+        result = verify.check(path, name, decode=decode, progress=progress)
     print_check(result)
     if not result.ok:
         raise typer.Exit(1)
 
 
-@app.command("fetch")
-def fetch_dataset(
+def download(
     name: Annotated[str, typer.Argument(help="Name of a dataset.")],
     output: Output = Path("data"),
 ) -> None:
@@ -111,3 +109,8 @@ def fetch_dataset(
     with progress_bar() as progress:
         result = download_dataset(name, output, progress=progress)
     print_download(result)
+
+
+add_command(app, show, "swad datasets show PACS")
+add_command(app, check, "swad datasets check data/PACS")
+add_command(app, download, "swad datasets download VLCS --output data")

@@ -10,6 +10,11 @@ import typer
 from swad.cli import _options as parse
 from swad.cli._options import Device, Output
 
+EXAMPLES = """
+swad demo
+swad demo --trials 1 --steps 200 --output quick
+"""
+
 
 def demo(
     output: Output = Path("demo"),

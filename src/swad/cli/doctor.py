@@ -8,6 +8,8 @@ import platform
 import shutil
 import time
 
+EXAMPLES = "swad doctor"
+
 EXTRAS = {
     "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer", "gdown"),
     "report": ("matplotlib", "jinja2"),

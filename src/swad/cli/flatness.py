@@ -10,6 +10,11 @@ import typer
 from swad.cli import _options as parse
 from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
 
+EXAMPLES = """
+swad flatness runs/PACS
+swad flatness runs/PACS/erm/sketch-0 --weights best,swad --radii 0:60:5
+"""
+
 
 def flatness(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")],

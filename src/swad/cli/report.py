@@ -10,6 +10,12 @@ import typer
 
 from swad.cli._options import Select
 
+EXAMPLES = """
+swad report runs
+swad report runs --select lodo --format latex > table.tex
+swad report runs --figures figures --figure-formats pdf
+"""
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),

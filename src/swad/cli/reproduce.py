@@ -10,6 +10,11 @@ import typer
 from swad.cli import _options as parse
 from swad.cli._options import Device, FigureFormats, Images, Workers
 
+EXAMPLES = """
+swad reproduce figure3
+swad reproduce figure5 --dataset PACS --data data --trials 3
+"""
+
 
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="FIGURE", help="figure3, figure4 or figure5.")],

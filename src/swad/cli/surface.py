@@ -11,6 +11,11 @@ import typer
 from swad.cli import _options as parse
 from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
 
+EXAMPLES = """
+swad surface runs/PACS/erm/sketch-0
+swad surface runs/PACS/erm/sketch-0 --line best swad
+"""
+
 
 def surface(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")],

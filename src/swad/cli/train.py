@@ -33,6 +33,7 @@ class Special:
         help: Help text, where the field's does not fit.
         metavar: Placeholder of the value.
         convert: Turns the value from the command line into the field's.
+        complete: Completes the value in the shell.
     """
 
     flags: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class Special:
     help: str = ""
     metavar: str | None = None
     convert: Callable[[Any], Any] = lambda value: value
+    complete: Callable[[str], list[str]] | None = None
 
 
 def _averages(texts: Sequence[str] | None) -> tuple[str, ...]:
@@ -64,6 +66,18 @@ def _numbers(texts: Sequence[str] | None) -> dict[str, float]:
             raise ValueError(f"--set takes every name once, got {name} twice: another value needs another --output")
         numbers[name] = int(number) if number.is_integer() and "." not in value and "e" not in value else number
     return numbers
+
+
+def _complete_dataset(incomplete: str) -> list[str]:
+    from swad.data import benchmarks
+
+    return [name for name in benchmarks.names() if name.lower().startswith(incomplete.lower())]
+
+
+def _complete_algorithm(incomplete: str) -> list[str]:
+    from swad.algorithms import registry
+
+    return [name for name in registry.list_algorithms() if name.startswith(incomplete)]
 
 
 SPECIAL: dict[str, Special] = {
@@ -122,6 +136,14 @@ SPECIAL: dict[str, Special] = {
         "NAMES",
         _averages,
     ),
+    "algorithm": Special(
+        annotation=list[str] | None,
+        default=None,
+        help="Training algorithm (see `swad algorithms`). Append +sam to combine it with SAM. Repeat it for more runs. "
+        "Default: erm.",
+        metavar="NAME",
+        complete=_complete_algorithm,
+    ),
     "snapshots": Special(
         annotation=str,
         default="",
@@ -172,6 +194,13 @@ COMMAND_OPTIONS = (
 )
 """Options of the command that are no setting of a run."""
 
+EXAMPLES = """
+swad train digits --target paper --steps 100
+swad train PACS --data data --target sketch --trial 0,1,2 --average swad,swa,ema
+swad train PACS --data data --algorithm erm --algorithm coral --set lr=3e-5
+swad train folder --data my_images --network resnet18
+"""
+
 PYTHON_ONLY = ("dataset_options",)
 """Settings without an option: their values are objects."""
 
@@ -179,7 +208,9 @@ PYTHON_ONLY = ("dataset_options",)
 def _parameter(setting: Setting) -> inspect.Parameter:
     """The option of one setting."""
     if setting.name == "dataset":
-        argument = typer.Argument(help=setting.help, metavar="DATASET", show_default=False)
+        argument = typer.Argument(
+            help=setting.help, metavar="DATASET", show_default=False, autocompletion=_complete_dataset
+        )
         return inspect.Parameter("dataset", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, argument])
     special = SPECIAL.get(setting.name, Special())
     flag = "--" + setting.name.replace("_", "-")
@@ -194,6 +225,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         metavar=special.metavar or ("|".join(setting.choices) or None),
         rich_help_panel=TITLES[setting.section],
         show_default=default not in (None, "") and setting.types != (bool,),
+        autocompletion=special.complete,
     )
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(setting.name, kind, default=default, annotation=Annotated[annotation, option])
@@ -223,26 +255,45 @@ train.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-define
 train.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
 
 
+def suggest(option: str) -> str | None:
+    """Point from `--lr` to `--set lr=NUMBER`, for the hyperparameters of all algorithms."""
+    from contextlib import suppress
+    from dataclasses import fields
+
+    from swad.algorithms import registry
+
+    name = option.lstrip("-").replace("-", "_")
+    for algorithm in registry.list_algorithms():
+        with suppress(registry.AlgorithmError):  # a broken file of the user's own
+            if name in {field.name for field in fields(registry.get_algorithm(algorithm).Hyperparameters)}:
+                return f"--set {name}=NUMBER"
+    return None
+
+
 def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
-    """One config for each target and trial."""
+    """One config for each algorithm, trial and target."""
     from swad.algorithms.registry import canonical_name
     from swad.data import benchmarks
 
     for name, special in SPECIAL.items():
         options[name] = special.convert(options[name])
     benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
-    algorithm = canonical_name(options["algorithm"])
     own_folder = data_dir is not None and not benchmark.domains
     dataset = data_dir.resolve().name if own_folder else benchmark.name
+    requested = options.pop("algorithm") or [SETTINGS["algorithm"].default]
+    algorithms = dict.fromkeys(canonical_name(name) for name in requested)
+    trials = dict.fromkeys(parse.whole_numbers(options.pop("trial")))
     targets = options.pop("target") or _domains(benchmark.name, data_dir)
     configs = [
         RunConfig.from_options(
             output=output / dataset / algorithm / f"{target}-{trial}",
+            algorithm=algorithm,
             target=_split_target(target, benchmark.name, data_dir),
             trial=trial,
             **options,
         )
-        for trial in dict.fromkeys(parse.whole_numbers(options.pop("trial")))
+        for algorithm in algorithms
+        for trial in trials
         for target in dict.fromkeys(targets)
     ]
     if own_folder:

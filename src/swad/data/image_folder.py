@@ -75,7 +75,7 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
             return candidate
     raise DataError(
         f"no domain of {benchmark.name} ({', '.join(benchmark.domains)}) is in {root} or {root / benchmark.folder}; "
-        f"run `swad datasets fetch {benchmark.name}` or give the folder that contains them"
+        f"run `swad datasets download {benchmark.name}` or give the folder that contains them"
     )
 
 

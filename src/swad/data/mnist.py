@@ -67,7 +67,7 @@ def read_mnist(benchmark: Benchmark, root: Path | None, check_counts: bool) -> t
     if files is None:
         raise DataError(
             f"{root} does not contain the four idx files of MNIST ({', '.join(FILES)}); "
-            f"run `swad datasets fetch {benchmark.name}`"
+            f"run `swad datasets download {benchmark.name}`"
         )
     arrays = {name: read_idx(path) for name, path in files.items()}
     images = np.concatenate([arrays["train-images-idx3-ubyte"], arrays["t10k-images-idx3-ubyte"]])
