@@ -460,13 +460,16 @@ class Average:
 
     def _apply_alone(self, plan: KeepPlan) -> None:
         """Carry out a plan where the segment is this average's own: what stays open stays in the segment."""
+        # With an interval, a sum or the segment may contain no update, and the segment may have no memory yet.
+        joined = [self._sums[name] for name in plan.open if name != OPEN and self._sums[name].weight]
+        if joined and not self._segment.allocated:
+            self._segment.allocate(self.tracked.live())  # first: it may run out of memory
         sums = self._builder(plan).build_all()
         if OPEN in plan.open:
             empty = not self._segment.weight
-            joined = [self._sums[name] for name in plan.open if name != OPEN]
             for total in joined:
                 self._segment.add_(total, 1.0, self.tracked)
-            if joined and empty:  # with an interval, a segment may contain no update of its own
+            if joined and empty:
                 self._segment.take_buffers(max(joined, key=lambda total: total.last), self.tracked)
         else:
             self._segment.clear()
