@@ -183,7 +183,7 @@ def test_an_interval_keeps_the_buffers_of_its_last_update():
         averager.update_parameters(model)
         if step in (2, 8, 10):
             averager.observe({2: 1.0, 8: 4.0, 10: 4.0}[step])
-    assert [str(s) for s in averager.status.spans] == ["2-2", "7-7"]
+    assert [str(s) for s in averager.status.spans] == ["2-7 every 5"]
     assert averager.averaged_state()["count"].item() == 7
 
 
