@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+from random import Random
 
 import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import swad
 from helpers.runs import short
 from swad.data import benchmarks
 from swad.data.splits import hold_out
 from swad.data.transforms import to_pil
-from swad.training.export import load_predictor, read_card
+from swad.models.networks import NetworkError
+from swad.training.export import load_predictor, read_card, save_weights
 
 
 def test_a_run_from_python_and_its_predictor(tmp_path):
@@ -61,3 +65,44 @@ def test_saved_weights_load_and_have_a_card(finished_run):
     text = path.with_suffix(".md").read_text()
     assert "load_predictor" in text
     assert f"Averaged steps: {card['range']['spans']}" in text
+
+
+def test_a_flipped_bit_in_weights_is_noticed(tmp_path, finished_run):
+    path = tmp_path / "swad.safetensors"
+    content = bytearray((finished_run / "weights" / "swad.safetensors").read_bytes())
+    content[-1000] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(NetworkError, match="does not match its checksum, so it is damaged; use a complete"):
+        load_predictor(path)
+
+
+def test_the_same_weights_give_the_same_file_of_the_usual_mode(tmp_path, finished_run):
+    original = finished_run / "weights" / "swad.safetensors"
+    tensors, card = load_file(original), read_card(original)
+    before = os.umask(0o022)
+    try:
+        for i in range(4):
+            save_weights(tmp_path / f"{i}" / "swad.safetensors", tensors, card)
+    finally:
+        os.umask(before)
+    files = [tmp_path / f"{i}" / "swad.safetensors" for i in range(4)]
+    assert {path.read_bytes() for path in files} == {original.read_bytes()}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
+
+
+def test_a_crafted_card_is_one_line(tmp_path, finished_run):
+    original = finished_run / "weights" / "swad.safetensors"
+    tensors, card = load_file(original), read_card(original)
+    random, path = Random(0), tmp_path / "swad.safetensors"
+    names = ("network", "freeze_bn", "classes", "input", "algorithm", "config")
+    cards = [{}, [], 5, "text", None, {**card, "network": "hf-hub:someone/model"}]
+    cards += [{**card, "input": {**card["input"], "size": "x"}}, {**card, "classes": [1] * 3}]
+    for _ in range(40):
+        value = random.choice([None, 5, -1, 10**400, "x", [], {}, [[]], {"a": 1}])
+        cards.append({**card, random.choice(names): value})
+    for text in [*map(json.dumps, cards), "[" * 100_000, "{"]:
+        save_file(tensors, path, metadata={"swad": text})
+        try:
+            load_predictor(path)
+        except NetworkError as error:
+            assert "\n" not in str(error)

@@ -12,7 +12,8 @@ step can be computed twice, and the saved model has no dropout to switch off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -197,14 +198,33 @@ def load_backbone(model: nn.Module, path: Path) -> None:
             own[name].copy_(offered[name])
 
 
+CHECKSUM, CARD = "swad_sha256", "swad"
+"""Keys in the metadata of a weights file that a run wrote: the checksum of its content, and the model card."""
+
+
+def checksum(tensors: Mapping[str, Tensor], card: str) -> str:
+    """Return the SHA-256 of weights and their model card, to be stored in the file with them."""
+    digest = hashlib.sha256(card.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file by name."""
+    """Return the tensors of a safetensors file by name; a file that a run wrote is compared with its checksum."""
     try:
+        from safetensors import safe_open
         from safetensors.torch import load_file
     except ImportError:
         raise NetworkError("reading weights needs safetensors: pip install safetensors") from None
     try:
-        return dict(load_file(path))
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        tensors = dict(load_file(path))
+        if CHECKSUM in metadata and checksum(tensors, metadata.get(CARD, "")) != metadata[CHECKSUM]:
+            raise ValueError("its content does not match its checksum, so it is damaged")
+        return tensors
     except FileNotFoundError:
         raise NetworkError(f"there is no weights file {path}: check the path") from None
     except Exception as error:  # safetensors has an error class of its own, and raises OSError for folders

@@ -29,14 +29,28 @@ if TYPE_CHECKING:
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
-    """Write a weights file and its card, each atomically."""
+    """Write a weights file and its card, each atomically; the same weights and card give the same bytes."""
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
-    metadata = {"format": "pt", "swad": json.dumps(card, default=str)}
+    text = json.dumps(card, default=str)
+    metadata = {"format": "pt", networks.CARD: text, networks.CHECKSUM: networks.checksum(tensors, text)}
     with atomic_write(path) as partial:
         save_file(tensors, partial, metadata=metadata)
+        _sort_metadata(partial)
     write_text(path.with_suffix(".md"), markdown(path.name, card))
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the metadata of a safetensors file in place: the library writes it in random order."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        content = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(content) <= size, "the sorted header must fit into its place"
+        file.seek(8)
+        file.write(content.ljust(size))
 
 
 def read_card(path: Path | str) -> dict[str, Any]:
@@ -46,9 +60,15 @@ def read_card(path: Path | str) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-        card: dict[str, Any] = json.loads(metadata["swad"])
-    except KeyError:
-        raise networks.NetworkError(f"{path} has no model card: use a weights file that a run wrote") from None
+        if networks.CARD not in metadata:
+            raise networks.NetworkError(f"{path} has no model card: use a weights file that a run wrote")
+        card = json.loads(metadata[networks.CARD])
+        if not isinstance(card, dict):
+            raise TypeError(f"the model card is {type(card).__name__}, not an object")
+    except networks.NetworkError:
+        raise
+    except FileNotFoundError:
+        raise networks.NetworkError(f"there is no weights file {path}: check the path") from None
     except Exception as error:  # safetensors raises a class of its own
         reason = " ".join(str(error).split())
         raise networks.NetworkError(f"cannot read {path} as safetensors: {reason}") from None
@@ -76,14 +96,30 @@ def load_predictor(path: Path | str) -> Predictor:
     Args:
         path: A weights file in the `weights` directory of a run.
     """
-    card = read_card(path)
+    weights, card = networks.read_safetensors(Path(path)), read_card(path)
+    try:
+        return _predictor(weights, card)
+    except networks.NetworkError as error:
+        raise networks.NetworkError(f"cannot load {path}: {error}") from None
+    except Exception as error:  # a card may hold anything
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise networks.NetworkError(
+            f"cannot load {path}: its model card or its weights are not those of a run ({type(error).__name__}: "
+            f"{reason}); use a weights file that this version of swad wrote"
+        ) from None
+
+
+def _predictor(weights: dict[str, Tensor], card: Mapping[str, Any]) -> Predictor:
+    if ":" in card["network"]:
+        raise networks.NetworkError(f"its network {card['network']!r} would be downloaded: use a network of timm")
+    spec = card["input"]
     network = networks.build(
-        card["network"], len(card["classes"]), channels=card["input"]["channels"], freeze_bn=card["freeze_bn"]
+        card["network"], len(card["classes"]), channels=spec["channels"], freeze_bn=card["freeze_bn"]
     )
     algorithm, hyperparameters = _algorithm(card)
     model = algorithm.wrap_predictor(network, hyperparameters)
-    model.load_state_dict(networks.read_safetensors(Path(path)))
-    image_spec = ImageSpec(**{name: _tuple(value) for name, value in card["input"].items()})
+    model.load_state_dict(weights)
+    image_spec = ImageSpec(**{name: _tuple(value) for name, value in spec.items()})
     return Predictor(model.eval(), _transform(image_spec), tuple(card["classes"]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -22,8 +23,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The content is forced to disk before the rename, so a crash leaves the old file or the new one. Missing parent
     directories are created. A symbolic link stays, and the file it points to is replaced. A device, pipe, socket or
-    directory is refused, because the rename would put a file in its place. Errors of the disk are raised as `OSError`,
-    also where torch and safetensors wrap them.
+    directory is refused, because the rename would put a file in its place. The file gets the usual mode, also where
+    safetensors would make it private. Errors of the disk are raised as `OSError`, also where torch and safetensors
+    wrap them.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "results" / "table.txt"
@@ -37,7 +39,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+        mode = partial.stat().st_mode  # as the user's umask allows
         yield partial
+        if partial.stat().st_mode != mode:
+            partial.chmod(mode)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -72,6 +78,23 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Write JSON atomically; values of types that JSON lacks are written as text."""
     write_text(path, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def sha256(path: str | os.PathLike[str], size: int | None = None) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits, or of its first `size` bytes.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "table.txt"
+    >>> write_text(path, "68.1")
+    >>> sha256(path)[:8], sha256(path, size=2)[:8]
+    ('1c6012f9', 'a21855da')
+    """
+    digest, left = hashlib.sha256(), size
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20 if left is None else min(1 << 20, left)):
+            digest.update(block)
+            left = None if left is None else left - len(block)
+    return digest.hexdigest()
 
 
 def _disk_error(error: BaseException, path: Path) -> OSError | None:
