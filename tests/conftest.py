@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 # Two test processes on two cores: torch must not start two threads in each. For the processes that tests start:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Runs note in the cache which images they decoded. Tests leave nothing in the user's.
+os.environ.setdefault("SWAD_CACHE", tempfile.mkdtemp(prefix="swad-cache-"))
 # A shared machine is slow at times; how long an example takes says nothing about whether it is right.
 hypothesis.settings.register_profile("swad", deadline=None)
 hypothesis.settings.load_profile("swad")

@@ -11,6 +11,7 @@ import torch
 from helpers.runs import RecordingCallback, cached_config, interrupt_at, require_same, short, values, weights
 from swad.data.domains import DataError
 from swad.results import training_curves
+from swad.results.diagnostics import find_problems
 from swad.results.records import read_records
 from swad.results.runs import load_run
 from swad.training import evaluation
@@ -180,11 +181,40 @@ def test_a_run_with_most_other_options_finishes(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_recorded_and_reported(tmp_path):
-    with pytest.raises(RunError, match=r"step \d+: the validation loss must be finite, got \w+") as caught:
+    with pytest.raises(RunError, match=r"at step 4 the training loss is .*; lower lr \(it is 1e\+30\)") as caught:
         train(short(tmp_path / "run", hyperparameters={"lr": 1e30, "batch_size": 8}))
     assert "\n" not in str(caught.value)
     lost = [r.value for r in read_records(tmp_path / "run") if r.metric == "valley_loss"]
     assert not math.isfinite(lost[-1])
+
+
+@pytest.mark.parametrize("averages", [(), ("ema",)])
+def test_a_training_that_diverged_stops_whatever_is_averaged(tmp_path, averages):
+    callback = RecordingCallback()
+    with pytest.raises(RunError, match="the training diverged: at step 4"):
+        settings = {"hyperparameters": {"lr": 1e30, "batch_size": 8}, "averages": averages}
+        train(short(tmp_path / "run", **settings), callback=callback)
+    assert callback.steps[-1] == 4
+
+
+def test_an_average_that_skips_losses_that_are_not_finite_lets_the_training_end(tmp_path):
+    callback = RecordingCallback()
+    hyperparameters, averages = {"lr": 1e30, "batch_size": 8}, ("swad:nonfinite=skip",)
+    result = train(short(tmp_path / "run", hyperparameters=hyperparameters, averages=averages), callback=callback)
+    assert result.steps == 24
+    assert any("skip this evaluation" in message for message in callback.messages)
+
+
+def test_an_average_that_starts_too_early_is_reported(tmp_path, finished_run):
+    """The learning rate is so small that the loss stays where it was, above chance."""
+    callback = RecordingCallback()
+    settings = {"hyperparameters": {"batch_size": 8, "lr": 1e-6}, "averages": ("swad:n_converge=2",)}
+    result = train(short(tmp_path / "run", **settings), callback=callback)
+    assert any("above chance (2.30)" in warning for warning in result.warnings)
+    assert {f"warning: {warning}" for warning in result.warnings} <= set(callback.messages)
+    problems = find_problems([load_run(tmp_path / "run")])
+    assert any("above chance (2.30)" in problem for problem in problems)
+    assert not any("above chance" in problem for problem in find_problems([load_run(finished_run)]))
 
 
 def test_an_error_in_the_final_report_keeps_the_finished_training(tmp_path, finished_run, monkeypatch):
@@ -226,7 +256,7 @@ def test_an_image_folder_with_a_timm_network(tmp_path, image_folder):
     existing = next((image_folder / "snow").rglob("*.png"))
     added = existing.with_name("new.png")
     added.write_bytes(existing.read_bytes())
-    with pytest.raises(RunError, match=r"the data changed since .* was started \(snow \d+ then, \d+ now\): restore"):
+    with pytest.raises(RunError, match=r"the data changed since .* \(snow: \d+ images then, \d+ now\): restore"):
         train(short(tmp_path / "read", **options, workers=1))
     added.unlink()
     train(short(tmp_path / "read", **options, workers=1))

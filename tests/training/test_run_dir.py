@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shutil
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
+import torch
 
 from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short, start_worker
 from swad.data.domains import DataError
+from swad.experiments.saved_run import open_run
 from swad.results import runs
-from swad.results.records import RecordWriter
-from swad.training.config import RunConfig
+from swad.results.records import RecordError, RecordWriter
+from swad.training import loop
+from swad.training.config import ConfigError, RunConfig
 from swad.training.loop import Interrupted, RunError, train
 from swad.training.resolve import resolve
 
@@ -150,3 +156,137 @@ def test_a_damaged_checkpoint_is_reported_in_one_line(tmp_path):
     ) as caught:
         train(short(run_dir))
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_another_process_just_finished_is_not_erased(tmp_path, finished_run, monkeypatch):
+    """The other process finishes after this one looked for a result and before it has the lock."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished_run, run_dir)
+    real, calls = loop.read_result, []
+
+    def too_early(config):
+        calls.append(config)
+        return None if len(calls) == 1 else real(config)
+
+    monkeypatch.setattr(loop, "read_result", too_early)
+    callback = RecordingCallback()
+    result = train(short(run_dir), callback=callback)
+    assert calls
+    assert callback.events == ["end"]
+    assert result.scores == train(short(finished_run)).scores
+    require_same(finished_run, run_dir)
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << bit
+    path.write_bytes(bytes(content))
+
+
+def interrupted(run_dir: Path, **changes: object) -> Path:
+    """A run that was interrupted after step 6 of 24."""
+    with pytest.raises(Interrupted):
+        train(short(run_dir, **changes), callback=interrupt_at(6))
+    return run_dir
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(tmp_path):
+    state = interrupted(tmp_path / "run") / "checkpoint" / "state.pt"
+    flip(state, state.stat().st_size // 2)
+    with pytest.raises(RunError, match=r"cannot read .*state.pt .*checksum.*: remove .*checkpoint to start"):
+        train(short(tmp_path / "run"))
+
+
+def test_a_flipped_bit_in_the_records_of_an_interrupted_run_is_noticed(tmp_path):
+    records = interrupted(tmp_path / "run") / "records.jsonl"
+    flip(records, records.read_bytes().index(b'"value":') + 8)
+    with pytest.raises(RunError, match="changed since the checkpoint was saved: restore the file"):
+        train(short(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "records.jsonl"])
+def test_a_flipped_bit_in_a_finished_run_changes_no_table_unnoticed(tmp_path, finished_run, name):
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    flip(run_dir / name, (run_dir / name).read_bytes().rindex(b"0"))
+    with pytest.raises(RecordError, match=f"{name} changed after the run finished .*: restore the file"):
+        runs.load_run(run_dir)
+    with pytest.raises(RunError, match=f"{name} changed after the run finished"):
+        train(short(run_dir))
+    with pytest.raises(RunError, match=f"{name} changed after the run finished"):
+        open_run(run_dir)
+
+
+def test_a_flipped_bit_in_a_result_is_noticed(tmp_path, finished_run):
+    done = Path(shutil.copytree(finished_run, tmp_path / "run")) / "done.json"
+    flip(done, done.read_bytes().index(b'"accuracy": 0.') + 14)
+    with pytest.raises(RunError, match=r"done.json is damaged: restore"):
+        train(short(done.parent))
+
+
+def test_the_settings_of_the_checkpoint_count(tmp_path):
+    run_dir = interrupted(tmp_path / "run")
+    (run_dir / "config.json").unlink()
+    with pytest.raises(RunError, match=r"other settings \(lr was 0.08, now 0.1\)"):
+        train(short(run_dir, hyperparameters={"batch_size": 8, "lr": 0.1}))
+
+
+def test_other_images_are_refused_although_their_number_is_the_same(tmp_path, noise_folder):
+    settings = {"dataset": "folder", "data_dir": noise_folder, "target": "a", "network": "test_resnet"}
+    settings |= {"weights": "random", "workers": 0, "averages": (), "hyperparameters": {"batch_size": 2}}
+    interrupted(tmp_path / "run", **settings)
+    shutil.copy(noise_folder / "b" / "dark" / "0.png", noise_folder / "b" / "dark" / "9.png")
+    with pytest.raises(RunError, match=r"the data changed since .* \(b: other files or sizes\): restore the images"):
+        train(short(tmp_path / "run", **settings))
+
+
+JUNK = [{}, [], 3, "text", None, {"checksums": {}}, {"checksums": 1}, 10**400, {"config": 5, "format": 2, "roles": 0}]
+
+
+@pytest.mark.parametrize("name", ["done.json", "config.json"])
+@pytest.mark.parametrize("content", [*map(json.dumps, JUNK), "[" * 100_000, "1" * 5000, "{", "\x00"], ids=range(13))
+def test_json_of_another_shape_is_one_line(tmp_path, finished_run, name, content):
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    (run_dir / name).write_text(content)
+    for use in (lambda: train(short(run_dir)), lambda: open_run(run_dir)):
+        with pytest.raises((RunError, ConfigError)) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    if content != "{}" or name != "done.json":
+        try:
+            runs.load_run(run_dir)
+        except RecordError as error:
+            assert "\n" not in str(error)
+
+
+def test_settings_of_other_types_are_one_line(tmp_path, finished_run):
+    """Without checksums, since a whole new `config.json` with matching checksums may be written as well."""
+    content = json.loads((finished_run / "config.json").read_text())
+    random = Random(0)
+    values = [None, 5, -1, 1e400, 10**400, "x", [], {}, [[[]]], {"a": 1}, True]
+    for _ in range(300):
+        changed = json.loads(json.dumps(content))
+        section = changed["config"][random.choice(list(changed["config"]))]
+        section[random.choice(list(section))] = random.choice(values)
+        try:
+            RunConfig.from_json(changed, tmp_path).differences(content)
+            short(tmp_path).differences(changed)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+
+
+def test_a_checkpoint_with_other_content_is_one_line(tmp_path):
+    state = interrupted(tmp_path / "run") / "checkpoint" / "state.pt"
+    original = torch.load(state, weights_only=True)
+    random = Random(0)
+    contents = [{}, [], 5, torch.ones(3), {"step": 4}, {**original, "best": {"x": 1}}, {**original, "step": "4"}]
+    for _ in range(25):
+        changed = dict(original)
+        name = random.choice([name for name in changed if name not in ("images", "loss_count", "recorded")])
+        changed[name] = random.choice([None, "x", [], {"x": 1}, torch.ones(2)])
+        contents.append(changed)
+    for content in contents:
+        torch.save(content, state)
+        with pytest.raises(RunError) as caught:
+            train(short(tmp_path / "run"))
+        assert "\n" not in str(caught.value)

@@ -129,7 +129,7 @@ def _check_image_folder(
 ) -> CheckResult:
     path = image_folder.locate(benchmark, path)
     tree = image_folder.scan(benchmark, path, options)
-    bad = _decode([path / name for name in tree.paths()], progress, workers) if decode else ()
+    bad = find_bad_images([path / name for name in tree.paths()], progress, workers) if decode else ()
     return CheckResult(
         name=benchmark.name,
         path=path,
@@ -164,8 +164,10 @@ def _notes(benchmark: Benchmark, tree: image_folder.Tree) -> Iterator[str]:
         yield "more images than expected; the list of duplicates may be missing next to the domains"
 
 
-def _decode(paths: list[Path], progress: Progress | None, workers: int | None) -> tuple[BadImage, ...]:
-    """Decode all images with threads; Pillow releases the GIL while it decodes."""
+def find_bad_images(
+    paths: list[Path], progress: Progress | None = None, workers: int | None = None
+) -> tuple[BadImage, ...]:
+    """Decode all images and return those that cannot be; with threads, as Pillow releases the GIL while it decodes."""
 
     def check_image(path: Path) -> BadImage | None:
         try:

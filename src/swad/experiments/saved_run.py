@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 from swad.algorithms.hyperparameters import fill
 from swad.algorithms.registry import get_algorithm
-from swad.data import benchmarks
 from swad.data.domains import DataError, IntArray
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit, HeldOut, hold_out
 from swad.models import networks
-from swad.results.records import CONFIG, DONE
+from swad.results.records import CONFIG
 from swad.results.runs import find_runs
 from swad.training import export
 from swad.training.config import RunConfig
-from swad.training.run_dir import RunError, read_json
+from swad.training.run_data import load_dataset
+from swad.training.run_dir import RunError, read_done, read_json
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,7 @@ class SavedRun:
     def held_out(self) -> HeldOut:
         """The run's dataset with the run's own split."""
         config = self.config
-        root = self.data if self.data is not None else config.data.data_dir
-        dataset = benchmarks.load(
-            config.data.dataset, root, check_counts=config.data.check_counts, **config.data.dataset_options
-        )
+        dataset = load_dataset(config, self.data)
         return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
 
     def images(self, n: int | None, device: torch.device | str = "cpu", workers: int | None = None) -> Images:
@@ -189,10 +186,11 @@ def find_device(name: str) -> torch.device:
 def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
     """Open one finished run."""
     path = Path(path)
-    config, done = read_json(path / CONFIG), read_json(path / DONE)
+    config = read_json(path / CONFIG)
     if not isinstance(config, dict):
         raise RunError(f"{path} holds no run: give a run directory that `swad train` wrote")
-    if not isinstance(done, dict):
+    done = read_done(path)
+    if done is None:
         raise RunError(f"{path} is unfinished: run the same `swad train` again to finish it")
     weights: dict[str, Any] = done.get("weights") or {}
     if not weights:

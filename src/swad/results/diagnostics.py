@@ -25,6 +25,7 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
             state = valley(run, average)
             if run.finished and state is not None and state.threshold is None:
                 not_converged[average].append(name)
+        problems += [f"{name}: {text}." for text in run.warnings if "never converged" not in text]  # grouped below
         nonfinite = sum(
             r.metric in ("loss", "valley_loss", "train_loss") and not math.isfinite(r.value) for r in run.records
         )

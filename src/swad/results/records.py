@@ -82,7 +82,10 @@ class Record:
     @classmethod
     def parse(cls, line: str | bytes) -> Record:
         """Parse one line; unknown fields, which a later version may add, are ignored."""
-        fields = json.loads(line)
+        try:
+            fields = json.loads(line)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
         version = fields.get("v")
@@ -123,7 +126,10 @@ def _integer(value: object) -> int:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not (isinstance(value, (int, float)) or value in ("nan", "inf", "-inf")):
         raise ValueError(f"number expected, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("number expected, got one with hundreds of digits") from None
 
 
 # ------------------------------------------------------------ writing

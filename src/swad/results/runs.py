@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, iterate_records
+from swad.util.files import sha256
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class RunData:
     records: tuple[Record, ...] = field(repr=False)
     finished: bool
     roles: Mapping[str, str] = field(default_factory=dict, repr=False)
+    warnings: tuple[str, ...] = ()
+    """What the run itself warned of at its end."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -65,20 +68,53 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
     """Read a run directory, finished or not."""
     directory = Path(directory)
     path = directory / CONFIG
+    config, roles = _settings(path, _read_object(path))
+    finished = (directory / DONE).exists()
+    done = _read_object(directory / DONE) if finished else {}
+    require_unchanged(directory, done)
+    # A run that has just started has a config and no records yet.
+    records = tuple(iterate_records(directory)) if (directory / RECORDS).exists() else ()
+    warnings = done.get("warnings")
+    texts = tuple(text for text in warnings if isinstance(text, str)) if isinstance(warnings, list) else ()
+    return RunData(directory, config, records, finished, roles, texts)
+
+
+def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
+    """Require that settings and records still are those with which the run finished.
+
+    Args:
+        directory: The run directory.
+        done: The content of its `done.json`, which holds the checksum of every such file.
+    """
+    checksums = done.get("checksums")
+    if not isinstance(checksums, dict):
+        return
+    for name in (CONFIG, RECORDS):
+        path = directory / name
+        try:
+            same = sha256(path) == checksums.get(name)
+        except OSError as error:
+            raise RecordError(f"cannot read {path} ({error.strerror}): restore it or remove the run") from None
+        if not same:
+            raise RecordError(
+                f"{path} changed after the run finished (its checksum in {DONE} differs): "
+                "restore the file, or remove the run and train it again"
+            )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a file that must hold a JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"cannot read {path} ({error.strerror}): give the directory of a run") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON ({error}): restore the file or remove the run") from None
     if not isinstance(content, dict):
         raise RecordError(
             f"{path} must hold a JSON object, got {type(content).__name__}: restore the file or remove the run"
         )
-    config, roles = _settings(path, content)
-    # A run that has just started has a config and no records yet.
-    records = tuple(iterate_records(directory)) if (directory / RECORDS).exists() else ()
-    return RunData(directory, config, records, (directory / DONE).exists(), roles)
+    return content
 
 
 def _settings(path: Path, content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

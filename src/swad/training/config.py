@@ -371,7 +371,15 @@ class RunConfig:
     @classmethod
     def from_json(cls, content: Mapping[str, Any], output: Path | str) -> RunConfig:
         """Read the content of a `config.json` in the directory `output`."""
-        return cls.from_options(output=output, **stored_options(content, output))
+        options = stored_options(content, output)
+        try:
+            config = cls.from_options(output=output, **options)
+            problems = config.problems()
+        except (TypeError, ValueError, ArithmeticError) as error:
+            problems = [str(error)]
+        if problems:
+            raise ConfigError([f"{output} has invalid settings ({problems[0]}): restore its config.json"])
+        return config
 
     def differences(self, content: Mapping[str, Any]) -> list[str]:
         """List the settings that a stored run has otherwise and that resuming it may not change.
@@ -382,7 +390,7 @@ class RunConfig:
         defaults = {name: _plain(known.default) for name, known in SETTINGS.items()}
         stored = defaults | stored_options(content, self.output)  # a field that was added later had its default then
         current = json.loads(json.dumps({name: _plain(value) for name, value in self.options().items()}))
-        if stored.get("data_dir") is not None:
+        if isinstance(stored.get("data_dir"), str):
             stored["data_dir"] = os.path.abspath(stored["data_dir"])
         differences = []
         for name in sorted(current):
@@ -404,8 +412,15 @@ class RunConfig:
 
 def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, Any]:
     """The settings in the content of the `config.json` of a run directory, by field name."""
-    if content.get("format") == FORMAT:
-        options = {name: value for section in content["config"].values() for name, value in section.items()}
+    if not isinstance(content, Mapping):
+        raise ConfigError([f"{output} holds settings that are no JSON object: restore config.json, or train again"])
+    sections = content.get("config")
+    if (
+        content.get("format") == FORMAT
+        and isinstance(sections, Mapping)
+        and all(isinstance(section, Mapping) for section in sections.values())
+    ):
+        options = {name: value for section in sections.values() for name, value in section.items()}
         if set(options) <= set(SETTINGS):
             return options
     raise ConfigError([f"{output} was written by another version of swad: train the run again in another directory"])

@@ -11,6 +11,7 @@ checkpoint as if it had never stopped. Under ``torchrun`` the processes share ev
 from __future__ import annotations
 
 import copy
+import json
 import math
 import platform
 import shutil
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,9 +28,8 @@ from torch import Tensor
 from swad.averaging.segment_log import load_segments
 from swad.averaging.swad import NeverConvergedWarning
 from swad.averaging.valley import Status
-from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
-from swad.data.domains import Dataset
+from swad.data.domains import DataError, Dataset
 from swad.data.splits import hold_out
 from swad.results.records import Record, export_tensorboard, iterate_records
 from swad.training.callback import RunCallback
@@ -40,12 +41,14 @@ from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.numerics import torch_settings
 from swad.training.resolve import resolve
 from swad.training.result import RunResult, averaged_range
+from swad.training.run_data import domain_contents, load_dataset, require_decodable, require_same_images
 from swad.training.run_dir import (
     SEGMENTS,
     TENSORBOARD,
     WEIGHTS,
     RunDir,
     RunError,
+    damaged_checkpoint,
     disk_errors,
     read_checkpoint,
     read_result,
@@ -91,9 +94,13 @@ def train(config: RunConfig, *, callback: RunCallback | None = None) -> RunResul
         dist = stack.enter_context(process_group(config.machine.device))
         stack.enter_context(torch_settings(config, dist.device))
         stop = stack.enter_context(catch_interrupts())
-        run_dir = _open_run_dir(config, dist, stack)
+        run_dir, finished = _open_run_dir(config, dist, stack)
         if callback is None or not dist.is_main:
             callback = RunCallback()
+        if finished is not None:  # by another process, between the check above and the lock
+            result = RunResult.from_json(finished, config)
+            callback.on_end(result)
+            return result
         run = _Run(config, dist, run_dir, stop, callback)
         try:
             result = run.run()
@@ -108,19 +115,24 @@ def train(config: RunConfig, *, callback: RunCallback | None = None) -> RunResul
     return result
 
 
-def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> RunDir | None:
-    """Open the run directory in the main process; if that fails, raise the error in every process."""
-    run_dir, problem = None, None
+def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> tuple[RunDir | None, dict[str, Any] | None]:
+    """Open the run directory in the main process; if that fails, raise the error in every process.
+
+    Also returns the result, in every process, if the run turns out to be finished.
+    """
+    run_dir, problem, finished = None, None, None
     if dist.is_main:
         try:
             run_dir = RunDir(config)
             stack.callback(run_dir.close)
+            finished = None if run_dir.finished is None else json.dumps(run_dir.finished)
         except RunError as error:
             problem = str(error)
     problem = dist.broadcast(problem)
     if problem is not None:
         raise RunError(problem)
-    return run_dir
+    finished = dist.broadcast(finished)
+    return run_dir, None if finished is None else json.loads(finished)
 
 
 class _Run:
@@ -149,12 +161,29 @@ class _Run:
 
     def _load_data(self) -> None:
         data = self.config.data
-        dataset = benchmarks.load(data.dataset, data.data_dir, check_counts=data.check_counts, **data.dataset_options)
+        dataset = load_dataset(self.config)
         for note in dataset.notes:
             self._log(note)
         self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
-        self.n_images = {part.name: len(part.domain) for part in (*self.sources.train, *self.target.full)}
+        self.images = domain_contents(dataset)
+        self.checkpoint = read_checkpoint(self.config.output) if self.run_dir is None else self.run_dir.resumed
+        if self.checkpoint is not None:
+            require_same_images(self.config.output, self.checkpoint["images"], self.images)
         self.cache = self._open_cache(dataset) if data.input_pipeline == "gpu" else None
+        if self.cache is None and self.checkpoint is None:  # building a cache decodes every image as well
+            self._decode_images(dataset)
+
+    def _decode_images(self, dataset: Dataset) -> None:
+        """Decode every image in the main process; if that fails, raise the error in every process."""
+        problem, machine = None, self.config.machine
+        if self.dist.is_main:
+            try:
+                require_decodable(dataset, machine.cache, machine.workers, self.callback.on_progress, self._log)
+            except DataError as error:
+                problem = str(error)
+        problem = self.dist.broadcast(problem)
+        if problem is not None:
+            raise DataError(problem)
 
     def _open_cache(self, dataset: Dataset) -> ImageCache:
         """Open the cache of decoded images; the first run on a dataset builds it."""
@@ -177,26 +206,17 @@ class _Run:
 
     def _resume(self) -> None:
         """Load the checkpoint, if there is one."""
-        state = read_checkpoint(self.config.output) if self.run_dir is None else self.run_dir.resumed
-        if state is not None:
-            self._require_same_images(state["n_images"])
-            self.training.load_state_dict(state)
+        if self.checkpoint is not None:
+            try:
+                self.training.load_state_dict(self.checkpoint)
+            except Exception as error:  # torch raises several classes for a state that does not fit
+                raise damaged_checkpoint(self.config.output, error) from None
             self.checkpoint_step = self.training.step
+            self.checkpoint = None  # frees its memory
         elif self.run_dir is not None:
             # Remove the segments of an attempt that was killed before its first checkpoint.
             for path in load_segments(self.config.output / SEGMENTS):
                 path.unlink()
-
-    def _require_same_images(self, before: Mapping[str, int]) -> None:
-        """Splits depend on the number of images: with another number, the run would train on validation images."""
-        now = self.n_images
-        changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-        if changed:
-            listed = ", ".join(f"{name} {before.get(name, 0)} then, {now.get(name, 0)} now" for name in changed)
-            raise RunError(
-                f"the data changed since {self.config.output} was started ({listed}): restore the images, or remove "
-                "that directory to start again"
-            )
 
     # -- train ----------------------------------------------------------------------------------------------------
 
@@ -239,6 +259,7 @@ class _Run:
         if self.config.evaluation.target_every_evaluation:
             records += score_records(name, step, self.evaluator.target_scores(training.predictor, self.target))
         self._append(records)  # before the averages observe the loss, so that a loss they reject is recorded
+        self._require_finite(train_loss, val_loss)
         try:
             statuses = training.observe(val_loss)
         except ValueError as error:
@@ -247,6 +268,20 @@ class _Run:
         training.update_best(_mean([score.accuracy for score in scores.values()]))
         losses = {domain: score.loss for domain, score in scores.items()}
         self.callback.on_evaluation(step, train_loss, losses, statuses)
+
+    def _require_finite(self, train_loss: float, val_loss: float) -> None:
+        """Stop a training that has diverged, unless an average with `nonfinite=skip` ignores such evaluations."""
+        if math.isfinite(train_loss) or math.isfinite(val_loss):
+            return
+        step, lr = self.training.step, self.config.training.hyperparameters.get("lr")
+        valleys = [self.training.valley(name) for name in self.training.averages]
+        if any(valley is not None and valley.nonfinite == "skip" for valley in valleys):
+            self._log(f"step {step}: the losses are not finite; averages with nonfinite=skip skip this evaluation")
+            return
+        raise RunError(
+            f"the training diverged: at step {step} the training loss is {train_loss} and the validation loss is "
+            f"{val_loss}; lower lr (it is {lr:g}) or set clip, and train in another directory"
+        )
 
     def _valley_records(self, statuses: Mapping[str, Status]) -> list[Record]:
         """Record the values of each valley that changed since they were recorded last."""
@@ -284,7 +319,7 @@ class _Run:
         now = time.perf_counter()
         if self.run_dir is not None:
             state = self.training.state_dict()
-            state["n_images"] = self.n_images
+            state["images"] = {name: [content.count, content.digest] for name, content in self.images.items()}
             state["clock"] = {**state["clock"], "total": self.training.clock.total + now - self.start_time}
             self.run_dir.save_checkpoint(state)
         self.checkpoint_step, self.checkpoint_time = self.training.step, now
@@ -363,12 +398,37 @@ class _Run:
         ]
 
     def _warnings(self) -> tuple[str, ...]:
+        """List the averages whose range should not be trusted, one sentence each."""
         valleys = {name: self.training.valley(name) for name in self.training.averages}
-        return tuple(
-            f"the validation loss never converged for {name}, so its range is a fallback"
-            for name, valley in valleys.items()
-            if valley is not None and not valley.converged
-        )
+        texts = []
+        for name, valley in valleys.items():
+            if valley is not None and not valley.converged:
+                texts.append(f"the validation loss never converged for {name}, so its range is a fallback")
+            elif valley is not None and self.run_dir is not None:
+                texts += self._early_start_warnings(name)
+        for text in texts:
+            self.callback.on_log(f"warning: {text}")
+        return tuple(texts)
+
+    def _early_start_warnings(self, name: str) -> list[str]:
+        """Warn of an average that starts before the network has learned anything."""
+        start = self.training.averages[name].status.start_step
+        losses = {r.step: r.value for r in iterate_records(self.config.output) if r.metric == "valley_loss"}
+        after = [step for step in sorted(losses) if start is not None and step >= start]
+        if start is None or not after:
+            return []
+        texts, chance = [], math.log(len(self.sources.classes))
+        if after[0] == min(losses):
+            texts.append(
+                f"{name} starts at the first evaluation (step {start}), so the validation loss never fell: "
+                "train longer or evaluate more often"
+            )
+        if losses[after[0]] > chance:
+            texts.append(
+                f"{name} starts at step {start} with a validation loss of {losses[after[0]]:.2f}, above chance "
+                f"({chance:.2f}), so it averages weights that have learned nothing: train longer or raise n_converge"
+            )
+        return texts
 
     def _export_tensorboard(self) -> None:
         if self.config.files.tensorboard:

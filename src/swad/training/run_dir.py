@@ -7,13 +7,17 @@
     segments/          mean weights between evaluations, on request
     done.json          the result; written last
 
-Every file is written atomically, so a run that is killed at any moment leaves the old version or the new one.
+Every file is written atomically, so a run that is killed at any moment leaves the old version or the new one. Whatever
+is read back has a checksum: the checkpoint and the weights in the file itself, settings and records in the checkpoint
+and in `done.json`. Damage is an error, not another result.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +26,9 @@ from typing import Any
 import torch
 
 from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, RecordWriter
-from swad.training.config import RunConfig, stored_options
-from swad.util.files import atomic_write, write_json
+from swad.results.runs import require_unchanged
+from swad.training.config import ConfigError, RunConfig, stored_options
+from swad.util.files import atomic_write, sha256, write_json
 
 CHECKPOINT = "checkpoint"
 WEIGHTS = "weights"
@@ -53,7 +58,7 @@ def read_json(path: Path) -> Any | None:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"cannot read {path} ({reason}): repair it or choose another directory") from None
 
@@ -65,13 +70,40 @@ def has_records(path: Path) -> bool:
 
 
 def read_result(config: RunConfig) -> dict[str, Any] | None:
-    """Return the content of `done.json` if the run is finished, else None; refuse a run with other settings."""
-    content = read_json(config.output / DONE)
-    if content is None:
-        return None
-    _require_same_settings(config)
-    assert isinstance(content, dict)
+    """Return the content of `done.json` if the run is finished, else None.
+
+    A run with other settings, or with files that changed after it finished, is refused.
+    """
+    content = read_done(config.output)
+    if content is not None:
+        _require_same_settings(config)
     return content
+
+
+def read_done(path: Path) -> dict[str, Any] | None:
+    """Return the content of `done.json` in a run directory, checked against its checksums; None if there is none."""
+    content = read_json(path / DONE)
+    if content is None and not (path / DONE).exists():
+        return None
+    checksums = content.get("checksums") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(checksums, dict):
+        raise RunError(
+            f"{path / DONE} is not the result of a run that this version of swad finished: "
+            "restore the file, or remove the run and train it again"
+        )
+    if checksums.get(DONE) != result_checksum(content):
+        raise RunError(f"{path / DONE} is damaged: restore the file, or remove the run and train it again")
+    try:
+        require_unchanged(path, content)
+    except RecordError as error:
+        raise RunError(str(error)) from None
+    return content
+
+
+def result_checksum(content: dict[str, Any]) -> str:
+    """Return the checksum of the content of `done.json` except the checksums."""
+    values = {name: value for name, value in content.items() if name != "checksums"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -80,11 +112,40 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises several classes for files that are no checkpoints
-        reason = " ".join(str(error).split())[:200]
-        raise RunError(f"cannot read {file} ({reason}): remove {file.parent} to start the run again") from None
+        # torch stores a CRC-32 of every tensor and does not check it.
+        with zipfile.ZipFile(file) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {damaged} is wrong")
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict):
+            raise TypeError(f"it holds {type(state).__name__}")
+        if missing := [name for name in _CHECKPOINT_VALUES if name not in state]:
+            raise ValueError(f"it has no {missing[0]}")
+        for name, types in _CHECKPOINT_VALUES.items():
+            if not isinstance(state[name], types):
+                raise TypeError(f"its {name} is {type(state[name]).__name__}")
+    except Exception as error:  # torch and zipfile raise several classes for files that are no checkpoints
+        raise damaged_checkpoint(path, error) from None
     return state
+
+
+_CHECKPOINT_VALUES = {
+    "step": int,
+    "records_offset": int,
+    "records_sha256": str,
+    "config": str,
+    "images": dict,
+    "clock": dict,
+    "best": dict,
+}
+"""What a checkpoint holds besides the state of the training, with its type."""
+
+
+def damaged_checkpoint(path: Path, error: Exception) -> RunError:
+    """Return the error for a checkpoint in a run directory that cannot be loaded."""
+    file = path / CHECKPOINT / "state.pt"
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return RunError(f"cannot read {file} ({reason}): remove {file.parent} to start the run again")
 
 
 def stored_settings(path: Path) -> dict[str, Any]:
@@ -93,15 +154,21 @@ def stored_settings(path: Path) -> dict[str, Any]:
         return {}
     try:
         return stored_options(json.loads((path / CONFIG).read_text(encoding="utf-8")), path)
-    except (OSError, ValueError, AttributeError):  # reported when the directory is opened
+    except (OSError, ValueError, RecursionError):  # reported when the directory is opened
         return {}
 
 
 def _require_same_settings(config: RunConfig) -> None:
     stored = read_json(config.output / CONFIG)
-    if stored is None or not has_records(config.output):
-        return
-    differences = config.differences(stored)
+    if stored is not None and has_records(config.output):
+        _require_no_differences(config, stored, config.output / CONFIG)
+
+
+def _require_no_differences(config: RunConfig, stored: Any, source: Path) -> None:
+    try:
+        differences = config.differences(stored)
+    except ConfigError as error:
+        raise RunError(f"cannot read {source} ({error}): restore it, or choose another directory") from None
     if differences:
         raise RunError(
             f"{config.output} contains a run with other settings ({'; '.join(differences)}): "
@@ -113,7 +180,8 @@ class RunDir:
     """The directory of an unfinished run, locked for this process.
 
     A directory with a run of other settings is refused before anything in it changes. `resumed` holds the content of
-    the checkpoint, or None if there is none and the run starts from the beginning.
+    the checkpoint, or None if there is none and the run starts from the beginning. `finished` holds the content of
+    `done.json` if another process finished the run before this one got the lock; then nothing in it changes.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -125,16 +193,36 @@ class RunDir:
         with disk_errors(self.path):
             self._records = RecordWriter(self.path, config.name)
         try:
-            # Check again, now under the lock: another process may have started a run here in the meantime.
-            _require_same_settings(config)
-            for partial in self.path.rglob("*.partial"):  # left by a process that was killed while writing
-                partial.unlink(missing_ok=True)
-            self.resumed = read_checkpoint(self.path)
-            self.truncate_records(0 if self.resumed is None else int(self.resumed["records_offset"]))
-            self._write_json(CONFIG, config.to_json())
+            # Check again, now under the lock: another process may have started or finished a run here meanwhile.
+            self.resumed: dict[str, Any] | None = None
+            self.finished = read_result(config)
+            if self.finished is None:
+                self._open_unfinished(config)
         except BaseException:
             self._records.close()
             raise
+
+    def _open_unfinished(self, config: RunConfig) -> None:
+        """Go back to the last checkpoint, or to the beginning if there is none."""
+        _require_same_settings(config)
+        for partial in self.path.rglob("*.partial"):  # left by a process that was killed while writing
+            partial.unlink(missing_ok=True)
+        state = self.resumed = read_checkpoint(self.path)
+        if state is not None:
+            # The settings that count are those of the training; config.json may be missing or edited.
+            checkpoint = self.path / CHECKPOINT / "state.pt"
+            _require_no_differences(config, _parse_settings(self.path, state["config"]), checkpoint)
+            self._require_same_records(state)
+        self.truncate_records(0 if state is None else state["records_offset"])
+        self._settings = config.to_json()
+        self._write_json(CONFIG, self._settings)
+
+    def _require_same_records(self, state: dict[str, Any]) -> None:
+        path, size = self._records.path, state["records_offset"]
+        if path.stat().st_size >= size and sha256(path, size) != state["records_sha256"]:
+            raise RunError(
+                f"{path} changed since the checkpoint was saved: restore the file, or remove {self.path} to start again"
+            )
 
     def append(self, *records: Record) -> None:
         """Write the records together: all of them or, with an error, none."""
@@ -153,7 +241,13 @@ class RunDir:
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save the state to resume from: tensors and plain values only, so that loading it runs no code."""
-        content = {**state, "records_offset": self.records_offset()}
+        offset = self.records_offset()
+        content = {
+            **state,
+            "config": json.dumps(self._settings, default=str),
+            "records_offset": offset,
+            "records_sha256": sha256(self._records.path, offset),
+        }
         path = self.path / CHECKPOINT / "state.pt"
         with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
             torch.save(content, file)
@@ -161,7 +255,8 @@ class RunDir:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which marks the run as finished, and remove the checkpoint."""
         self.records_offset()
-        self._write_json(DONE, result)
+        checksums = {name: sha256(self.path / name) for name in (CONFIG, RECORDS)}
+        self._write_json(DONE, {**result, "checksums": {**checksums, DONE: result_checksum(result)}})
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def close(self) -> None:
@@ -172,3 +267,10 @@ class RunDir:
     def _write_json(self, name: str, content: Any) -> None:
         with disk_errors(self.path / name):
             write_json(self.path / name, content)
+
+
+def _parse_settings(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged_checkpoint(path, error) from None

@@ -1,0 +1,119 @@
+"""The data of a run: load it as the settings say, notice that it changed, and decode every image before training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from swad.data import benchmarks
+from swad.data.cache import default_folder
+from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain
+from swad.data.verify import find_bad_images
+from swad.training.config import RunConfig
+from swad.training.run_dir import RunError
+from swad.util.progress import Progress
+
+
+def load_dataset(config: RunConfig, data_dir: Path | None = None) -> Dataset:
+    """Load the dataset of a run.
+
+    Args:
+        config: Resolved settings of the run.
+        data_dir: Where the dataset is now, if it moved since training.
+    """
+    data = config.data
+    root = data.data_dir if data_dir is None else data_dir
+    return benchmarks.load(data.dataset, root, check_counts=data.check_counts, **data.dataset_options)
+
+
+@dataclass(frozen=True)
+class DomainContent:
+    """What identifies the images of a domain.
+
+    Args:
+        count: Number of images.
+        digest: Hash of labels, file names and file sizes; of labels and pixels if the images are in memory.
+    """
+
+    count: int
+    digest: str
+
+
+def domain_contents(dataset: Dataset) -> dict[str, DomainContent]:
+    """Return what identifies the images of every domain, without decoding any."""
+    return {domain.name: DomainContent(len(domain), _digest(domain)) for domain in dataset.domains}
+
+
+def _digest(domain: Domain) -> str:
+    digest = hashlib.blake2b(domain.labels.tobytes(), digest_size=16)
+    if isinstance(domain, ArrayDomain):
+        digest.update(repr(domain.images.shape).encode())
+        digest.update(domain.images.reshape(-1).data)
+    elif isinstance(domain, FileDomain):
+        for i, name in enumerate(domain.files):
+            digest.update(f"{name}\0{_size(domain.path(i))}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot read image {path}: {error.strerror}; restore it or remove it from the list") from None
+
+
+def require_same_images(run_dir: Path, before: Mapping[str, object], now: Mapping[str, DomainContent]) -> None:
+    """Refuse to resume with other images than at the start.
+
+    The split depends on the number of images, so with another number the run would train on validation images.
+    """
+    changed = []
+    for name in sorted({*before, *now}):
+        then, current = before.get(name), now.get(name)
+        if then != (None if current is None else [current.count, current.digest]):
+            then_count = then[0] if isinstance(then, list) and then else 0
+            now_count = 0 if current is None else current.count
+            counts = f"{then_count} images then, {now_count} now"
+            changed.append(f"{name}: {'other files or sizes' if then_count == now_count else counts}")
+    if changed:
+        raise RunError(
+            f"the data changed since {run_dir} was started ({', '.join(changed)}): restore the images, or remove that "
+            "directory to start again"
+        )
+
+
+def require_decodable(
+    dataset: Dataset, cache: Path | None, workers: int | None, progress: Progress, log: Callable[[str], None]
+) -> None:
+    """Decode every image once, so that a damaged image of the target is found before training, not after it.
+
+    Images whose names, sizes and modification times have not changed since they were decoded are not decoded again.
+
+    Args:
+        dataset: The dataset.
+        cache: Directory of decoded images, where a file for each checked dataset is kept. Default: the default cache.
+        workers: Threads that decode. Default: one per core.
+        progress: Called while decoding.
+        log: Called with a message if the result cannot be kept.
+    """
+    paths = [d.path(i) for d in dataset.domains if isinstance(d, FileDomain) for i in range(len(d))]
+    if not paths:
+        return
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        status = path.stat()
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
+    marker = (cache or default_folder()) / "decoded" / digest.hexdigest()
+    if marker.exists():
+        return
+    bad = find_bad_images(paths, progress, workers or None)
+    if bad:
+        listed = ", ".join(str(image.path) for image in bad[:5]) + (f" and {len(bad) - 5} more" if bad[5:] else "")
+        raise DataError(f"cannot decode {len(bad)} of {len(paths):,} images: {listed}; replace or remove them")
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    except OSError as error:
+        log(f"cannot write {marker} ({error.strerror}), so the next run decodes all images again")
