@@ -146,6 +146,7 @@ def run_ranks(scenario: str, folder: Path, world: int = 2) -> None:
             "WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            "CUDA_VISIBLE_DEVICES": "",  # gloo on the CPU: with one visible GPU, FSDP2 would put its mesh there
             "OMP_NUM_THREADS": "1",
         }
         command = [sys.executable, str(HELPERS / "distributed_worker.py"), scenario, str(folder)]
