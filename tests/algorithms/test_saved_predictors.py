@@ -43,7 +43,7 @@ def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
     text = path.with_suffix(".md").read_text()
     assert "load_predictor" in text
     grouped = name.startswith(("mtl", "arm"))
-    assert ("Predict 4 images of one domain per batch" in text) is grouped
+    assert ("Predict 4 images of one domain per batch, in random order with all classes mixed" in text) is grouped
     assert read_card(path)["algorithm"] == name
 
 

@@ -18,7 +18,7 @@ from swad.data import benchmarks
 from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.experiments import run_flatness
-from swad.experiments.saved_run import Images, open_run, open_runs, stratified_subset
+from swad.experiments.saved_run import Images, SavedRun, open_run, open_runs, stratified_subset
 from swad.flatness import compare, image_losses
 from swad.flatness._directions import Directions
 from swad.flatness._divergence import divergence
@@ -397,6 +397,30 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
     with torch.no_grad():
         groups = [functional.cross_entropy(model(pictures[i : i + 8]), labels[i : i + 8]).item() for i in (0, 8)]
     assert flat.loss["paper"] == pytest.approx(sum(groups) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [None, 40])
+@pytest.mark.parametrize("algorithm", ["arm", "mtl", "erm"])
+def test_groups_of_images_mix_the_classes(tmp_path, monkeypatch, algorithm, n):
+    """The target of a dataset in folders is ordered by class, and a group must not hold one class."""
+    digits = benchmarks.load("digits")
+    orders = [np.argsort(domain.labels, kind="stable") for domain in digits.domains]
+    by_class = [
+        replace(domain, labels=domain.labels[order], images=domain.images[order])
+        for domain, order in zip(digits.domains, orders, strict=True)
+    ]
+    monkeypatch.setattr(benchmarks, "load", lambda *args, **options: replace(digits, domains=tuple(by_class)))
+    run = SavedRun(tmp_path, tiny(tmp_path, algorithm=algorithm, hyperparameters={"batch_size": 8}), {})
+    labels = run.images(n).by_domain["paper"][1]
+    repeated = run.images(n).by_domain["paper"][1]
+    assert labels.equal(repeated)
+    if algorithm == "erm":
+        assert labels.equal(labels.sort().values)
+        return
+    assert len(labels) == {None: 448, 40: 40}[n]
+    groups = [len(set(group.tolist())) for group in labels.split(8)]
+    assert min(groups) >= 3
+    assert len(set(labels.tolist())) == 10
 
 
 def test_statistics_of_points_are_those_of_the_seen_images():

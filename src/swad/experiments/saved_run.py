@@ -120,13 +120,13 @@ class SavedRun:
         """Load at most `n` images of every domain (None: all) onto the device."""
         sources, target = self.held_out
         device = torch.device(device)
-        group_size = self.eval_group_size or 1
+        group_size = self.eval_group_size
         batch_size = 256 if sources.image_spec.low_res or device.type != "cpu" else 16
         by_domain = {}
         for split in (*sources.train, *target.full):
             subset = stratified_subset(split, n)
-            # Predictions of some algorithms depend on the group of images, so take whole groups.
-            subset = replace(subset, keys=subset.keys[: max(1, len(subset) // group_size) * group_size])
+            if group_size is not None:
+                subset = mixed_groups(subset, group_size)
             loader = EvalLoader(subset, sources.image_spec, batch_size, workers=workers, device=device)
             images, labels = zip(*loader, strict=True)
             by_domain[split.name] = (torch.cat(images), torch.cat(labels))
@@ -170,6 +170,15 @@ def stratified_subset(split: DomainSplit, n: int | None, seed: int = 0) -> Domai
         chosen.append(np.sort(random.permutation(np.flatnonzero(labels == label))[:size]))
     keys: IntArray = split.keys[np.sort(np.concatenate(chosen))]
     return replace(split, keys=keys)
+
+
+def mixed_groups(split: DomainSplit, size: int, seed: int = 0) -> DomainSplit:
+    """Shuffle a split and cut it to whole groups, for algorithms whose predictions depend on the group of images.
+
+    The images of a target are ordered by class, and a group of one class is unlike any batch in training.
+    """
+    keys: IntArray = np.random.RandomState(seed).permutation(split.keys)
+    return replace(split, keys=keys[: max(1, len(split) // size) * size])
 
 
 def find_device(name: str) -> torch.device:

@@ -265,7 +265,11 @@ def _batch_dependence(card: Mapping[str, Any]) -> list[str]:
     size = algorithm.eval_group_size(hyperparameters)
     if size is None:
         return []
-    return [f"Predict {size} images of one domain per batch: each prediction depends on the rest of its batch.", ""]
+    return [
+        f"Predict {size} images of one domain per batch, in random order with all classes mixed: each prediction "
+        "depends on the rest of its batch, and a batch of one class is unlike those in training.",
+        "",
+    ]
 
 
 def _joined(values: Any) -> str:
