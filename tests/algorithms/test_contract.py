@@ -378,9 +378,16 @@ def test_two_processes_make_the_steps_of_one(tmp_path):
     for name in NAMES:
         alone = first_steps(name)
         assert len(alone["losses"]) == STEPS
-        torch.testing.assert_close(first[name]["losses"], alone["losses"], rtol=1e-5, atol=1e-6, msg=_of(name))
+        # VAT divides the difference of two almost equal predictions by its norm, which amplifies rounding errors: 1e-7
+        # becomes 1e-5 on some processors. Half the weight of its second term would change the parameters by 7e-3.
+        factor = 20 if name.startswith("vat") else 1
+        torch.testing.assert_close(
+            first[name]["losses"], alone["losses"], rtol=factor * 1e-5, atol=factor * 1e-6, msg=_of(name)
+        )
         for key, tensor in alone["state"].items():
-            torch.testing.assert_close(first[name]["state"][key], tensor, rtol=0, atol=5e-6, msg=_of(f"{name} {key}"))
+            torch.testing.assert_close(
+                first[name]["state"][key], tensor, rtol=0, atol=factor * 5e-6, msg=_of(f"{name} {key}")
+            )
         assert first[name]["losses"].equal(second[name]["losses"]), name
         assert not differences(first[name]["state"], second[name]["state"]), name
 
