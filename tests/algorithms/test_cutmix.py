@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from helpers.gradients import entropy, require_same_gradients
 from helpers.mixed_points import entropies
 from helpers.tiny_algorithms import Points, batch_for, make, noise_for, update
 from swad.algorithms.cutmix import box
@@ -49,6 +50,28 @@ def test_loss_by_hand():
             scores = algorithm.predictor(image[None])
             total += (1 - area) * entropies(scores, [labels[i]])[0] + area * entropies(scores, [labels[j]])[0]
         assert algorithm.loss(batch, noise).item() == pytest.approx(total / 12, rel=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradients_by_hand(dropout):
+    algorithm = make("cutmix", p=1.0, dropout=dropout)
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    side, row, column = noise["box"].tolist()
+    (top, bottom), (left, right) = corners(side, row, 28), corners(side, column, 28)
+    area = (bottom - top) * (right - left) / 28**2
+    assert 0.05 < area < 0.95
+    labels, masks = batch.labels.tolist(), noise.get("dropout_mask", [None] * 12)
+
+    def twin_loss(scores):
+        losses = []
+        for i, j in enumerate(noise["partner"].tolist()):
+            image = batch.images[i].clone()
+            image[:, top:bottom, left:right] = batch.images[j][:, top:bottom, left:right]
+            mixed = scores(image, masks[i])
+            losses.append((1 - area) * entropy(mixed, labels[i]) + area * entropy(mixed, labels[j]))
+        return sum(losses) / 12
+
+    require_same_gradients(algorithm, batch, noise, twin_loss)
 
 
 def test_half_of_the_steps_have_a_box():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.gradients import entropy, require_same_gradients
 from helpers.mixed_points import confidence, entropies
 from helpers.tiny_algorithms import batch_for, make, noise_for
 
@@ -21,6 +22,24 @@ def test_loss_by_hand(domains):
             scores = algorithm.predictor(image.float()[None])
             total += share * entropies(scores, [labels[i]])[0] + (1 - share) * entropies(scores, [labels[j]])[0]
     assert algorithm.loss(batch, noise).item() == pytest.approx(total / (4 * domains), rel=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradients_by_hand(dropout):
+    algorithm = make("i_mixup", alpha=1.0, dropout=dropout)
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    shares, partners, labels = noise["share"].tolist(), noise["partner"].tolist(), batch.labels.tolist()
+    masks = noise.get("dropout_mask", [None] * 12)
+
+    def twin_loss(scores):
+        losses = []
+        for i in range(12):
+            share, j = shares[i // 4], 4 * partners[i // 4] + i % 4
+            mixed = scores(share * batch.images[i] + (1 - share) * batch.images[j], masks[i])
+            losses.append(share * entropy(mixed, labels[i]) + (1 - share) * entropy(mixed, labels[j]))
+        return sum(losses) / 12
+
+    require_same_gradients(algorithm, batch, noise, twin_loss)
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])

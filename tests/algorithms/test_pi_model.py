@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.gradients import entropy, require_same_gradients
 from helpers.tiny_algorithms import batch_for, make, noise_for, update
 from swad.algorithms.pi_model import ramp
 from swad.algorithms.registry import get_algorithm, list_algorithms
@@ -35,6 +36,26 @@ def test_loss_by_hand(dropout, input_noise):
     difference = sum((a - b) ** 2 for a, b in zip(first.flat, second.flat, strict=True)) / (12 * 5)
     weight = 50 * math.exp(-5 * 0.3**2)
     assert algorithm.loss(batch, noise).item() == pytest.approx(entropy + weight * difference, rel=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("input_noise", [0.0, 0.15])
+def test_gradients_flow_through_both_views(dropout, input_noise):
+    algorithm = make("pi_model", dropout=dropout, input_noise=input_noise, weight=50.0, ramp_up=10)
+    batch, noise = batch_for(algorithm), noise_for(algorithm, 7)
+    labels, weight = batch.labels.tolist(), 50 * math.exp(-5 * 0.3**2)
+    masks = [noise.get(name, [None] * 12) for name in ("dropout_mask", "second_dropout_mask")]
+    pixels = [noise.get(name, torch.zeros(12, 1, 1, 1)) for name in ("pixel_noise", "second_pixel_noise")]
+
+    def twin_loss(scores):
+        total = 0
+        for i in range(12):
+            first, second = (scores(batch.images[v][i] + pixels[v][i], masks[v][i]) for v in (0, 1))
+            p, q = (z.exp() / z.exp().sum() for z in (first, second))
+            total = total + entropy(first, labels[i]) / 12 + weight * ((p - q) ** 2).sum() / (12 * 5)
+        return total
+
+    require_same_gradients(algorithm, batch, noise, twin_loss)
 
 
 def test_the_ramp():

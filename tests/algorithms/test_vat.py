@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from helpers.gradients import entropy, require_same_gradients
 from helpers.mixed_points import separated_points
-from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
+from helpers.tiny_algorithms import Points, batch_for, make, noise_for, train_points
 from swad.algorithms.vat import unit
 
 
@@ -53,6 +54,52 @@ def test_the_direction_matches_double_precision():
     # With the paper's ξ, single precision finds a random direction.
     short = make("vat", xi=1e-6)
     assert cosines(adversary(short, batch, noise), twin_direction(short, batch, noise, 1e-6)).min() < 0.9
+
+
+def test_the_direction_by_finite_differences():
+    """Move one pixel at a time, without any automatic derivative."""
+    shape = (1, 1, 6)
+    algorithm = make("vat", Points(6, 4, classes=5), shape=shape)
+    batch, noise = batch_for(algorithm, shape=shape), noise_for(algorithm)
+    direction = adversary(algorithm, batch, noise)
+    network, step = copy.deepcopy(algorithm.predictor).double(), 1e-5
+
+    @torch.no_grad()
+    def logs(image):
+        z = network(image[None])[0]
+        return z - z.exp().sum().log()
+
+    for image, drawn, unit_vector in zip(batch.images.double(), noise["direction"].double(), direction, strict=True):
+        clean, start = logs(image), 0.1 * drawn / drawn.norm()
+        slopes = torch.zeros(6, dtype=torch.float64)
+        for pixel in range(6):
+            change = torch.zeros(shape, dtype=torch.float64)
+            change[0, 0, pixel] = step
+            above, below = ((clean.exp() * (clean - logs(image + start + sign * change))).sum() for sign in (1, -1))
+            slopes[pixel] = (above - below) / (2 * step)
+        torch.testing.assert_close(unit_vector.double().flatten(), slopes / slopes.norm(), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradients_by_hand(dropout):
+    """The direction and the clean prediction are constants; both terms reach every parameter."""
+    algorithm = make("vat", eps=2.0, alpha=3.0, dropout=dropout)
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    labels, masks = batch.labels.tolist(), noise.get("dropout_mask", [None] * 12)
+
+    def twin_loss(scores):
+        total = 0
+        for i, image in enumerate(batch.images.double()):
+            drawn = noise["direction"][i].double()
+            change = (0.1 * drawn / drawn.norm()).requires_grad_()
+            clean = scores(image, masks[i])
+            p = clean.softmax(0).detach()
+            (slope,) = torch.autograd.grad(-(p * scores(image + change, masks[i]).log_softmax(0)).sum(), change)
+            moved = scores(image + 2 * slope / slope.norm(), masks[i])
+            total = total + entropy(clean, labels[i]) + 3 * (p * (p.log() - moved.log_softmax(0))).sum()
+        return total / 12
+
+    require_same_gradients(algorithm, batch, noise, twin_loss, rtol=2e-3)
 
 
 def test_the_direction_is_found_in_full_precision_under_autocast():
