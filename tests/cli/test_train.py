@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from helpers.commands import QUICK, swad
+from helpers.commands import QUICK, swad, swad_without
 from swad import cli
 from swad.cli import train as command
 from swad.results.runs import load_run
@@ -123,6 +123,26 @@ def test_a_dataset_in_a_directory_of_ones_own(here, tmp_path, own_dataset):
     )  # one line for each target
     both = here("train", "folder", *options, "--steps", "2", "-o", tmp_path, "-t", "north+south").stdout
     assert "north+south-0: finished" in both
+
+
+def test_training_without_the_report_extra_ends_with_the_table(tmp_path, own_dataset):
+    missing = ["matplotlib", "jinja2", "scipy"]
+    options = ["-d", own_dataset, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]
+    options += ["-t", "east", "--steps", "2", "-o", tmp_path / "runs", "--device", "cpu"]
+    result = swad_without(missing, "train", "folder", *options)
+    assert "SWAD" in result.stdout
+    note = "The page was not written: figures need matplotlib: pip install 'swad[report]'"
+    assert result.stderr.splitlines()[-1] == note
+    assert "Traceback" not in result.stderr
+    again = swad_without(missing[:1], "report", tmp_path / "runs", code=1)
+    assert "SWAD" in again.stdout
+    assert again.stderr.strip() == note
+    run = next((tmp_path / "runs").rglob("done.json")).parent
+    refused = swad_without(
+        missing[:1], "flatness", run, "--directions", "4", "--radii", "0,1", "--device", "cpu", code=1
+    )
+    assert refused.stderr.splitlines()[-1] == "error: figures need matplotlib: pip install 'swad[report]'"
+    assert not (run / "flatness.jsonl").exists(), "a missing package is reported before anything is measured"
 
 
 def test_all_targets_are_checked_before_training(here, tmp_path, own_dataset):

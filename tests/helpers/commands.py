@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from helpers import SOURCE
@@ -12,6 +13,16 @@ from helpers import SOURCE
 SWAD = [sys.executable, "-m", "swad"]
 
 QUICK = ["--steps", "40", "--evaluate-every", "10"]
+
+
+def swad_without(packages: Sequence[str], *arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `swad` as if packages were not installed."""
+    block = f"import sys; sys.modules.update(dict.fromkeys({list(packages)!r}))"
+    script = f"{block}; sys.argv[0] = 'swad'; from swad.cli import main; main()"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
 
 
 def swad(*arguments: str | Path, cwd: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -68,7 +68,8 @@ def main() -> None:
         if type(error).__name__ == "Interrupted" or interrupted.is_set():
             _print_error(str(error) if type(error).__name__ == "Interrupted" else "Interrupted.")
             sys.exit(130)
-        expected = isinstance(error, ValueError | OSError) or type(error).__name__ in _USER_ERRORS
+        missing_package = isinstance(error, ImportError) and "pip install" in str(error)
+        expected = missing_package or isinstance(error, ValueError | OSError) or type(error).__name__ in _USER_ERRORS
         if not expected or os.environ.get("SWAD_TRACEBACK"):
             raise
         _print_error(f"error: {error}")

@@ -11,13 +11,13 @@ import time
 EXAMPLES = "swad doctor"
 
 EXTRAS = {
-    "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "pillow", "rich", "typer", "gdown"),
-    "report": ("matplotlib", "jinja2"),
+    "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "rich", "typer", "pillow", "numpy", "gdown"),
+    "report": ("matplotlib", "jinja2", "scipy"),
+    "flatness": ("curvlinops-for-pytorch",),
     "lightning": ("lightning",),
     "transformers": ("transformers", "accelerate"),
-    "ray": ("ray",),
 }
-"""The packages of each extra."""
+"""The packages of each extra, apart from those of the extras above it."""
 
 
 def doctor() -> None:

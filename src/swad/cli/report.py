@@ -32,7 +32,9 @@ def report(
     ] = "few",
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
-    print_report(folder, output or folder / "report.html", select, table_format, split, figures, figure_formats, paper)
+    page = output or folder / "report.html"
+    if not print_report(folder, page, select, table_format, split, figures, figure_formats, paper):
+        raise typer.Exit(1)
 
 
 def print_report(
@@ -44,8 +46,11 @@ def print_report(
     figure_folder: Path | None = None,
     figure_formats: str = "svg,pdf",
     paper: str = "few",
-) -> None:
-    """Print the tables of a directory's runs, write the page, and print its path."""
+) -> bool:
+    """Print the tables of a directory's runs, write the page, and print its path.
+
+    Returns False if the page could not be written because a package is missing.
+    """
     from rich.markup import escape
 
     from swad.cli._console import make_console
@@ -77,12 +82,17 @@ def print_report(
         console.print(ranges_table(runs).rich())
         for problem in find_problems(runs):
             console.print(f"[yellow]warning[/]: {escape(problem)}", highlight=False)
-    written = [write_page(folder, page_path, method=select, split=split)]
-    if figure_folder is not None:
-        written += save_valley_figures(runs, figure_folder, formats=tuple(figure_formats.split(",")))
+    try:
+        written = [write_page(folder, page_path, method=select, split=split)]
+        if figure_folder is not None:
+            written += save_valley_figures(runs, figure_folder, formats=tuple(figure_formats.split(",")))
+    except ImportError as error:  # without the extra, training and the table still work
+        print(f"The page was not written: {error}", file=sys.stderr, flush=True)
+        return False
     figures = f" and {len(written) - 1} figures in {figure_folder}" if written[1:] else ""
     # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
     print(f"wrote {written[0]}{figures}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
+    return True
 
 
 def _require_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -25,7 +25,7 @@ from swad.experiments.run_flatness import (
 from swad.experiments.saved_run import SavedRun, open_runs
 from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
-from swad.results.figures.style import save_figure
+from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.figures.surfaces import line_figure, surface_figure
 from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_runs import (
@@ -105,6 +105,7 @@ def measure_flatness(
         progress: Called after every evaluation.
     """
     # Check everything first: a measurement may take hours.
+    require_matplotlib()
     for radii in (config.radii, worst_radii or None):
         if radii is not None:
             check_radii(radii)
@@ -154,6 +155,7 @@ def measure_surfaces(
 
     `paths` are run directories or directories above them; the other arguments are those of `run_surface`.
     """
+    require_matplotlib()
     runs, notes = open_runs(paths, data)
     for run in runs:  # report missing weights of any run before the first measurement
         for name in corners or default_corners(run):

@@ -23,7 +23,7 @@ from swad.data import benchmarks
 from swad.experiments.flatness_report import Report, measure_flatness, measure_surfaces
 from swad.experiments.launch import train_all
 from swad.experiments.run_flatness import FlatnessConfig
-from swad.results.figures.style import save_figure
+from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.figures.training import valleys_figure
 from swad.results.page.build import write_page
 from swad.results.runs import find_runs, load_run
@@ -213,6 +213,7 @@ def reproduce(name: str, figure: FigureConfig, jobs: int = 1, progress: Progress
     """
     if name not in FIGURES:
         raise ValueError(f"the figures that can be reproduced are {', '.join(FIGURES)}; got {name!r}")
+    require_matplotlib()  # before training for hours
     plan = FIGURES[name](figure)
     train_all(plan.configs, jobs)
     report = plan.draw(progress)

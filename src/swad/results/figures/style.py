@@ -50,14 +50,19 @@ _STYLE = {
 }
 
 
-@contextmanager
-def figure_style() -> Iterator[None]:
-    """Draw or save figures in the block with this project's style."""
+def require_matplotlib() -> Any:
+    """Return matplotlib, or raise an error that says how to install it."""
     try:
         import matplotlib
     except ImportError:
         raise ImportError("figures need matplotlib: pip install 'swad[report]'") from None
-    with matplotlib.rc_context(_STYLE):
+    return matplotlib
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Draw or save figures in the block with this project's style."""
+    with require_matplotlib().rc_context(_STYLE):
         yield
 
 
