@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from helpers.averages import Net, OneHot, reload, run_ranks, small_conv, train, train_captured, uniform, weights_of
-from swad import EMA, SMA, SWA, SWAD
+from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -115,6 +117,44 @@ def test_observe_needs_a_new_update():
         average.observe(1.0)
         with pytest.raises(RuntimeError, match="at update 1"):
             average.observe(1.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        SWAD,
+        lambda m: SWAD(m, semantics="text"),
+        lambda m: SWAD(m, semantics="reference"),
+        lambda m: SWAD(m, semantics="reference", n_converge=6, n_tolerance=3),
+        lambda m: SWAD(m, interval=3),
+        lambda m: SWA(m, start=2, interval=3),
+        lambda m: SMA(m, start=2),
+        EMA,
+        SegmentLog,
+        lambda m: AverageGroup(m, {"swad": SWAD(m), "swa": SWA(m, start=2, interval=3), "log": SegmentLog(m)}),
+    ],
+    ids=["paper", "text", "reference", "short queue", "interval", "swa", "sma", "ema", "log", "group"],
+)
+def test_the_cost_of_an_evaluation_does_not_grow_with_their_number(make):
+    model = nn.Linear(2, 1)
+    average = make(model)
+    costs = []
+    for k in range(400):
+        average.update_parameters(model)
+        lines = 0
+
+        def count(frame, event, arg):
+            nonlocal lines
+            lines += 1
+            return count
+
+        sys.settrace(count)
+        try:
+            average.observe(1.0 + 0.1 * (k % 4))
+        finally:
+            sys.settrace(None)
+        costs.append(lines)
+    assert max(costs[300:]) <= max(costs[20:100])
 
 
 def test_nothing_to_average_yet():

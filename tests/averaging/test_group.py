@@ -204,6 +204,20 @@ def test_a_group_follows_its_own_model():
         assert group[name].averaged_state()["head.weight"][0, 0].item() == 5.0
 
 
+def test_a_replaced_module_is_refused():
+    model = Net()
+    group = AverageGroup(model, {"swad": SWAD(model), "ema": EMA(model)})
+    group.update_parameters(model)
+    model.head = nn.Linear(4, 2)
+    for call in (
+        lambda: group.observe(1.0),
+        lambda: group.attach(torch.optim.SGD(model.parameters(), 0.1)),
+        lambda: group["ema"].averaged_state(),
+    ):
+        with pytest.raises(ValueError, match=r"replaced head\.weight, head\.bias since the average was built"):
+            call()
+
+
 def test_a_log_that_cannot_write_changes_no_average(tmp_path, monkeypatch):
     model = OneHot()
     group = AverageGroup(model, {"sma": SMA(model, start=0), "log": SegmentLog(model, tmp_path)})

@@ -129,6 +129,46 @@ def test_without_dense_counts_its_interval_from_the_start_of_the_valley():
     assert average.averaged_state()["count"].item() == 48
 
 
+def test_an_interval_longer_than_the_segments_of_the_window():
+    model = OneHot()
+    averager = SWAD(model, interval=3)
+    for step, loss in enumerate([0.3, 2.0, 2.0, 0.3, 0.3, 0.3], 1):
+        model.go_to(step)
+        averager.update_parameters(model)
+        averager.observe(loss)
+    assert weights_of(averager) == uniform([1, 4])
+
+
+@pytest.mark.slow
+def test_an_interval_takes_every_so_many_updates_of_the_definition():
+    """Every evaluation of random curves, resumed at a random update, against the dense twin's updates."""
+    for seed in range(1500):
+        rng = random.Random(seed)
+        losses, options = losses_of(rng), settings_of(rng)
+        if options["semantics"] == "reference":
+            options["semantics"] = "paper"
+        options["interval"] = interval = rng.randint(2, 7)
+        model = OneHot()
+        averager = SWAD(model, **options)
+        step, steps = 0, []
+        resume_at = rng.randrange(60)
+        for k, loss in enumerate(losses):
+            for _ in range(rng.randint(1, 3)):
+                step += 1
+                model.go_to(step)
+                averager.update_parameters(model)
+                if step == resume_at:
+                    averager = reload(averager, SWAD(model, **options))
+                    model.go_to(step)
+            steps.append(step)
+            status = averager.observe(loss)
+            dense = expected(losses[: k + 1], steps, step, options)
+            want = [i for i in dense if (i - min(dense)) % interval == 0]
+            assert weights_of(averager) == uniform(want), (seed, options)
+            assert (status.n_averaged, status.start_step, status.end_step) == (len(want), want[0], want[-1])
+            assert averager.averaged_state()["count"].item() == want[-1], (seed, options)
+
+
 def test_without_overfit_averages_to_the_end():
     average = SWAD(OneHot(), n_tolerance=math.inf)
     drive(average, [3, 1, 1.1, 1.2, 9, 9, 9, 9, 9])
@@ -143,7 +183,7 @@ def test_an_interval_keeps_the_buffers_of_its_last_update():
         averager.update_parameters(model)
         if step in (2, 8, 10):
             averager.observe({2: 1.0, 8: 4.0, 10: 4.0}[step])
-    assert [str(s) for s in averager.status.spans] == ["2-2", "7-7"]
+    assert [str(s) for s in averager.status.spans] == ["2-7 every 5"]
     assert averager.averaged_state()["count"].item() == 7
 
 

@@ -121,6 +121,77 @@ def test_a_replaced_parameter_is_noticed():
     assert (first > 6).all()
 
 
+HEAD = r"replaced head\.weight, head\.bias since the average was built: build the average after changing the model"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda average, model: average.observe(1.0),
+        lambda average, model: average.copy_to(model),
+        lambda average, model: average.copy_to(Net()),
+        lambda average, model: average.averaged_state(),
+        lambda average, model: average.average_parameters(model).__enter__(),
+        lambda average, model: average.attach(torch.optim.SGD(model.parameters(), 0.1)),
+    ],
+)
+def test_a_replaced_module_is_refused_where_the_average_is_read_or_evaluated(read):
+    model = Net()
+    average = SWAD(model)
+    average.update_parameters(model)
+    model.head = nn.Linear(4, 2)
+    average.update_parameters(model)  # too frequent to look at all modules
+    with pytest.raises(ValueError, match=HEAD) as error:
+        read(average, model)
+    assert "\n" not in str(error.value)
+
+
+def test_a_replaced_frozen_module_is_refused():
+    model = Net()
+    model.head.requires_grad_(False)
+    average = SWAD(model)
+    average.update_parameters(model)
+    model.head = nn.Linear(4, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match=HEAD):
+        average.observe(1.0)
+
+
+def test_added_and_removed_modules_are_refused():
+    model = Net()
+    average = SWAD(model)
+    average.update_parameters(model)
+    model.body.append(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"added body\.3\.weight, body\.3\.bias since"):
+        average.observe(1.0)
+    del model.body[3]
+    average.observe(1.0)
+    model.head = nn.Identity()
+    with pytest.raises(ValueError, match=r"removed head\.weight, head\.bias since"):
+        average.averaged_state()
+
+
+def test_another_compatible_model_may_be_followed():
+    model, other = Net(), Net()
+    average = SWAD(model)
+    average.update_parameters(model)
+    average.update_parameters(other)
+    average.observe(1.0)
+    average.copy_to(other)
+
+
+def test_wrapped_modules_and_shared_tensors_are_the_same_model():
+    model = Net()
+    average = SWAD(model)
+    average.update_parameters(model)
+    model.head = torch.compile(model.head, backend="eager")
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # a new module with the old tensors
+    assert isinstance(model.body[1], nn.SyncBatchNorm)
+    average.observe(1.0)
+    model.body[1].running_mean = torch.full((4,), 7.0)
+    average.update_parameters(model)
+    assert average.averaged_state()["body.1.running_mean"].tolist() == [7.0] * 4
+
+
 def test_a_replaced_buffer_is_noticed():
     model = Net()
     average = SMA(model, start=0)

@@ -95,7 +95,7 @@ def fsdp(rank, world, folder):
     shard = averager._sums["start"].values[0]
     assert shard.shape[0] in (3, 4), shard.shape  # 7 rows over two ranks, not gathered
     spans = averager.status.spans
-    steps = [i for s in spans for i in range(s.first, s.last + 1)]
+    steps = [i for s in spans for i in s.updates]
     want = {name: torch.stack([kept[i - 1][name] for i in steps]).mean(0) for name in kept[0]}
     for name, value in averager.averaged_state().items():
         if name in want:

@@ -39,7 +39,7 @@ class Loop:
 
     def twin(self):
         spans = self.swad.status.spans
-        updates = [i for span in spans for i in range(span.first, span.last + 1)]
+        updates = [i for span in spans for i in span.updates]
         mean = {
             k: torch.stack([self.kept[i][k].double() for i in updates]).mean(0)
             for k, _ in self.model.named_parameters()

@@ -64,7 +64,7 @@ class KeepAll(TrainerCallback):
         self.kept[state.global_step] = {k: v.clone() for k, v in model.state_dict().items()}
 
     def average(self, spans):
-        updates = [i for span in spans for i in range(span.first, span.last + 1)]
+        updates = [i for span in spans for i in span.updates]
         last = self.kept[updates[-1]]
         return {k: torch.stack([self.kept[i][k].double() for i in updates]).mean(0).to(last[k].dtype) for k in last}
 

@@ -90,6 +90,7 @@ class Average:
         self._require_no_group("attach")
         if self._attached:
             raise RuntimeError("attached already: an average follows one optimizer, or it would count steps twice")
+        self.tracked.require_same_modules()
         self._hook = OptimizerHook(optimizer, self.tracked, self.take_update)
         return self._hook
 
@@ -104,6 +105,7 @@ class Average:
         With several processes every rank must call it, with the same loss; the ranks compare it.
         """
         self._require_no_group("observe")
+        self.tracked.require_same_modules()
         self.tracked.require_frozen()
         return self.take_loss(self.agreed_loss(float(loss)))
 
@@ -131,6 +133,7 @@ class Average:
 
         The model's weights are lost. To evaluate the average and continue training, use `average_parameters`.
         """
+        self.tracked.require_same_modules()
         target = self._target(model)
         sums, total = self._result_sums()
         tensors.reshard(target.model)
@@ -147,6 +150,7 @@ class Average:
     @contextmanager
     def average_parameters(self, model: nn.Module | None = None) -> Iterator[nn.Module]:
         """Swap the average into `model` for the block, and restore the live weights after it, whatever happens."""
+        self.tracked.require_same_modules()
         target = self._target(model)
         owner = target.model
 
@@ -165,6 +169,7 @@ class Average:
 
         It contains frozen and excluded parameters and the buffers too, so that it loads strictly.
         """
+        self.tracked.require_same_modules()
         sums, total = self._result_sums()
         with torch.no_grad():
             state = {
@@ -455,13 +460,16 @@ class Average:
 
     def _apply_alone(self, plan: KeepPlan) -> None:
         """Carry out a plan where the segment is this average's own: what stays open stays in the segment."""
+        # With an interval, a sum or the segment may contain no update, and the segment may have no memory yet.
+        joined = [self._sums[name] for name in plan.open if name != OPEN and self._sums[name].weight]
+        if joined and not self._segment.allocated:
+            self._segment.allocate(self.tracked.live())  # first: it may run out of memory
         sums = self._builder(plan).build_all()
         if OPEN in plan.open:
             empty = not self._segment.weight
-            joined = [self._sums[name] for name in plan.open if name != OPEN]
             for total in joined:
                 self._segment.add_(total, 1.0, self.tracked)
-            if joined and empty:  # with an interval, a segment may contain no update of its own
+            if joined and empty:
                 self._segment.take_buffers(max(joined, key=lambda total: total.last), self.tracked)
         else:
             self._segment.clear()

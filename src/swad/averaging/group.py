@@ -120,6 +120,7 @@ class AverageGroup(Mapping[str, Average]):
         """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle."""
         if self._attached:
             raise RuntimeError("attached already: a group follows one optimizer, or it would count steps twice")
+        self._require_same_modules()
         self._hook = OptimizerHook(optimizer, self._first.tracked, self._update)
         return self._hook
 
@@ -155,6 +156,7 @@ class AverageGroup(Mapping[str, Average]):
         self._resolve_skips()
         require_new_update(self._updates, self._observed)
         loss = self._first.agreed_loss(float(loss))
+        self._require_same_modules()
         for average in self._members.values():  # check all before the first one changes
             average.tracked.require_frozen()
             average.require_live("observe")
@@ -236,6 +238,10 @@ class AverageGroup(Mapping[str, Average]):
     def _require_intact(self) -> None:
         if self._broken:
             raise RuntimeError("an evaluation failed after some averages had taken it: load the last state_dict")
+
+    def _require_same_modules(self) -> None:
+        for tracked in {id(average.tracked): average.tracked for average in self._members.values()}.values():
+            tracked.require_same_modules()
 
     def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
         self._require_intact()

@@ -86,7 +86,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
     @property
     def status(self) -> Status:
         """Which updates are kept so far."""
-        spans = tuple(Span(first, last) for first, last in self._spans)
+        spans = (Span(self._spans[0][0], self._spans[-1][1]),) if self._spans else ()  # segments leave no gap
         return Status(Phase.AVERAGING, f"{len(self)} segments kept", None, spans)
 
     def _evaluated(self, loss: float, step: int) -> Status:

@@ -12,7 +12,7 @@ from swad.averaging.base import Average
 from swad.averaging.semantics import OPEN, Phase, Terms
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
-from swad.averaging.valley import Span, Status
+from swad.averaging.valley import Span, Status, every_nth
 
 
 class SWA(Average):
@@ -68,12 +68,9 @@ class SWA(Average):
     @property
     def status(self) -> Status:
         """The phase of the trajectory, and what is averaged if training ends now."""
-        step, every = self.step, self.interval
+        step = self.step
         last = step if self.end is None else min(step, self.end)
-        if every == 1:
-            spans: tuple[Span, ...] = (Span(self.start + 1, last),) if last > self.start else ()
-        else:
-            spans = tuple(Span(update, update) for update in range(self.start + every, last + 1, every))
+        spans = every_nth(Span(self.start + 1, last), self.start, self.interval) if last > self.start else ()
         window = f"the window ({self.start}, {'end' if self.end is None else self.end}]"
         if step <= self.start:
             return Status(Phase.SEARCHING, f"update {step} is before {window}")

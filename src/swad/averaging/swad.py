@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from swad.averaging.base import Average
 from swad.averaging.semantics import LIVE, Nonfinite, Phase, Semantics, Terms
 from swad.averaging.tensors import Buffers, Patterns
-from swad.averaging.valley import LossValley, Span, Status
+from swad.averaging.valley import LossValley, Span, Status, every_nth
 
 
 class NeverConvergedWarning(UserWarning):
@@ -159,12 +159,7 @@ class SWAD(Average):
         spans = self.valley.spans(self.step)
         if self.interval == 1:
             return spans
-        every = self.interval
-        return tuple(
-            Span(step, step, span.times)
-            for span in spans
-            for step in range(span.first + (self._anchor - span.first) % every, span.last + 1, every)
-        )
+        return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
 
     def _warn_if_searching(self) -> None:
         if self.valley.converged:

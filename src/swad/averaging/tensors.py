@@ -151,6 +151,30 @@ class TrackedTensors:
                     f"build the average after unfreezing, or name it in include"
                 )
 
+    def require_same_modules(self) -> None:
+        """Raise if a submodule was replaced, added or removed since the model was followed.
+
+        Updates do not notice it, since they look only at the modules of then. The walk over the whole model is too slow
+        for every update, so evaluations and readers of the average do it. Wrapping a module (compilation, activation
+        checkpointing) and replacing it by one with the same tensors (`SyncBatchNorm`) are allowed.
+        """
+        followed = {**self.averaged, **self.buffers, **self.excluded}
+        holders = dict(zip(followed, (*self._slots, *self._buffer_slots, *self._excluded_slots), strict=True))
+        slots = {name: slot for name, _, slot, _ in named_tensors(self.model)}
+        moved = [name for name, slot in slots.items() if name in holders and slot[0] is not holders[name][0]]
+        problems = _problems(
+            replaced=[name for name in moved if _tensor_at(slots[name]) is not _tensor_at(holders[name])],
+            removed=[name for name in followed if name not in slots],
+            added=[name for name in slots if name not in followed],
+        )
+        if problems:
+            raise ValueError(
+                f"the modules of an averaged model must stay the same; {problems} since the average was built: "
+                f"build the average after changing the model"
+            )
+        if moved:
+            self.follow(self._wrapped)
+
     def _sort(
         self, model: nn.Module
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, _Slot]]:
@@ -298,21 +322,33 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, _Slot, bool]]
                 yield canonical(f"{prefix}.{key}" if prefix else key), tensor, (holder, key), is_buffer
 
 
+def _tensor_at(slot: _Slot) -> Tensor | None:
+    holder, key = slot
+    return holder.get(key)
+
+
 def _compare(group: str, expected: dict[str, Tensor], actual: dict[str, Tensor]) -> None:
-    missing = [name for name in expected if name not in actual]
-    unknown = [name for name in actual if name not in expected]
     reshaped = [
         f"{name} {tuple(actual[name].shape)} instead of {tuple(expected[name].shape)}"
         for name in expected
         if name in actual and expected[name].shape != actual[name].shape
     ]
-    problems = [
-        f"{label} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
-        for label, names in (("missing", missing), ("unknown", unknown), ("of another shape", reshaped))
-        if names
-    ]
+    problems = _problems(
+        missing=[name for name in expected if name not in actual],
+        unknown=[name for name in actual if name not in expected],
+        of_another_shape=reshaped,
+    )
     if problems:
-        raise ValueError(f"the {group} must match those of the model the average was built on; {'; '.join(problems)}")
+        raise ValueError(f"the {group} must match those of the model the average was built on; {problems}")
+
+
+def _problems(**names_by_problem: list[str]) -> str:
+    """Return the problems that have names, each with the first five of them."""
+    return "; ".join(
+        f"{problem.replace('_', ' ')} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+        for problem, names in names_by_problem.items()
+        if names
+    )
 
 
 def as_patterns(patterns: Patterns) -> tuple[str, ...]:

@@ -45,20 +45,30 @@ from swad.averaging.semantics import (
 
 @dataclass(frozen=True)
 class Span:
-    """The updates `first` to `last`, both included, each counted `times` times.
+    """The updates `first` to `last`, both included, each counted `times` times; with an interval, one in `every`.
 
     Under `semantics="reference"` the segments are counted, and each weighs the same whatever its length.
+
+    >>> print(Span(4100, 5000, every=100), len(Span(4100, 5000, every=100)))
+    4100-5000 every 100 10
     """
 
     first: int
     last: int
     times: float = 1
+    every: int = 1
+
+    @property
+    def updates(self) -> range:
+        """The updates in it."""
+        return range(self.first, self.last + 1, self.every)
 
     def __len__(self) -> int:
-        return self.last - self.first + 1
+        return len(self.updates)
 
     def __str__(self) -> str:
-        return f"{self.first}-{self.last}" + (f" x{self.times:g}" if self.times != 1 else "")
+        every = f" every {self.every}" if self.every != 1 else ""
+        return f"{self.first}-{self.last}{every}" + (f" x{self.times:g}" if self.times != 1 else "")
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,19 @@ class Status:
     def n_averaged(self) -> int:
         """Number of averaged updates; one that is averaged twice counts twice."""
         return round(sum(len(span) * span.times for span in self.spans))
+
+
+def every_nth(span: Span, anchor: int, every: int) -> tuple[Span, ...]:
+    """Return the updates of `span` that are a multiple of `every` away from `anchor`: one span, or none.
+
+    >>> every_nth(Span(5, 12), anchor=1, every=3)
+    (Span(first=7, last=10, times=1, every=3),)
+    """
+    first = span.first + (anchor - span.first) % every
+    last = span.last - (span.last - anchor) % every
+    if first > last:
+        return ()
+    return (Span(first, last, span.times, every if first < last else 1),)
 
 
 class LossValley:
