@@ -69,7 +69,7 @@ def test_a_state_of_another_class_is_refused():
     model = Net()
     average = SMA(model, start=0)
     average.update_parameters(model)
-    with pytest.raises(ValueError, match="state of a SMA, not of a SWAD"):
+    with pytest.raises(ValueError, match="belongs to SMA, not to SWAD"):
         SWAD(model).load_state_dict(average.state_dict())
     with pytest.raises(ValueError, match=r"there, .* here"):
         SMA(model, start=3).load_state_dict(average.state_dict())

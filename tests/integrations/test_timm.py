@@ -95,6 +95,11 @@ def test_module_is_refreshed_only_when_the_average_changed(monkeypatch):
     assert len(copies) == 2
 
 
+def test_misspelt_options_name_the_choices():
+    with pytest.raises(TypeError, match=r"SWAD takes n_converge, .*'n_converged': did you mean 'n_converge'"):
+        ModelSwad(nn.Linear(1, 1), n_converged=3)
+
+
 def test_before_training_it_holds_the_initial_weights_and_before_convergence_it_warns():
     loop = Loop()
     with warnings.catch_warnings():

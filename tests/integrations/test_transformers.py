@@ -224,6 +224,13 @@ def test_a_missing_monitor_lists_the_metrics(tmp_path):
         train(tmp_path, SWADCallback(monitor="eval_los"))
 
 
+def test_misspelt_options_name_the_choices():
+    with pytest.raises(TypeError, match=r"SWAD takes n_converge, .*'n_converged': did you mean 'n_converge'"):
+        SWADCallback(n_converged=3)
+    with pytest.raises(ValueError, match="one of paper, text, reference; got 'papper': did you mean 'paper'"):
+        SWADCallback(semantics="papper")
+
+
 def test_each_training_starts_a_new_average_and_removes_its_hook(tmp_path):
     callback = SWADCallback(**OPTIONS)
     trainer = train(tmp_path, callback)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from swad.averaging import tensors
+from swad.averaging.arguments import as_number
 from swad.averaging.optimizer_hook import OptimizerHook
 from swad.averaging.semantics import OPEN, KeepPlan, Terms
 from swad.averaging.sum_builder import SumBuilder, count_uses
@@ -107,7 +108,7 @@ class Average:
         self._require_no_group("observe")
         self.tracked.require_same_modules()
         self.tracked.require_frozen()
-        return self.take_loss(self.agreed_loss(float(loss)))
+        return self.take_loss(self.agreed_loss(as_number(loss)))
 
     @property
     def step(self) -> int:
@@ -376,14 +377,20 @@ class Average:
 
     def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the header of a state, or raise if the state belongs to something else."""
-        header: dict[str, Any] = json.loads(state["header"])
-        if header.get("version") != STATE_VERSION:
+        name = type(self).__name__
+        header = read_header(state, name)
+        if header.get("class") != name:
+            owner = header.get("class", "AverageGroup")
+            raise ValueError(f"this state belongs to {owner}, not to {name}: load it into one of that class")
+        expected = {"updates", "observed", "sums", *self._extra_state_names}
+        missing = sorted(expected - header.keys())
+        if "tensors" in state:  # a distributed checkpoint reads the headers first
+            missing += [f"the sum {total}" for total in header.get("sums", ()) if total not in state["tensors"]]
+        if missing:
             raise ValueError(
-                f"this state has version {header.get('version')!r}, expected {STATE_VERSION}: "
-                f"load it with the version of swad that wrote it"
+                f"{name} loads what its state_dict() returned, and this state lacks {', '.join(missing)}: "
+                f"load the whole state"
             )
-        if header["class"] != type(self).__name__:
-            raise ValueError(f"this is the state of a {header['class']}, not of a {type(self).__name__}")
         return header
 
     def require_live(self, method: str) -> None:
@@ -404,6 +411,13 @@ class Average:
 
     def _result(self) -> Terms:
         raise NotImplementedError
+
+    def _why_empty(self) -> str:
+        """Say why no update is averaged yet, and what to do."""
+        return "call update_parameters after an optimizer step"
+
+    _extra_state_names: tuple[str, ...] = ()
+    """The keys of `_extra_state`, which a state must have."""
 
     def _extra_state(self) -> dict[str, Any]:
         return {}
@@ -534,7 +548,7 @@ class Average:
             sums += self._open_sums() if name == OPEN else [self._sums[name]]
         total = sum(part.weight for part in sums)
         if not total > 0:
-            raise RuntimeError("there is nothing to average yet: call update_parameters after an optimizer step")
+            raise RuntimeError(f"there is nothing to average yet: {self._why_empty()}")
         return sums, total
 
     def _newest_buffers(self, sums: list[WeightSum]) -> list[Tensor]:
@@ -548,6 +562,26 @@ class Average:
     def _require_no_group(self, method: str) -> None:
         if self._in_group:
             raise RuntimeError(f"this average is a member of an AverageGroup: call {method} of the group instead")
+
+
+def read_header(state: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Return the header of a state that was written for an average or a group, or raise."""
+    rule = f"{owner} loads what its state_dict() returned"
+    if not isinstance(state, Mapping):
+        raise TypeError(f"{rule}, got a {type(state).__name__}: load the file first, and pass its content")
+    if not isinstance(state.get("header"), str):
+        keys = ", ".join(map(str, list(state)[:3])) or "nothing"
+        raise ValueError(f"{rule}, got a dict of {keys}: load weights with model.load_state_dict")
+    try:
+        header: dict[str, Any] = json.loads(state["header"])
+    except ValueError:
+        raise ValueError(f"{rule}, got a header that is no JSON: load the checkpoint again") from None
+    if header.get("version") != STATE_VERSION:
+        raise ValueError(
+            f"this state has version {header.get('version')!r}, expected {STATE_VERSION}: "
+            f"load it with the version of swad that wrote it"
+        )
+    return header
 
 
 def require_new_update(updates: int, observed: int) -> None:

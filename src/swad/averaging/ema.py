@@ -68,6 +68,8 @@ class EMA(Average):
     def _result(self) -> Terms:
         return {OPEN: 1.0}
 
+    _extra_state_names = ("decay",)
+
     def _extra_state(self) -> dict[str, Any]:
         return {"decay": self.decay}
 

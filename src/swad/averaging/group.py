@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging.base import STATE_VERSION, Average, require_new_update
+from swad.averaging.arguments import as_number
+from swad.averaging.base import STATE_VERSION, Average, read_header, require_new_update
 from swad.averaging.optimizer_hook import OptimizerHook
 from swad.averaging.semantics import OPEN
 from swad.averaging.sums import FusedUpdate, Segment, WeightSum
@@ -155,7 +156,7 @@ class AverageGroup(Mapping[str, Average]):
         self._require_intact()
         self._resolve_skips()
         require_new_update(self._updates, self._observed)
-        loss = self._first.agreed_loss(float(loss))
+        loss = self._first.agreed_loss(as_number(loss))
         self._require_same_modules()
         for average in self._members.values():  # check all before the first one changes
             average.tracked.require_frozen()
@@ -208,11 +209,14 @@ class AverageGroup(Mapping[str, Average]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken, with the same averages by name."""
+        header = read_header(state, "AverageGroup")
+        if "averages" not in state:
+            owner = header.get("class")
+            raise ValueError(f"this state belongs to {owner}, not to AverageGroup: load it into one of that class")
         if set(state["averages"]) != set(self._members):
             raise ValueError(
                 f"a group resumes with its averages: {', '.join(state['averages'])} there, {', '.join(self)} here"
             )
-        header = json.loads(state["header"])
         for name, average in self._members.items():  # check all before the first one changes
             average.check_state(state["averages"][name])
         for name, average in self._members.items():

@@ -125,6 +125,13 @@ class SWA(Average):
         terms: Terms = dict.fromkeys(self._sums, 1.0)
         return {**terms, OPEN: 1.0} if self._segment_inside() else terms
 
+    def _why_empty(self) -> str:
+        first = self.start + self.interval
+        return (
+            f"the first averaged update is {first} (start={self.start}, interval={self.interval}), "
+            f"and {self.step} were made: train longer, or begin earlier"
+        )
+
     def finished(self) -> bool:
         """Whether the window has ended."""
         # Final: a later step that a GradScaler may skip makes the count uncertain, and must not reopen the window.
@@ -135,6 +142,8 @@ class SWA(Average):
     def window_edges(self) -> tuple[int, ...]:
         """Return the updates at which the window begins and ends."""
         return (self.start,) if self.end is None else (self.start, self.end)
+
+    _extra_state_names = ("window",)
 
     def _extra_state(self) -> dict[str, Any]:
         return {"window": [self.start, self.end, self.interval]}
@@ -157,8 +166,19 @@ class SMA(SWA):
     Args:
         model: The model to follow.
         start: The last update before the average begins.
-        options: As for `SWA`.
+        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
+        offload: Keep all sums but the open segment in pinned host memory.
+        include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
+        exclude: Name patterns of tensors not to average.
     """
 
-    def __init__(self, model: nn.Module, start: int = 100, **options: Any) -> None:
-        super().__init__(model, start=start, **options)
+    def __init__(
+        self,
+        model: nn.Module,
+        start: int = 100,
+        buffers: Buffers = "copy",
+        offload: bool = False,
+        include: Patterns = None,
+        exclude: Patterns = None,
+    ) -> None:
+        super().__init__(model, start, buffers=buffers, offload=offload, include=include, exclude=exclude)

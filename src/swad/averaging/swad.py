@@ -146,6 +146,11 @@ class SWAD(Average):
     def _result(self) -> Terms:
         return self.valley.result()
 
+    def _why_empty(self) -> str:
+        if not self.step:
+            return super()._why_empty()
+        return f"with interval={self.interval} the first averaged update is {self.interval}, and this is {self.step}"
+
     def finished(self) -> bool:
         """Whether the valley has ended."""
         return self.valley.status.phase is Phase.STOPPED
@@ -173,6 +178,8 @@ class SWAD(Average):
             NeverConvergedWarning,
             stacklevel=3,
         )
+
+    _extra_state_names = ("valley", "interval", "anchor")
 
     def _extra_state(self) -> dict[str, Any]:
         return {"valley": self.valley.state_dict(), "interval": self.interval, "anchor": self._anchor}

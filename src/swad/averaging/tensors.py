@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+from swad.averaging.arguments import require_choice
 
 Buffers = Literal["copy", "average"]
 Patterns = str | Sequence[str] | None
@@ -28,6 +30,8 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module inside DDP, DataParallel and `torch.compile`."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"an average follows an nn.Module, got a {type(model).__name__}: pass the model itself")
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
@@ -58,8 +62,7 @@ class TrackedTensors:
     """
 
     def __init__(self, model: nn.Module, buffer_mode: Buffers, include: Patterns, exclude: Patterns) -> None:
-        if buffer_mode not in ("copy", "average"):
-            raise ValueError(f"buffers must be 'copy' or 'average'; got {buffer_mode!r}")
+        require_choice("buffers", buffer_mode, get_args(Buffers))
         self.buffer_mode = buffer_mode
         self.include, self.exclude = as_patterns(include), as_patterns(exclude)
         self.model = unwrap(model)

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from swad.averaging.arguments import as_number, require_choice
 from swad.averaging.semantics import (
     LIVE,
     MEAN,
@@ -41,6 +42,9 @@ from swad.averaging.semantics import (
     Terms,
     unchanged,
 )
+
+_LARGEST_RATIO = 10
+"""A ratio from here on is a percentage by mistake: no loss would ever exceed such a threshold."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,13 @@ class LossValley:
                 f"r = 1 + tolerance_ratio must be at least 1, or the threshold is below the lowest loss; "
                 f"got tolerance_ratio={tolerance_ratio}: use e.g. 0.3 for the paper's r = 1.3"
             )
-        _check_choice("semantics", semantics, get_args(Semantics))
-        _check_choice("nonfinite", nonfinite, get_args(Nonfinite))
+        if tolerance_ratio >= _LARGEST_RATIO:
+            raise ValueError(
+                f"tolerance_ratio is relative and must be below {_LARGEST_RATIO}, got {tolerance_ratio:g}: "
+                f"0.3 allows losses 30 % above the lowest one, and n_tolerance=math.inf averages to the end"
+            )
+        require_choice("semantics", semantics, get_args(Semantics))
+        require_choice("nonfinite", nonfinite, get_args(Nonfinite))
         if semantics == "reference" and n_tolerance == math.inf:
             raise ValueError("semantics='reference' queues n_tolerance segments, got inf: use 'paper' or 'text'")
         self.n_converge = n_converge = int(n_converge)
@@ -190,7 +199,7 @@ class LossValley:
             loss: The live model's validation loss.
             step: Number of updates so far, counted from 1. Without it, evaluations are counted instead.
         """
-        loss = float(loss)
+        loss = as_number(loss)
         step = self._step + 1 if step is None else step
         if step <= self._step:
             raise ValueError(
@@ -256,6 +265,12 @@ class LossValley:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken; the settings must be the same."""
+        missing = [key for key in self.state_dict() if key not in state]
+        if missing:
+            raise ValueError(
+                f"a valley resumes from what its state_dict() returned, and this lacks {', '.join(missing)}: "
+                f"pass that of a LossValley"
+            )
         differs = [
             f"{key} {saved!r} there, {self._config()[key]!r} here"
             for key, saved in state["config"].items()
@@ -329,8 +344,3 @@ def _spans(rows: Iterable[Iterable[float]]) -> tuple[Span, ...]:
 def _check_count(name: str, value: float) -> None:
     if not math.isfinite(value) or value != int(value) or value < 1:
         raise ValueError(f"{name} counts evaluations and must be a whole number of at least 1, got {value!r}")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")

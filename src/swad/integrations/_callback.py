@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from swad.averaging.arguments import require_choice, require_options
 from swad.averaging.base import Average
 from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD
@@ -26,14 +26,22 @@ class AverageCallback:
     def __init__(
         self, monitor: str, name: str, missing_state: MissingState, average: Callable[..., Average] | None, options: Any
     ) -> None:
-        if missing_state not in ("raise", "start"):
-            raise ValueError(f"missing_state must be one of raise, start; got {missing_state!r}")
+        require_choice("missing_state", missing_state, get_args(MissingState))
         self.monitor, self.name, self.missing_state = monitor, name, missing_state
         self._build: Callable[..., Average] = SWAD if average is None else average
         self._options = dict(options)
-        inspect.signature(self._build).bind(None, **self._options)  # a misspelled option fails now, not hours later
+        self._check_options()
         self._averager: Average | None = None
         self._hook: RemovableHandle | None = None
+
+    def _check_options(self) -> None:
+        """Raise for a misspelled option or value now, and not when training starts."""
+        require_options(self._build, self._options)
+        build = self._build
+        if isinstance(build, type) and issubclass(build, Average) and not build.writes_files:
+            patterns = ("include", "exclude")  # they name tensors of the real model
+            options = {option: value for option, value in self._options.items() if option not in patterns}
+            build(nn.LayerNorm(1), **options)  # a LayerNorm draws no random numbers
 
     @property
     def averager(self) -> Average:

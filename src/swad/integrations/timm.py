@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from swad.averaging.arguments import require_options
 from swad.averaging.base import Average
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import unwrap
@@ -53,7 +54,9 @@ class ModelSwad(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.averager = (SWAD if average is None else average)(model, **options)
+        build: Callable[..., Average] = SWAD if average is None else average
+        require_options(build, options)
+        self.averager = build(model, **options)
         second = copy.deepcopy(unwrap(model)).eval().requires_grad_(False)
         self._second = (second.to(device),)  # in a tuple, or it would be a submodule and enter the state dict
         self._copied: Status | None = None  # the status whose average the second model has

@@ -1,0 +1,51 @@
+"""Checks of arguments that several averages have in common: each error is one line with the rule and the value."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from swad.util.names import did_you_mean
+
+
+def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise if `value` is not one of the choices, and name them.
+
+    >>> require_choice("semantics", "papper", ("paper", "text"))
+    Traceback (most recent call last):
+    ValueError: semantics must be one of paper, text; got 'papper': did you mean 'paper'?
+    """
+    if value not in choices:
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}{hint and f': {hint}'}")
+
+
+def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise if `build(model, **options)` is no valid call, and name the options there are."""
+    signature = inspect.signature(build)
+    try:
+        signature.bind(None, **options)
+    except TypeError as error:
+        known = list(signature.parameters)[1:]
+        unknown = [option for option in options if option not in known]
+        hints = [hint for hint in (did_you_mean(option, known) for option in unknown) if hint]
+        rule = f"{getattr(build, '__name__', 'the average')} takes {', '.join(known)}"
+        raise TypeError(f"{rule}; {error}{f': {hints[0]}' if hints else ''}") from None
+
+
+def as_number(loss: Any) -> float:
+    """Return a validation loss as a number.
+
+    >>> as_number([0.3, 0.4])
+    Traceback (most recent call last):
+    TypeError: a validation loss must be one number, got a list: average it over the examples first
+    """
+    try:
+        return float(loss)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(loss, "shape", None)
+        got = f"a {type(loss).__name__}" if shape is None else f"a {type(loss).__name__} of shape {tuple(shape)}"
+        raise TypeError(
+            f"a validation loss must be one number, got {got}: average it over the examples first"
+        ) from None

@@ -1,0 +1,119 @@
+"""Wrong arguments are refused in one line that says the rule, the value and what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.averages import Net
+from swad import EMA, SMA, SWA, SWAD, AverageGroup, LossValley
+
+pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+
+
+def refused(error, message, call):
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("make", [SWAD, EMA, lambda m: SWA(m, 3), lambda m: AverageGroup(m, {"swad": SWAD(Net())})])
+def test_only_a_module_can_be_averaged(make):
+    refused(TypeError, "follows an nn.Module, got a generator: pass the model", lambda: make(Net().parameters()))
+    refused(TypeError, "follows an nn.Module, got a list: pass the model", lambda: make(list(Net().parameters())))
+
+
+@pytest.mark.parametrize(
+    ("loss", "got"),
+    [
+        (torch.ones(3), r"a Tensor of shape \(3,\)"),
+        (torch.ones(2, 1), r"a Tensor of shape \(2, 1\)"),
+        ([0.3, 0.4], "a list"),
+        (None, "a NoneType"),
+        ({"loss": 0.3}, "a dict"),
+    ],
+)
+def test_a_loss_is_one_number(loss, got):
+    model = Net()
+    averager, group = SWAD(model), AverageGroup(model, {"swad": SWAD(model)})
+    averager.update_parameters(model)
+    group.update_parameters(model)
+    for observe in (averager.observe, group.observe, LossValley().observe):
+        refused(TypeError, f"must be one number, got {got}: average it", lambda observe=observe: observe(loss))
+    averager.observe(torch.tensor([0.3]))  # the evaluation was not taken
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"semantics": "papper"},
+            "semantics must be one of paper, text, reference; got 'papper': did you mean 'paper'",
+        ),
+        ({"buffers": "avrage"}, "buffers must be one of copy, average; got 'avrage': did you mean 'average'"),
+        ({"buffers": None}, "buffers must be one of copy, average; got None"),
+        ({"nonfinite": "skipp"}, "nonfinite must be one of raise, skip; got 'skipp': did you mean 'skip'"),
+        ({"tolerance_ratio": 30}, "is relative and must be below 10, got 30: 0.3 allows losses 30 % above"),
+    ],
+)
+def test_misspelt_options_name_the_choices(options, message):
+    refused(ValueError, message, lambda: SWAD(Net(), **options))
+
+
+def state_without(average, key):
+    state = average.state_dict()
+    header = json.loads(state["header"])
+    del header[key]
+    return {**state, "header": json.dumps(header)}
+
+
+def test_a_foreign_state_is_refused():
+    model = Net()
+    averager, group = SWAD(model), AverageGroup(model, {"swad": SWAD(model)})
+    averager.update_parameters(model)
+    averager.observe(1.0)
+    for load, owner in ((averager.load_state_dict, "SWAD"), (group.load_state_dict, "AverageGroup")):
+        for error, state, message in (
+            (
+                ValueError,
+                model.state_dict(),
+                f"{owner} loads .* got a dict of body.0.weight, .*model.load_state",
+            ),
+            (ValueError, {}, "got a dict of nothing"),
+            (ValueError, {"header": "{", "tensors": {}}, "got a header that is no JSON"),
+            (ValueError, {"header": "{}", "tensors": {}}, "has version None, expected 1"),
+            (TypeError, "swad.pt", "got a str: load the file first"),
+        ):
+            refused(error, message, lambda load=load, state=state: load(state))
+    refused(ValueError, "belongs to EMA, not to SWAD", lambda: averager.load_state_dict(EMA(model).state_dict()))
+    refused(ValueError, "belongs to AverageGroup, not to SWAD", lambda: averager.load_state_dict(group.state_dict()))
+    refused(ValueError, "belongs to SWAD, not to AverageGroup", lambda: group.load_state_dict(averager.state_dict()))
+    for key in ("updates", "valley"):
+        incomplete = state_without(averager, key)
+        refused(ValueError, f"lacks {key}: load the whole", lambda state=incomplete: averager.load_state_dict(state))
+    cut = {**averager.state_dict(), "tensors": {}}
+    refused(ValueError, "lacks the sum start", lambda: averager.load_state_dict(cut))
+    refused(ValueError, "this lacks config, step", lambda: LossValley().load_state_dict({"losses": []}))
+
+
+def test_an_average_before_its_start_says_when_it_starts():
+    model = Net()
+    averages = [
+        (
+            SWA(model, start=100, interval=10),
+            r"update is 110 \(start=100, interval=10\), and 1 were made",
+        ),
+        (SMA(model), r"first averaged update is 101 \(start=100, interval=1\), and 1 were made: train longer"),
+        (SWAD(model, interval=5), "with interval=5 the first averaged update is 5, and this is 1"),
+    ]
+    for average, message in averages:
+        average.update_parameters(model)
+        refused(RuntimeError, f"nothing to average yet: .*{message}", average.averaged_state)
+
+
+def test_sma_has_the_options_of_its_signature_only():
+    with pytest.raises(TypeError, match="interval"):
+        SMA(nn.Linear(1, 1), interval=3)
