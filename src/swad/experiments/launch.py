@@ -189,8 +189,10 @@ def _work(tasks: Any, events: Any, threads: int) -> None:
             except Interrupted as interrupt:
                 events.put(("interrupted", (interrupt.step, str(interrupt.run_dir))))
                 return
-            except (ValueError, OSError, RuntimeError) as error:
-                events.put(("failed", (f"{config.name}: {error}", traceback.format_exc())))
+            except Exception as error:
+                kind = "" if type(error).__module__.startswith("swad.") else f"{type(error).__name__}: "
+                hint = "" if not kind else "; set SWAD_TRACEBACK=1 to see the traceback"
+                events.put(("failed", (f"{config.name}: {kind}{error}{hint}", traceback.format_exc())))
     except KeyboardInterrupt:  # between two runs, or while one starts
         sys.exit(128 + signal.SIGTERM)
 

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from swad.algorithms.registry import get_algorithm
 from swad.averaging.segment_log import load_segments
 from swad.averaging.swad import NeverConvergedWarning
 from swad.averaging.valley import Status
@@ -37,6 +38,7 @@ from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, process_group
 from swad.training.evaluation import Evaluator, Score, Scores, score_records
 from swad.training.export import cpu_weights, model_card, save_weights
+from swad.training.failures import explain
 from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.numerics import torch_settings
 from swad.training.resolve import resolve
@@ -106,10 +108,13 @@ def train(config: RunConfig, *, callback: RunCallback | None = None) -> RunResul
             result = run.run()
         except KeyboardInterrupt:
             raise Interrupted(config.output, run.checkpoint_step) from None
-        except Exception:
+        except Exception as error:
             # A package that is interrupted while it is imported may swallow the interrupt and fail in another way.
             if stop.raised:
                 raise Interrupted(config.output, run.checkpoint_step) from None
+            explained = explain(error, config, get_algorithm(config.training.algorithm))
+            if explained is not None:
+                raise explained from error
             raise
     callback.on_end(result)
     return result

@@ -1,0 +1,76 @@
+"""Failures that a user can act on end in one line."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+
+from helpers.commands import SWAD, environment
+from helpers.runs import short
+from swad.algorithms import erm
+from swad.training import failures
+from swad.training.loop import RunError, train
+
+FAULTY = """
+from swad.algorithms.erm import ERM
+
+
+class Faulty(ERM):
+    def loss(self, batch, noise):
+        rows = {"images": batch.images}
+        return rows["pixels"].mean()
+
+
+ALGORITHM = Faulty
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_error_in_an_own_algorithm_names_its_line(tmp_path, jobs):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "faulty.py").write_text(FAULTY)
+    command = [*SWAD, "train", "digits", "-t", "paper", "-t", "board", "--algorithm", "faulty", "--steps", "4"]
+    variables = environment() | {"SWAD_ALGORITHMS": str(tmp_path / "own")}
+    command += ["--jobs", jobs, "-o", str(tmp_path / "runs")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "faulty failed with KeyError: 'pixels'" in line
+    assert f"({tmp_path / 'own' / 'faulty.py'}, line 8, in loss); set SWAD_TRACEBACK=1" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "lower batch_size (it is 8)"),
+        (MemoryError(), "out of memory on the host; lower batch_size"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory on the"),
+        (RuntimeError("DataLoader worker (pid 5) is killed by signal: Killed."), "use fewer workers (--workers 1)"),
+    ],
+)
+def test_a_lack_of_memory_is_one_line_with_advice(tmp_path, monkeypatch, error, advice):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(erm.ERM, "loss", fail)
+    with pytest.raises(RunError) as caught:
+        train(short(tmp_path / "run"))
+    assert advice in str(caught.value)
+    assert str(tmp_path / "run") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_lost_rank_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    error = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711")
+    explained = failures.explain(error, short(tmp_path / "run"), erm.ERM)
+    assert "another process of this run ended, so rank 0 stops" in str(explained)
+
+
+def test_other_errors_stay_as_they_are(tmp_path):
+    for error in (KeyError("x"), RunError("one line")):
+        assert failures.explain(error, short(tmp_path / "run"), erm.ERM) is None
