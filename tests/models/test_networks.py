@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,42 @@ def test_the_stages_of_a_vit_are_quarters_of_its_blocks():
 def test_networks_without_stages_are_errors():
     with pytest.raises(NetworkError, match="stages need timm's feature_info, which Linear does not have"):
         networks.stages(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "mean"),
+    [
+        (networks.DEFAULT, 224, (0.485, 0.456, 0.406)),
+        ("mobilenetv2_100", 224, (0.485, 0.456, 0.406)),
+        ("vit_tiny_patch16_384", 384, (0.5, 0.5, 0.5)),
+        ("vit_base_patch16_clip_224", 224, (0.48145466, 0.4578275, 0.40821073)),
+    ],
+)
+def test_images_are_those_that_the_network_was_made_for(name, size, mean):
+    config = networks.input_config(name)
+    assert (config.size, config.mean) == (size, mean)
+
+
+def test_a_network_of_a_fixed_size_is_built_for_other_images():
+    assert networks.build("test_vit", 5, image_size=96)(images(size=96)).shape == (2, 5)
+    assert not networks.takes_image_size("test_vit", 160)
+    assert not networks.takes_image_size(TINY, 96)
+
+
+@pytest.mark.parametrize(("name", "size"), [("test_vit", 10), ("test_resnet", 0)])
+def test_images_that_a_network_cannot_take_are_one_line(name, size):
+    with pytest.raises(NetworkError) as caught:
+        networks.build(name, 5, image_size=size)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreachable_hub_is_one_line(capfd, monkeypatch):
+    def unreachable(name, **options):
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise OSError("We couldn't connect to the hub\nand found nothing in the cache")
+
+    monkeypatch.setattr(timm, "create_model", unreachable)
+    with pytest.raises(NetworkError, match=r"cannot get the pretrained weights of .*\(--weights FILE\)") as caught:
+        networks.build("mobilenetv2_100", 5, weights="pretrained")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from helpers.runs import short
+from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD
 from swad.training import resolve as resolve_module
 from swad.training.config import ConfigError, RunConfig
 from swad.training.resolve import averaging_plan, derived_seed, resolution_notes, resolve
@@ -135,3 +136,35 @@ def test_derived_seeds_never_change(tmp_path):
     config = resolve(short(tmp_path, target=("paper", "board"), trial=2, algorithm="sam+coral"))
     text = '["digits", "coral+sam", ["paper", "board"], 2]'
     assert config.training.seed == derived_seed(config) == int(hashlib.md5(text.encode()).hexdigest(), 16) % 2**31
+
+
+def test_images_are_the_networks_unless_the_settings_say_otherwise(tmp_path):
+    common = {"dataset": "folder", "target": "a", "data_dir": tmp_path, "output": tmp_path / "run"}
+    data = resolve(RunConfig.from_options(**common)).data
+    assert (data.image_size, data.image_mean, data.image_std) == (224, IMAGENET_MEAN, IMAGENET_STD)
+    data = resolve(RunConfig.from_options(**common, network="vit_tiny_patch16_384", image_std=[1, 1, 1])).data
+    assert (data.image_size, data.image_mean, data.image_std) == (384, (0.5, 0.5, 0.5), (1, 1, 1))
+    data = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path / "run")).data
+    assert data.image_size is None  # low-resolution images keep their dataset's
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"image_size": 64}, "images of digits keep their size of"),
+        ({"image_mean": [0.5]}, "image_mean must have 3 numbers, one per channel, got 1"),
+        ({"image_std": [0.5, 0, 0.5]}, "image_std must be numbers"),
+        ({"steps": 10, "snapshots": (11,)}, "snapshots must be between step 1 and step 10, got 11"),
+        ({"averages": ("swad:as=step-000010",)}, "must not be named like a snapshot, got 'step-000010'"),
+        ({"threads": 100_000}, "threads must be at most 1024, got 100000"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, options, problem):
+    config = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path / "run", **options)
+    with pytest.raises(ConfigError, match=problem):
+        resolve(config)
+
+
+def test_the_last_step_of_the_reference_schedule_may_be_saved(tmp_path):
+    options = {"dataset": "digits", "target": "paper", "steps": 10, "snapshots": (11,), "schedule": "reference"}
+    assert resolve(RunConfig.from_options(output=tmp_path / "run", **options)).files.snapshots == (11,)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from PIL import Image
 
 from helpers.runs import RecordingCallback, short
 from swad.data import verify
 from swad.data.domains import DataError
+from swad.experiments.saved_run import open_run
 from swad.training import run_data
+from swad.training.export import load_predictor
 from swad.training.loop import train
 
 SETTINGS = {"dataset": "folder", "target": "a", "network": "test_resnet", "weights": "random", "workers": 0}
@@ -34,3 +37,18 @@ def test_images_are_decoded_once_until_they_change(tmp_path, noise_folder, monke
     train(short(tmp_path / "three", data_dir=noise_folder, cache=tmp_path / "cache", **SETTINGS))
     assert decoded == [60, 60]
     assert not verify.find_bad_images(sorted(noise_folder.rglob("*.png")))
+
+
+def test_a_network_sees_the_images_it_was_made_for(tmp_path, noise_folder):
+    """The card and the loaded transform have them too; test_vit takes 160 pixels only."""
+    result = train(short(tmp_path / "run", data_dir=noise_folder, **SETTINGS | {"network": "test_vit"}))
+    model, transform, _ = load_predictor(tmp_path / "run" / result.weights["last"])
+    image = transform(Image.new("RGB", (50, 40), (255, 255, 255)))
+    assert image.shape == (3, 160, 160)
+    assert image.unique().tolist() == [1.0]  # (1 - 0.5) / 0.5
+    assert model(image[None]).shape == (1, 2)
+    smaller = short(tmp_path / "smaller", data_dir=noise_folder, image_size=96, **SETTINGS | {"network": "test_vit"})
+    saved = tmp_path / "smaller" / train(smaller).weights["last"]
+    assert load_predictor(saved).transform(Image.new("RGB", (50, 40))).shape == (3, 96, 96)
+    assert "num_classes=2, img_size=96)" in saved.with_suffix(".md").read_text()
+    assert open_run(tmp_path / "smaller").images(2).by_domain["a"][0].shape == (2, 3, 96, 96)

@@ -34,6 +34,14 @@ def whole_numbers(text: str) -> list[int]:
         raise ValueError(f"expected comma-separated whole numbers such as 0,1,2; got {text!r}") from None
 
 
+def numbers(text: str | None) -> tuple[float, ...] | None:
+    """Parse comma-separated numbers."""
+    try:
+        return None if text is None else tuple(float(part) for part in words(text))
+    except ValueError:
+        raise ValueError(f"expected comma-separated numbers such as 0.5,0.5,0.5; got {text!r}") from None
+
+
 def at_least(option: str, value: int, minimum: int) -> int:
     """Return `value` if it is large enough."""
     if value < minimum:

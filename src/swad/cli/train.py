@@ -113,6 +113,8 @@ SPECIAL: dict[str, Special] = {
         help="Keep training after every requested average is complete.",
         convert=operator.not_,
     ),
+    "image_mean": Special(annotation=str | None, default=None, metavar="NUMBERS", convert=parse.numbers),
+    "image_std": Special(annotation=str | None, default=None, metavar="NUMBERS", convert=parse.numbers),
     "trial": Special(
         annotation=str,
         default="0",

@@ -13,9 +13,11 @@ step can be computed twice, and the saved model has no dropout to switch off.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,32 @@ class NetworkError(ValueError):
     """A network cannot be built or its weights cannot be loaded; the message says what to do."""
 
 
+class InputConfig(NamedTuple):
+    """The images that a network was made for: height and width, and the mean and deviation of each channel."""
+
+    size: int = 224
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+
+def input_config(name: str) -> InputConfig:
+    """Return the images that a timm network was made for; ImageNet's usual ones if timm does not know.
+
+    >>> input_config("vit_tiny_patch16_384")
+    InputConfig(size=384, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    """
+    timm = _import_timm()
+    _require_known(name)
+    known = timm.models.get_pretrained_cfg(name, allow_unregistered=True) if ":" not in name else None
+    if known is None:
+        return InputConfig()
+    values = timm.data.resolve_data_config(pretrained_cfg=known.to_dict())
+    _, height, width = values["input_size"]
+    if height != width:
+        raise NetworkError(f"{name} takes images of {height} × {width} pixels, and images are resized to a square")
+    return InputConfig(height, tuple(map(float, values["mean"])), tuple(map(float, values["std"])))
+
+
 def build(
     name: str,
     n_classes: int,
@@ -41,6 +69,7 @@ def build(
     weights: str | Path | None = None,
     channels: int = 3,
     freeze_bn: bool = True,
+    image_size: int | None = None,
 ) -> nn.Module:
     """Build a predictor with a fresh head.
 
@@ -50,13 +79,16 @@ def build(
         weights: None for random weights, "pretrained" for timm's weights of that name, or a safetensors file.
         channels: Channels of the images.
         freeze_bn: Never change the statistics of batch norms; their scale and shift are trained.
+        image_size: Height and width of the images; a network that cannot take them is refused. Default: the network's.
     """
     if name == SMALL:
         model: nn.Module = SmallNet(n_classes, channels)
         if weights == "pretrained":
             raise NetworkError("the network 'small' has no pretrained weights: use random ones or a safetensors file")
     else:
-        model = _timm(name, n_classes, channels, weights == "pretrained")
+        model = _timm(name, n_classes, channels, weights == "pretrained", image_size)
+        if image_size is not None:
+            _require_fitting(model, name, n_classes, channels, image_size)
     if weights is not None and weights != "pretrained":
         load_backbone(model, Path(weights))
     if freeze_bn:
@@ -232,24 +264,39 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise NetworkError(f"cannot read {path} as safetensors: {reason}; use a complete .safetensors file") from None
 
 
-def _timm(name: str, n_classes: int, channels: int, pretrained: bool) -> nn.Module:
+def _import_timm() -> Any:
     try:
         import timm
+        import timm.data
     except ImportError:
         raise NetworkError("networks other than 'small' come from timm: pip install timm") from None
+    return timm
+
+
+def _require_known(name: str) -> None:
+    timm = _import_timm()
+    if ":" not in name and not timm.is_model(name):
+        similar = timm.list_models(f"*{name.split('.')[0][:6]}*")[:5]
+        names = ", ".join([*similar, SMALL])
+        hint = f"similar names: {names}" if similar else f"see timm.list_models(), or use {SMALL!r}"
+        raise NetworkError(f"timm has no network {name!r}; {hint}")
+
+
+def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None) -> nn.Module:
+    timm = _import_timm()
+    _require_known(name)
+    options: dict[str, Any] = {"pretrained": pretrained, "num_classes": n_classes, "in_chans": channels}
     try:
-        model = timm.create_model(name, pretrained=pretrained, num_classes=n_classes, in_chans=channels)
+        with _quiet("timm", "huggingface_hub", "httpx", "urllib3"):
+            if takes_image_size(name, image_size):
+                options["img_size"] = image_size
+            model = timm.create_model(name, **options)
     except Exception as error:  # timm, the hub and the model code raise many classes; the text has the cause
         reason = " ".join(str(error).split())[:200]
-        if not timm.is_model(name):
-            similar = timm.list_models(f"*{name.split('.')[0][:6]}*")[:5]
-            names = ", ".join([*similar, SMALL])
-            hint = f"similar names: {names}" if similar else f"see timm.list_models(), or use {SMALL!r}"
-            raise NetworkError(f"timm has no network {name!r} ({reason}); {hint}") from None
         if pretrained:
             raise NetworkError(
                 f"cannot get the pretrained weights of {name}: {reason}; connect to the internet, or use a local "
-                "safetensors file as weights"
+                "safetensors file as weights (--weights FILE)"
             ) from None
         raise NetworkError(f"timm cannot build {name}: {reason}") from None
     if isinstance(layer := model.get_classifier(), nn.Linear):
@@ -258,6 +305,46 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool) -> nn.Modu
         layer.reset_parameters()
     _disable_stochastic(model)
     return cast(nn.Module, model)
+
+
+def takes_image_size(name: str, image_size: int | None) -> bool:
+    """Whether timm must be told the size of the images: they are not those of a network with a fixed size (ViT)."""
+    if image_size is None or ":" in name:
+        return False
+    known = _import_timm().models.get_pretrained_cfg(name, allow_unregistered=True)
+    return known is not None and bool(known.fixed_input_size) and image_size != known.input_size[-1]
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Mute loggers: the hub logs every retry, and the error at the end says it all."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.disabled for logger in loggers], [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, disabled, level in zip(loggers, *before, strict=True):
+            logger.disabled = disabled
+            logger.setLevel(level)
+
+
+def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int, image_size: int) -> None:
+    """Pass one image through a new network: sizes that do not fit fail here, in one line."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            shape = model.eval()(torch.zeros(1, channels, image_size, image_size)).shape
+    except Exception as error:  # every network raises its own
+        reason = " ".join(str(error).split())[:200]
+        raise NetworkError(
+            f"{name} cannot take images of {channels}×{image_size}×{image_size}: {reason}; use images of "
+            f"{input_config(name).size} pixels (image_size), or another network"
+        ) from None
+    finally:
+        model.train()
+    if tuple(shape) != (1, n_classes):
+        raise NetworkError(f"{name} is no classifier: its output for one image has shape {tuple(shape)}; use another")
 
 
 def _disable_stochastic(model: nn.Module) -> None:

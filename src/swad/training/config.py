@@ -69,6 +69,23 @@ class DataConfig:
         minimum=1,
         help="Height and width of cached images. Default: their own if all are alike and at most 256, else 256.",
     )
+    image_size: int | None = setting(
+        None,
+        role="protocol",
+        minimum=1,
+        help="Height and width of the images that the network sees. Default: the network's; low-resolution images keep "
+        "theirs.",
+    )
+    image_mean: tuple[float, ...] | None = setting(
+        None,
+        role="protocol",
+        help="Mean of each channel, for pixels from 0 to 1. Default: the network's, or the low-resolution dataset's.",
+    )
+    image_std: tuple[float, ...] | None = setting(
+        None,
+        role="protocol",
+        help="Standard deviation of each channel. Default: the network's, or the low-resolution dataset's.",
+    )
 
     def __post_init__(self) -> None:
         # JSON and command lines give lists and strings; the code below sees one form.
@@ -77,6 +94,9 @@ class DataConfig:
         # One directory keeps one name, from whichever directory a command is started.
         object.__setattr__(self, "data_dir", None if self.data_dir is None else Path(os.path.abspath(self.data_dir)))
         object.__setattr__(self, "dataset_options", dict(self.dataset_options))
+        for name in ("image_mean", "image_std"):
+            values = getattr(self, name)
+            object.__setattr__(self, name, None if values is None else tuple(values))
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -350,6 +370,11 @@ class RunConfig:
         clip = self.training.clip
         if isinstance(clip, int | float) and not 0 < clip < math.inf:
             problems.append(f"clip must be a number above 0, got {clip!r}")
+        for name in ("image_mean", "image_std"):
+            values = getattr(self.data, name)
+            valid = all(type(value) in (int, float) and math.isfinite(value) for value in values or ())
+            if not valid or (name == "image_std" and not all(value > 0 for value in values or ())):
+                problems.append(f"{name} must be numbers, those of image_std above 0, got {values!r}")
         if not self.evaluation.report_live and not self.evaluation.averages:
             problems.append("without report_live there must be an average to train for, got no averages")
         return problems

@@ -114,7 +114,11 @@ def _predictor(weights: dict[str, Tensor], card: Mapping[str, Any]) -> Predictor
         raise networks.NetworkError(f"its network {card['network']!r} would be downloaded: use a network of timm")
     spec = card["input"]
     network = networks.build(
-        card["network"], len(card["classes"]), channels=spec["channels"], freeze_bn=card["freeze_bn"]
+        card["network"],
+        len(card["classes"]),
+        channels=spec["channels"],
+        freeze_bn=card["freeze_bn"],
+        image_size=spec["size"],
     )
     algorithm, hyperparameters = _algorithm(card)
     model = algorithm.wrap_predictor(network, hyperparameters)
@@ -251,11 +255,13 @@ def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
     if _wraps_network(card) or card["network"] == networks.SMALL:
         return ["import swad", f'model, transform, class_names = swad.load_predictor("{file_name}")']
     channels = card["input"]["channels"]
-    in_chans = "" if channels == 3 else f", in_chans={channels}"
+    options = "" if channels == 3 else f", in_chans={channels}"
+    if networks.takes_image_size(card["network"], card["input"]["size"]):
+        options += f", img_size={card['input']['size']}"
     return [
         "import timm",
         "from safetensors.torch import load_file",
-        f'model = timm.create_model("{card["network"]}", num_classes={len(card["classes"])}{in_chans})',
+        f'model = timm.create_model("{card["network"]}", num_classes={len(card["classes"])}{options})',
         f'model.load_state_dict(load_file("{file_name}"))',
     ]
 

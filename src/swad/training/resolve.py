@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -26,13 +27,16 @@ from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
 from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.data.domains import DataError
-from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST
+from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST, input_config
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.run_dir import stored_settings
 from swad.util.names import did_you_mean
 
 LARGEST_DEFAULT_CACHE = 32e9
 """Largest image cache, in bytes, that is built without an explicit --input-pipeline gpu."""
+
+MAX_THREADS = 1024
+"""Most CPU threads of a run; torch crashes when the system refuses a thread."""
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -66,11 +70,13 @@ def fill_defaults(config: RunConfig, *, stored: Mapping[str, Any], n_images: int
     algorithm_class = get_algorithm(config.training.algorithm)
     network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
     steps = config.training.steps or benchmark.defaults.steps
+    images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
     complete = config.replace(
         dataset=benchmark.name,
         algorithm=canonical_name(config.training.algorithm),
         hyperparameters=_hyperparameters(config, benchmark, algorithm_class),
         network=network,
+        **images,
         weights=config.model.weights or ("random" if network == SMALL else "pretrained"),
         threads=config.machine.threads or (1 if network == SMALL else None),
         input_pipeline=_input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
@@ -172,7 +178,13 @@ def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
         problems.append(f"dataset {benchmark.name} takes the options {options}, got {listed!r}")
     if benchmark.layout != "embedded" and config.data.data_dir is None:
         problems.append(f"dataset {benchmark.name} needs its directory: set data_dir (--data)")
-    size = benchmark.image_spec.size
+    data, spec = config.data, benchmark.image_spec
+    if spec.low_res and data.image_size not in (None, spec.size):
+        problems.append(f"images of {benchmark.name} keep their size of {spec.size} pixels, got {data.image_size}")
+    for name, values in (("image_mean", data.image_mean), ("image_std", data.image_std)):
+        if values is not None and len(values) != spec.channels:
+            problems.append(f"{name} must have {spec.channels} numbers, one per channel, got {len(values)}")
+    size = spec.size if data.image_size is None else data.image_size
     if config.model.network == SMALL and not SMALLEST <= size <= LARGEST:
         problems.append(
             f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, and {benchmark.name} has {size}: "
@@ -206,12 +218,25 @@ def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[s
     problems = []
     if config.evaluation.evaluate_every is not None and every > steps:
         problems.append(f"evaluate_every must not exceed the {steps} steps, got {every}")
-    snapshots = config.files.snapshots
-    if not all(isinstance(step, int) and 1 <= step <= steps + 1 for step in snapshots):
-        problems.append(f"snapshots must be between step 1 and step {steps}, got {snapshots!r}")
     planned = config.replace(steps=steps)
+    snapshots, last = config.files.snapshots, planned.total_steps
+    if not all(type(step) is int and 1 <= step <= last for step in snapshots):
+        problems.append(f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, snapshots))}")
     plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
-    return problems + registry.problems(config.evaluation.averages, plan)
+    return problems + registry.problems(config.evaluation.averages, plan) + _label_problems(config)
+
+
+def _label_problems(config: RunConfig) -> list[str]:
+    """Labels are file names in the directory that also holds the snapshots."""
+    try:
+        labels = [spec.label for spec in registry.parse_all(config.evaluation.averages)]
+    except ValueError:  # reported with the averages
+        return []
+    return [
+        f"an average must not be named like a snapshot, got {label!r}: choose another name after as="
+        for label in labels
+        if re.fullmatch(r"step-\d+", label)
+    ]
 
 
 def _machine_problems(config: RunConfig) -> list[str]:
@@ -219,6 +244,9 @@ def _machine_problems(config: RunConfig) -> list[str]:
     weights = config.model.weights
     if weights not in (None, "pretrained", "random") and not Path(str(weights)).is_file():
         problems.append(f"weights must be pretrained, random or an existing file, got {weights!r}")
+    threads = config.machine.threads
+    if type(threads) is int and threads > MAX_THREADS:
+        problems.append(f"threads must be at most {MAX_THREADS}, got {threads}: use at most one per core")
     if config.files.tensorboard and importlib.util.find_spec("tensorboard") is None:
         problems.append("tensorboard is not installed: pip install tensorboard, or leave it off")
     device = config.machine.device
@@ -244,6 +272,17 @@ def _hyperparameters(config: RunConfig, benchmark: Benchmark, algorithm_class: A
     }
     filled = algorithm_class.Hyperparameters(**(of_dataset | dict(config.training.hyperparameters)))
     return dataclasses.asdict(filled)
+
+
+def _image_options(config: RunConfig, benchmark: Benchmark, network: str) -> dict[str, Any]:
+    """The images that the network was made for, where the settings say nothing else."""
+    data = config.data
+    known: Any = benchmark.image_spec if network == SMALL else input_config(network)
+    return {
+        "image_size": data.image_size or known.size,
+        "image_mean": data.image_mean or known.mean,
+        "image_std": data.image_std or known.std,
+    }
 
 
 def _input_pipeline(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from swad.data import benchmarks
 from swad.data.cache import default_folder
@@ -25,7 +26,10 @@ def load_dataset(config: RunConfig, data_dir: Path | None = None) -> Dataset:
     """
     data = config.data
     root = data.data_dir if data_dir is None else data_dir
-    return benchmarks.load(data.dataset, root, check_counts=data.check_counts, **data.dataset_options)
+    dataset = benchmarks.load(data.dataset, root, check_counts=data.check_counts, **data.dataset_options)
+    values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std}
+    changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    return replace(dataset, image_spec=replace(dataset.image_spec, **changes)) if changes else dataset
 
 
 @dataclass(frozen=True)

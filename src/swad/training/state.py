@@ -262,6 +262,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
         weights=None if config.model.weights == "random" else config.model.weights,
         channels=image_spec.channels,
         freeze_bn=config.model.freeze_bn,
+        image_size=image_spec.size,
     )
     hyperparameters = algorithm_class.Hyperparameters(**config.training.hyperparameters)  # type: ignore[arg-type]
     algorithm = algorithm_class(network, hyperparameters, n_domains)
