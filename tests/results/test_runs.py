@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,61 @@ def test_a_broken_config_is_named(tmp_path: Path) -> None:
             load_run(tmp_path)
     with pytest.raises(RecordError, match="cannot read"):
         read_records(tmp_path)
+
+
+def write_small_run(folder: Path, target: str = "photo") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(stored({"target": target, "trial": 0, "dataset": "PACS"})))
+    with RecordWriter(folder, "run") as writer:
+        writer.add(1, "loss", 1.0, domain="art", split="out")
+    (folder / "done.json").write_text("{}")
+    return folder
+
+
+DAMAGES = {
+    "records missing": (lambda run: (run / "records.jsonl").unlink(), "records.jsonl is missing"),
+    "records empty": (lambda run: (run / "records.jsonl").write_text(""), "records.jsonl is empty"),
+    "records damaged": (lambda run: (run / "records.jsonl").write_text("{}\n"), "line 1 is not a record"),
+    "config missing": (lambda run: (run / "config.json").unlink(), "cannot read bad/config.json"),
+    "config empty": (lambda run: (run / "config.json").write_text(""), "bad/config.json is not JSON"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_skipped_run_is_named_with_the_reason(tmp_path: Path, damage: str) -> None:
+    write_small_run(tmp_path / "good")
+    change, reason = DAMAGES[damage]
+    change(write_small_run(tmp_path / "bad", "sketch"))
+    with pytest.warns(UserWarning, match="skipped run bad: "):
+        runs = find_runs(tmp_path)
+    assert [run.path.name for run in runs] == ["good"]
+    (skipped,) = runs.skipped
+    assert skipped.name == "bad"
+    assert reason in skipped.reason
+    assert str(tmp_path) not in skipped.reason  # pages are shared
+    with pytest.raises(RecordError, match="holds no run with results"):
+        find_runs(tmp_path / "bad")
+
+
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_small_run(tmp_path / "good")
+    write_small_run(tmp_path / "locked" / "bad")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if Path(path).name == "locked":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    runs = find_runs(tmp_path, warn=False)
+    assert [(entry.name, entry.reason) for entry in runs.skipped] == [
+        ("locked", "the directory cannot be read (Permission denied)")
+    ]
+
+
+def test_a_config_of_another_tool_is_no_run(tmp_path: Path) -> None:
+    write_small_run(tmp_path / "good")
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text('{"architectures": ["BertModel"]}')
+    assert find_runs(tmp_path).skipped == ()

@@ -215,7 +215,9 @@ def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tu
         if (Path(path) / CONFIG).exists():
             runs[Path(path)] = open_run(path, data)
             continue
-        for run in find_runs(path):
+        found = find_runs(path, warn=False)
+        notes += [f"{entry.path} was skipped: {entry.reason}" for entry in found.skipped]
+        for run in found:
             if run.finished:
                 runs[run.path] = open_run(run.path, data)
             else:

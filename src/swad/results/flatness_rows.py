@@ -118,13 +118,15 @@ def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
         for line_number, line in read_lines(path):
             try:
                 version, row = _parse(line)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise RecordError(f"{path}, line {line_number} is damaged: remove the file and measure again") from None
             if version > SCHEMA:
                 raise RecordError(f"{path} was written by a newer swad (schema {version}): upgrade swad")
             rows.append(row)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RecordError(f"cannot read {path} ({error.strerror}): remove it and measure again") from None
     return rows
 
 

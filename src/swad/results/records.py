@@ -17,16 +17,21 @@ Accuracies are fractions between 0 and 1. Tables print percent.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from swad.util.files import FileLock, FileLockedError
 from swad.util.jsonl import JsonlWriter, read_lines
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA = 1
 """Version of a record's line. It changes when an older reader would misread a line, not when a metric is added."""
@@ -89,10 +94,12 @@ class Record:
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
         version = fields.get("v")
-        if not isinstance(version, int) or version < 1:
-            raise ValueError(f"schema version expected, got v={version!r}")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise ValueError(f"schema version expected, got v={reprlib.repr(version)}")
         if version > SCHEMA:
-            raise RecordError(f"schema {version} is newer than this swad, which reads up to {SCHEMA}: upgrade swad")
+            raise RecordError(
+                f"schema {reprlib.repr(version)} is newer than this swad, which reads up to {SCHEMA}: upgrade swad"
+            )
         try:
             return cls(
                 run=_text(fields["run"]),
@@ -109,7 +116,8 @@ class Record:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"text expected, got {value!r}")
+        raise ValueError(f"text expected, got {reprlib.repr(value)}")
+    value.encode()  # JSON can express half of a surrogate pair, which no file or terminal can print
     return value
 
 
@@ -118,18 +126,20 @@ def _optional(value: object) -> str | None:
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"whole number expected, got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError(f"whole number expected, got {reprlib.repr(value)}")
     return value
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not (isinstance(value, (int, float)) or value in ("nan", "inf", "-inf")):
-        raise ValueError(f"number expected, got {value!r}")
+    if isinstance(value, bool) or not (
+        isinstance(value, (int, float)) or (isinstance(value, str) and value in ("nan", "inf", "-inf"))
+    ):
+        raise ValueError(f"number expected, got {reprlib.repr(value)}")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError("number expected, got one with hundreds of digits") from None
+        raise ValueError(f"number expected, got {reprlib.repr(value)}, which is too large") from None
 
 
 # ------------------------------------------------------------ writing
@@ -251,6 +261,20 @@ def iterate_records(path: str | os.PathLike[str]) -> Iterator[Record]:
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """Read all complete records of a run directory, or of a records file; safe while a run writes."""
     return list(iterate_records(path))
+
+
+def records_frame(records: Iterable[Record]) -> pandas.DataFrame:
+    """Return records as a pandas data frame with one row per record."""
+    return make_frame([dataclasses.asdict(record) for record in records], [f.name for f in dataclasses.fields(Record)])
+
+
+def make_frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
+    """Return rows as a pandas data frame, also where there are none."""
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("data frames need pandas: pip install pandas") from None
+    return pandas.DataFrame(rows, columns=list(columns))
 
 
 # ------------------------------------------------------------ TensorBoard

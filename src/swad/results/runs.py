@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import reprlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, iterate_records
+from swad.results.records import (
+    CONFIG,
+    DONE,
+    LOCK,
+    RECORDS,
+    Record,
+    RecordError,
+    iterate_records,
+    make_frame,
+    records_frame,
+)
 from swad.util.files import sha256
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,23 @@ class RunData:
         """The number of the trial, which determines the split into training and validation."""
         return int(self.config.get("trial", 0))
 
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The settings that a search varies, with those of the algorithm (`lr`, `batch_size`, ...) by their own names.
+
+        >>> roles = {"trial": "identity", "clip": "hyperparameter", "hyperparameters": "hyperparameter"}
+        >>> RunData(Path(), {"trial": 0, "clip": 1.0, "hyperparameters": {"lr": 5e-5}}, (), True, roles).hyperparameters
+        {'clip': 1.0, 'lr': 5e-05}
+        """
+        flat: dict[str, Any] = {}
+        for name, value in self.settings("hyperparameter").items():
+            flat |= value if name == "hyperparameters" and isinstance(value, dict) else {name: value}
+        return flat
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the records as a pandas data frame with one row per record."""
+        return records_frame(self.records)
+
     def settings(self, *roles: str) -> dict[str, Any]:
         """Return the settings with one of these roles, sorted by name.
 
@@ -67,15 +100,14 @@ class RunData:
 def load_run(directory: str | os.PathLike[str]) -> RunData:
     """Read a run directory, finished or not."""
     directory = Path(directory)
-    path = directory / CONFIG
-    config, roles = _settings(path, _read_object(path))
+    config, roles = _read_config(directory / CONFIG)
     finished = (directory / DONE).exists()
     done = _read_object(directory / DONE) if finished else {}
     require_unchanged(directory, done)
     # A run that has just started has a config and no records yet.
     records = tuple(iterate_records(directory)) if (directory / RECORDS).exists() else ()
-    warnings = done.get("warnings")
-    texts = tuple(text for text in warnings if isinstance(text, str)) if isinstance(warnings, list) else ()
+    recorded = done.get("warnings")
+    texts = tuple(text for text in recorded if isinstance(text, str)) if isinstance(recorded, list) else ()
     return RunData(directory, config, records, finished, roles, texts)
 
 
@@ -106,10 +138,13 @@ def _read_object(path: Path) -> dict[str, Any]:
     """Read a file that must hold a JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(content, ensure_ascii=False).encode()  # JSON can express text that no terminal can print
     except OSError as error:
-        raise RecordError(f"cannot read {path} ({error.strerror}): give the directory of a run") from None
-    except (ValueError, RecursionError) as error:
+        raise RecordError(f"cannot read {path} ({error.strerror}): restore it or give a run directory") from None
+    except ValueError as error:
         raise RecordError(f"{path} is not JSON ({error}): restore the file or remove the run") from None
+    except RecursionError:
+        raise RecordError(f"{path} is nested too deeply: restore the file or remove the run") from None
     if not isinstance(content, dict):
         raise RecordError(
             f"{path} must hold a JSON object, got {type(content).__name__}: restore the file or remove the run"
@@ -117,24 +152,148 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _settings(path: Path, content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return settings and roles by name. The file groups the settings by section."""
+    content = _read_object(path)
     try:
         settings = {name: value for section in content["config"].values() for name, value in section.items()}
-        roles = dict(content["roles"])
+        roles = {str(name): str(role) for name, role in content["roles"].items()}
     except (KeyError, AttributeError, TypeError, ValueError):
         raise RecordError(f"{path} was not written by this version of swad: train the run again") from None
+    for name, (rule, is_valid) in _RULES.items():
+        if name in settings and not is_valid(settings[name]):
+            raise RecordError(
+                f"{path}: {name} must be {rule}, got {reprlib.repr(settings[name])}: restore the file or remove the run"
+            )
     return settings, roles
 
 
-def find_runs(root: str | os.PathLike[str]) -> list[RunData]:
-    """Read every run in a directory and its subdirectories, in the order of their paths."""
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_target(value: object) -> bool:
+    return value is None or _is_name(value) or (isinstance(value, list) and bool(value) and all(map(_is_name, value)))
+
+
+_RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "dataset": ("a name", _is_name),
+    "algorithm": ("a name", _is_name),
+    "target": ("the name of a domain or a list of names", _is_target),
+    "trial": ("a whole number", _is_count),
+    "steps": ("a whole number", lambda value: value is None or _is_count(value)),
+    "data_dir": ("a path", lambda value: value is None or isinstance(value, str)),
+    "hyperparameters": ("numbers by name", lambda value: isinstance(value, dict)),
+}
+"""The settings that tables, figures and the page rely on, with the rule for each."""
+
+
+# ------------------------------------------------------------ many runs
+
+
+@dataclass(frozen=True)
+class SkippedRun:
+    """A run directory without usable results."""
+
+    path: Path
+    name: str
+    """The path relative to the directory that was searched."""
+    reason: str
+    run: RunData | None = field(default=None, repr=False)
+    """The run without its records, if its settings can be read."""
+
+
+class RunList(list[RunData]):
+    """Runs in the order of their paths, with the run directories that cannot be used in `skipped`."""
+
+    def __init__(self, runs: Iterable[RunData] = (), skipped: Iterable[SkippedRun] = ()) -> None:
+        super().__init__(runs)
+        self.skipped = tuple(skipped)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the records of all runs as a pandas data frame, with each run's directory and settings of identity."""
+        identity = ("dataset", "algorithm", "targets", "trial")
+        rows = [
+            {
+                "directory": str(run.path),
+                **{name: getattr(run, name) for name in identity},
+                **dataclasses.asdict(record),
+            }
+            for run in self
+            for record in run.records
+        ]
+        return make_frame(rows, ["directory", *identity, *(f.name for f in dataclasses.fields(Record))])
+
+
+def find_runs(root: str | os.PathLike[str], *, warn: bool = True) -> RunList:
+    """Read every run in a directory and its subdirectories, in the order of their paths.
+
+    A run without usable results is not in the list: one whose settings or records are missing, empty or damaged. It is
+    in the list's `skipped` with the reason, tables mention it, and a warning names it unless it has just started.
+
+    Args:
+        root: The directory to search.
+        warn: Warn about skipped runs; False for a caller that prints `skipped`.
+    """
     root = Path(root)
     if not root.is_dir():
         raise RecordError(f"{root} is not a directory: give one that holds runs")
-    folders = sorted(path.parent for path in root.rglob(CONFIG) if (path.parent / RECORDS).exists())
-    if not folders:
+    directories, skipped = _run_directories(root)
+    runs, waiting = [], []
+    for directory in directories:
+        name = str(directory.relative_to(root)) if directory != root else directory.name
+        try:
+            run = load_run(directory)
+        except RecordError as error:
+            skipped.append(SkippedRun(directory, name, str(error).replace(f"{root}{os.sep}", "")))
+            continue
+        if run.records:
+            runs.append(run)
+        elif run.finished:
+            state = "is empty" if (directory / RECORDS).exists() else "is missing"
+            reason = f"the run is finished, but its {RECORDS} {state}: restore the file or repeat the run"
+            skipped.append(SkippedRun(directory, name, reason, run))
+        else:
+            waiting.append(SkippedRun(directory, name, "no value has been recorded yet", run))
+    if warn:
+        for entry in skipped:
+            warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=2)
+    if not runs and waiting:
+        # The runs have just started, and a report can show that.
+        runs, waiting = [entry.run for entry in waiting if entry.run is not None], []
+    skipped = sorted([*skipped, *waiting], key=lambda entry: entry.path)
+    if not runs and skipped:
+        raise RecordError(f"{root} holds no run with results; {skipped[0].name}: {skipped[0].reason}")
+    if not runs:
         raise RecordError(f"{root} holds no run (a directory with {CONFIG} and {RECORDS}): train one first")
-    runs = [load_run(folder) for folder in folders]
-    # A run that failed before its first evaluation, such as one with a mistyped target, must not add a column.
-    return [run for run in runs if run.records] or runs
+    return RunList(runs, skipped)
+
+
+def _run_directories(root: Path) -> tuple[list[Path], list[SkippedRun]]:
+    """Return the run directories below `root`, and the directories that cannot be searched."""
+    unreadable: list[SkippedRun] = []
+
+    def note(error: OSError) -> None:
+        path = Path(error.filename)
+        name = str(path.relative_to(root)) if path != root else path.name
+        unreadable.append(SkippedRun(path, name, f"the directory cannot be read ({error.strerror})"))
+
+    directories = []
+    for directory, subdirectories, file_names in os.walk(root, onerror=note):
+        names = {*subdirectories, *file_names}
+        # Other tools also write a config.json. Alone, it belongs to a run only if it looks like ours.
+        if RECORDS in names or DONE in names or (CONFIG in names and (LOCK in names or _is_ours(directory))):
+            directories.append(Path(directory))
+    return sorted(directories), unreadable
+
+
+def _is_ours(directory: str) -> bool:
+    try:
+        _read_config(Path(directory) / CONFIG)
+    except RecordError:
+        return False
+    return True

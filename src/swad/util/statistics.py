@@ -49,7 +49,10 @@ def mean(values: Iterable[float]) -> float:
     numbers = list(values)
     if not numbers:
         raise ValueError("a mean needs at least one value, got none")
-    return (math.fsum(numbers) if all(map(math.isfinite, numbers)) else sum(numbers)) / len(numbers)
+    try:
+        return (math.fsum(numbers) if all(map(math.isfinite, numbers)) else sum(numbers)) / len(numbers)
+    except OverflowError:  # the sum is out of range, though the mean is not
+        return math.fsum(number / len(numbers) for number in numbers)
 
 
 def summarize(values: Iterable[float]) -> Summary:
@@ -62,7 +65,7 @@ def summarize(values: Iterable[float]) -> Summary:
     center = mean(numbers)
     if len(numbers) == 1:
         return Summary(center, None, 1)
-    variance = mean((number - center) ** 2 for number in numbers)
+    variance = mean((number - center) * (number - center) for number in numbers)
     return Summary(center, math.sqrt(variance / len(numbers)), len(numbers))
 
 
