@@ -170,6 +170,36 @@ def test_an_unknown_selection_lists_the_others() -> None:
         select([run()], "best")
 
 
+def test_lodo_keeps_complete_trials_and_names_the_incomplete() -> None:
+    complete = lodo_runs(1.0, 0.5, 0.31)
+    partial = [dataclasses.replace(each, config={**each.config, "trial": 1}) for each in lodo_runs(1.0, 0.5, 0.4)[:2]]
+    results = select([*complete, *partial], "lodo", targets=[TARGET])
+    assert [(result.trial, result.accuracy) for result in results] == [(0, 0.31)]
+    (missing,) = results.incomplete
+    assert (missing.target, missing.trial) == (TARGET, 1)
+    assert "there are pairs with art;" in missing.reason
+
+
+def test_a_trial_whose_run_lacks_the_weights_is_named() -> None:
+    records = [accuracy(9, domain, "out", 0.5, "swad") for domain in SOURCES]
+    runs = [
+        run(*records, accuracy(9, TARGET, "in", 0.7, "swad"), trial=0),
+        run(accuracy(9, TARGET, "in", 0.7, "best"), trial=1, name="photo-1"),
+    ]
+    results = select(runs, "iid", "swad")
+    assert [result.trial for result in results] == [0]
+    assert [(trial.trial, trial.reason) for trial in results.incomplete] == [
+        (1, "the run photo-1 has no accuracy of these weights")
+    ]
+
+
+def test_a_result_carries_its_run_weights_and_hyperparameters() -> None:
+    steps = live({1: 0.5, 2: 0.8}, {1: 0.6, 2: 0.7})
+    (result,) = select([run(*steps, lr=1.0, name="a"), run(*live({2: 0.9}, {2: 0.4}), lr=2.0, name="b")])
+    assert (result.directory, result.step, result.average) == (Path("b"), 2, None)
+    assert result.hyperparameters["lr"] == 2.0
+
+
 # What matters most: the target cannot be reached.
 
 

@@ -21,11 +21,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from swad.results.records import Record
+from swad.results.records import Record, make_frame
 from swad.results.runs import RunData
 from swad.util.statistics import mean
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class SelectionError(ValueError):
@@ -209,13 +213,62 @@ def _by_step(records: Iterable[Record], split: str, average: str | None) -> dict
 
 @dataclass(frozen=True)
 class TargetResult:
-    """The accuracy reported for one target and trial, and the run and step it comes from."""
+    """The accuracy reported for one target and trial, with the run, step and weights it comes from."""
 
     target: str
     trial: int
     accuracy: float
     run: RunData = field(repr=False)
     step: int
+    average: str | None = None
+    """The weights, such as "swad" or "best"; None for the live weights at `step`."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the selected run."""
+        return self.run.path
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The hyperparameters of the selected run."""
+        return self.run.hyperparameters
+
+
+@dataclass(frozen=True)
+class IncompleteTrial:
+    """A trial without a result, although runs of it exist."""
+
+    target: str
+    trial: int
+    reason: str
+
+
+class Selection(list[TargetResult]):
+    """The results of one method by target and trial, with the trials that lack one in `incomplete`."""
+
+    def __init__(self, results: Iterable[TargetResult] = (), incomplete: Iterable[IncompleteTrial] = ()) -> None:
+        super().__init__(results)
+        self.incomplete = tuple(incomplete)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the results as a pandas data frame, with the hyperparameters of the selected runs as columns."""
+        columns = ["dataset", "algorithm", "target", "trial", "average", "accuracy", "step", "directory"]
+        names = dict.fromkeys(f"hyperparameter.{name}" for result in self for name in result.hyperparameters)
+        rows = [
+            {
+                "dataset": result.run.dataset,
+                "algorithm": result.run.algorithm,
+                "target": result.target,
+                "trial": result.trial,
+                "average": result.average,
+                "accuracy": result.accuracy,
+                "step": result.step,
+                "directory": str(result.directory),
+                **{f"hyperparameter.{name}": value for name, value in result.hyperparameters.items()},
+            }
+            for result in self
+        ]
+        return make_frame(rows, [*columns, *names])
 
 
 def select(
@@ -225,14 +278,16 @@ def select(
     *,
     split: str = "in",
     targets: Sequence[str] | None = None,
-) -> list[TargetResult]:
+) -> Selection:
     """Select a run for every target and trial, then read the target's accuracy from its records.
+
+    A trial that does not allow a selection is in the result's `incomplete`, as long as its target has another trial.
 
     Args:
         runs: Runs of one dataset and algorithm.
         method: Name of a selector: "iid", "last", "lodo", "oracle" or "oracle_best_step".
         average: The weights to report, such as "swad" or "best"; None for the live weights at the selected step.
-        split: The part of the target to report: "in" (as in the paper), "out", "full" or "test".
+        split: The split of the held-out domain to report: "in" (as in the paper), "out", "full" or "test".
         targets: Targets to report; all by default.
     """
     if method not in SELECTORS:
@@ -242,29 +297,38 @@ def select(
         targets = sorted({run.targets[0] for run in runs if len(run.targets) == 1})
     if not targets:
         raise SelectionError("selection needs a run with a single target: train with one domain held out")
-    return [result for target in targets for result in _select_target(runs, target, method, average, split)]
+    by_target = [_select_target(runs, target, method, average, split) for target in targets]
+    return Selection(
+        (result for selection in by_target for result in selection),
+        (trial for selection in by_target for trial in selection.incomplete),
+    )
 
 
-def _select_target(
-    runs: Sequence[RunData], target: str, method: str, average: str | None, split: str
-) -> list[TargetResult]:
-    """Select a run for every trial of one target."""
-    runs = [
-        run
-        for run in runs
-        if target in run.targets and (method == "lodo" or len(run.targets) == 1) and _is_evaluated(run, average)
-    ]
+def _select_target(runs: Sequence[RunData], target: str, method: str, average: str | None, split: str) -> Selection:
+    """Select a run for every trial of one target; raise the error of the first trial if no trial has a result."""
+    runs = [run for run in runs if target in run.targets and (method == "lodo" or len(run.targets) == 1)]
     view = oracle_view if method in _ORACLES else source_view
-    results = []
-    for trial in sorted({run.trial for run in runs}):
-        candidates = [run for run in runs if run.trial == trial]
+    results, incomplete, errors = [], [], []
+    for trial in sorted({run.trial for run in runs if len(run.targets) == 1}):
+        members = [run for run in runs if run.trial == trial]
+        candidates = [run for run in members if _is_evaluated(run, average)]
         if not any(len(run.targets) == 1 for run in candidates):
+            run = next(run for run in members if len(run.targets) == 1)
+            state = "has no accuracy of these weights" if run.finished else "is unfinished"
+            incomplete.append(IncompleteTrial(target, trial, f"the run {run.path.name} {state}"))
             continue
-        selected = SELECTORS[method]([view(run, target, index) for index, run in enumerate(candidates)], average)
-        run = candidates[selected.index]
-        accuracy, step = target_accuracy(run, target, average, split, selected.step if average is None else None)
-        results.append(TargetResult(target, trial, accuracy, run, step))
-    return results
+        try:
+            selected = SELECTORS[method]([view(run, target, index) for index, run in enumerate(candidates)], average)
+            run = candidates[selected.index]
+            accuracy, step = target_accuracy(run, target, average, split, selected.step if average is None else None)
+        except SelectionError as error:
+            errors.append(error)
+            incomplete.append(IncompleteTrial(target, trial, str(error)))
+            continue
+        results.append(TargetResult(target, trial, accuracy, run, step, average))
+    if errors and not results:
+        raise errors[0]
+    return Selection(results, incomplete)
 
 
 def _is_evaluated(run: RunData, average: str | None) -> bool:
@@ -288,9 +352,9 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
         raise SelectionError(f"the split {split!r} of the target was not evaluated: {hint}")
     if step is None or step not in by_step:
         raise SelectionError(
-            f"{run.path} has no accuracy of {average or 'the live weights'} on split {split!r} of target {target} "
-            f"at step {step}: evaluate the target at every evaluation, or report best or last, which are evaluated at "
-            "the end"
+            f"the run {run.path.name} has no accuracy of {average or 'the live weights'} on split {split!r} of target "
+            f"{target} at step {step}: evaluate the target at every evaluation, or report best or last, which are "
+            "evaluated at the end"
         )
     return by_step[step], step
 
