@@ -69,3 +69,10 @@ def test_text_shows_every_number_and_no_markup() -> None:
     assert "[red]x" in text
     assert "[/]" in text
     assert "1.25" in text
+
+
+def test_names_are_printed_verbatim_in_the_terminal() -> None:
+    name = "[red]x[/] [/] :smile: \\"
+    rows = [Row(name, (Cell(text=name), Cell(2.0))), Row("b", (Cell(), Cell(1.0)))]
+    table = Table(name, (name, "b"), mark_best(rows), corner=name)
+    assert table.text(width=200).count(name) == 5

@@ -36,6 +36,8 @@ class Cell:
     text: str | None = None
     best: bool = False
     decimals: int = 1
+    mark: str = ""
+    """A sign that refers to a note. A marked number is never the best of its column."""
 
     @property
     def number(self) -> str:
@@ -50,8 +52,8 @@ class Cell:
     def printed(self) -> str:
         """The cell as text, with its error."""
         if self.error is None or self.value is None:
-            return self.number
-        return f"{self.number} ± {self.error:.{self.decimals}f}"
+            return f"{self.number}{self.mark}"
+        return f"{self.number} ± {self.error:.{self.decimals}f}{self.mark}"
 
 
 @dataclass(frozen=True)
@@ -89,20 +91,22 @@ class Table:
         try:
             import rich.box
             import rich.table
-            from rich.markup import escape
+            from rich.text import Text
         except ImportError:
             raise ImportError("tables as text need rich: pip install 'swad[report]'") from None
-        out = rich.table.Table(title=escape(self.title), box=rich.box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-        out.add_column(self.corner, no_wrap=True)
+        # Names are handed over as `Text`, which rich prints verbatim: in a string, it interprets [red] and :smile:.
+        out = rich.table.Table(
+            title=Text(self.title, "table.title"), box=rich.box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+        )
+        out.add_column(Text(self.corner), no_wrap=True)
         for column in self.columns:
-            out.add_column(escape(column), justify="right")
+            out.add_column(Text(column), justify="right")
         for group, rows in self.groups():
             for row in rows:
                 style = None if group == OURS else "dim"
                 # Without spaces around ±, four targets with errors fit into 80 columns.
-                texts = [escape(cell.printed.replace(" ± ", "±")) for cell in row.cells]
-                cells = (f"[bold]{t}[/]" if c.best else t for t, c in zip(texts, row.cells, strict=True))
-                out.add_row(escape(_label(row)), *cells, style=style)
+                cells = (Text(c.printed.replace(" ± ", "±"), "bold" if c.best else "") for c in row.cells)
+                out.add_row(Text(_label(row)), *cells, style=style)
             out.add_section()
         return out
 
@@ -154,9 +158,8 @@ class Table:
             for column, cell in zip(self.columns, row.cells, strict=True):
                 value = cell.text if cell.text is not None else cell.value
                 if value is not None:
-                    writer.writerow(
-                        [self.title, row.name, row.group, column, value, "" if cell.error is None else cell.error]
-                    )
+                    error = "" if cell.error is None else cell.error
+                    writer.writerow([self.title, row.name, row.group, f"{column}{cell.mark}", value, error])
         return out.getvalue()
 
 
@@ -166,7 +169,7 @@ def mark_best(rows: Iterable[Row]) -> tuple[Row, ...]:
     tops: dict[tuple[str, int], float] = {}
     for row in rows:
         for column, cell in enumerate(row.cells):
-            if cell.value is not None and math.isfinite(cell.value):
+            if cell.value is not None and math.isfinite(cell.value) and not cell.mark:
                 key = (row.group, column)
                 tops[key] = max(tops.get(key, -math.inf), round(cell.value, cell.decimals))
     sizes = {group: sum(row.group == group for row in rows) for group in {row.group for row in rows}}
@@ -179,6 +182,7 @@ def mark_best(rows: Iterable[Row]) -> tuple[Row, ...]:
                     # A row that is alone in its group has nothing to compare with.
                     best=sizes[row.group] > 1
                     and cell.value is not None
+                    and not cell.mark
                     and round(cell.value, cell.decimals) == tops.get((row.group, column)),
                 )
                 for column, cell in enumerate(row.cells)
@@ -233,5 +237,5 @@ def _latex_cell(cell: Cell) -> str:
     if cell.best:
         number = rf"\textbf{{{number}}}"
     if cell.error is None or cell.value is None:
-        return number
-    return rf"{number} {{\scriptsize$\pm${cell.error:.{cell.decimals}f}}}"
+        return number + _latex(cell.mark)
+    return rf"{number} {{\scriptsize$\pm${cell.error:.{cell.decimals}f}}}" + _latex(cell.mark)
