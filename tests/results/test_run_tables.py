@@ -1,9 +1,18 @@
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from helpers.run_tree import PACS, write_run
-from swad.results.run_tables import accuracy_tables, ranges_table, timings_table
+from helpers.run_tree import PACS, make_tree, write_run
+from swad.results.method_results import collect_results
+from swad.results.run_tables import (
+    accuracy_tables,
+    ranges_table,
+    results_table,
+    selected_runs_table,
+    timings_table,
+)
 from swad.results.runs import RunData, find_runs
 from swad.results.tables import OURS, PAPER
 from swad.results.training_curves import valley
@@ -86,4 +95,89 @@ def test_ranges_and_timings(runs: list[RunData], faulty: list[RunData]) -> None:
         record.value for record in runs[0].records if record.metric == "seconds_total"
     )
     unfinished = next(row for row in timings_table(faulty).rows if row.name.startswith("photo"))
-    assert unfinished.cells[1].printed == "–"
+    assert unfinished.cells[timings_table(faulty).columns.index("Total, s")].printed == "–"
+
+
+def test_a_missing_target_is_noted_and_takes_the_mean_away(tmp_path: Path) -> None:
+    for target in PACS:
+        write_run(tmp_path / target, target=target)
+    (tmp_path / "photo" / "records.jsonl").write_text("")
+    runs = find_runs(tmp_path, warn=False)
+    (table,) = accuracy_tables(runs, paper="none")
+    assert all(row.cells[-2].printed == row.cells[-1].printed == "–" for row in table.rows)
+    notes = "\n".join(table.notes)
+    assert "Not in the table: photo: the run is finished, but its records.jsonl is empty" in notes
+    assert "No mean over targets, because photo has no result as target: --allow-missing-targets" in notes
+
+    (allowed,) = accuracy_tables(runs, paper="none", allow_missing_targets=True)
+    swad = next(row for row in allowed.rows if row.name == "SWAD")
+    assert swad.cells[3].value == pytest.approx(sum(cell.value or 0 for cell in swad.cells[:3]) / 3)
+    assert swad.cells[3].printed.endswith("*")
+    assert not swad.cells[3].best
+    assert "* The mean over targets lacks photo: compare it with no other mean." in allowed.notes
+    assert ",Avg.*," in allowed.csv()
+    assert "*" in allowed.latex()
+
+
+def test_a_missing_trial_of_one_method_is_noted(tmp_path: Path) -> None:
+    make_tree(tmp_path, trials=2)
+    path = tmp_path / "photo" / "trial-1" / "records.jsonl"
+    path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines() if '"swad"' not in line))
+    (table,) = accuracy_tables(find_runs(tmp_path))
+    assert "Without trial 1 on photo: SWAD: the run trial-1 has no accuracy of these weights." in table.notes
+
+
+def test_the_selected_runs_are_shown_with_differing_hyperparameters(tmp_path: Path) -> None:
+    for lr in (1e-5, 5e-5):
+        for trial in (0, 1):
+            write_run(tmp_path / f"lr-{lr}" / f"photo-{trial}", lr=lr, trial=trial)
+    (results,) = collect_results(find_runs(tmp_path))
+    table = selected_runs_table(results)
+    assert table.columns == ("Methods", "Run", "Evaluated at step", "lr")
+    shown = {(row.name, label): row for row in table.rows for label in row.cells[0].printed.split(", ")}
+    for method in results.methods:
+        for result in method.results:
+            row = shown[f"photo, trial {result.trial}", method.label]
+            assert row.cells[1].printed == str(result.directory.relative_to(tmp_path))
+            assert row.cells[3].printed == str(result.hyperparameters["lr"])
+
+
+def test_ranges_can_be_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", lr=1e-5)
+    write_run(tmp_path / "b", lr=5e-5)
+    table = ranges_table(find_runs(tmp_path))
+    assert table.columns[:2] == ("Average", "lr")
+    assert [row.cells[1].printed for row in table.rows] == ["1e-05", "5e-05"]
+    write_run(tmp_path / "c", lr=5e-5)
+    write_run(tmp_path / "d", dataset="VLCS", lr=5e-5)
+    for build in (ranges_table, timings_table):
+        table = build(find_runs(tmp_path))
+        assert table.columns[1:4] == ("Dataset", "lr", "Run")
+        labels = [(row.name, *(cell.printed for cell in row.cells[:4])) for row in table.rows]
+        assert len(set(labels)) == 4
+
+
+@pytest.mark.parametrize(
+    ("split", "layout", "words"),
+    [
+        ("in", "80/20", "on the in split (80 %) of the held-out domain,"),
+        ("in", "60/20/20", "on the in split (60 %) of the held-out domain,"),
+        ("out", "80/20", "on the out split (20 %) of the held-out domain,"),
+        ("full", "80/20", "on the whole held-out domain,"),
+    ],
+)
+def test_the_caption_names_the_split(runs: list[RunData], split: str, layout: str, words: str) -> None:
+    changed = [replace(run, config={**run.config, "split": layout}) for run in runs]
+    assert words in accuracy_tables(changed, split=split)[0].notes[0]
+
+
+def test_a_table_of_an_oracle_says_that_the_target_was_used(runs: list[RunData]) -> None:
+    assert not any("looks at the held-out domain" in note for note in accuracy_tables(runs)[0].notes)
+    assert any("looks at the held-out domain" in note for note in accuracy_tables(runs, "oracle")[0].notes)
+
+
+def test_results_table_needs_one_dataset(runs: list[RunData]) -> None:
+    assert results_table(runs) == accuracy_tables(runs)[0]
+    other = replace(runs[0], config={**runs[0].config, "dataset": "VLCS"})
+    with pytest.raises(ValueError, match="needs runs on one dataset, got PACS, VLCS"):
+        results_table([*runs, other])

@@ -24,16 +24,26 @@ def report(
     ] = None,
     select: Select = "iid",
     table_format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
-    split: Annotated[str, typer.Option(help="Split of the target that is reported: in, out, full or test.")] = "in",
+    split: Annotated[
+        str,
+        typer.Option(
+            help="Split of the held-out domain that is reported: in (80 %), out (20 %), full (all of it) or test."
+        ),
+    ] = "in",
     figures: Annotated[Path | None, typer.Option(help="Also draw the validation curves into this directory.")] = None,
     figure_formats: Annotated[str, typer.Option(help="One or several of svg, pdf, png.")] = "svg,pdf",
     paper: Annotated[
         str, typer.Option(help="Rows of the paper below ours: few (ERM, SWAD and the same methods), all or none.")
     ] = "few",
+    allow_missing_targets: Annotated[
+        bool, typer.Option("--allow-missing-targets", help="Show means over targets that lack a target, marked with *.")
+    ] = False,
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     page = output or folder / "report.html"
-    if not print_report(folder, page, select, table_format, split, figures, figure_formats, paper):
+    if not print_report(
+        folder, page, select, table_format, split, figures, figure_formats, paper, allow_missing_targets
+    ):
         raise typer.Exit(1)
 
 
@@ -46,18 +56,20 @@ def print_report(
     figure_folder: Path | None = None,
     figure_formats: str = "svg,pdf",
     paper: str = "few",
+    allow_missing_targets: bool = False,
 ) -> bool:
     """Print the tables of a directory's runs, write the page, and print its path.
 
     Returns False if the page could not be written because a package is missing.
     """
-    from rich.markup import escape
+    from rich.text import Text
 
     from swad.cli._console import make_console
     from swad.results.diagnostics import find_problems
     from swad.results.figures.training import save_valley_figures
+    from swad.results.method_results import collect_results
     from swad.results.page.build import write_page
-    from swad.results.run_tables import SELECTIONS, accuracy_tables, ranges_table
+    from swad.results.run_tables import SELECTIONS, accuracy_table, ranges_table, selected_runs_table
     from swad.results.runs import find_runs
 
     _require_choice("format", table_format, ("text", "markdown", "latex", "csv"))
@@ -66,11 +78,14 @@ def print_report(
     _require_choice("select", select, tuple(SELECTIONS))
     for figure_format in figure_formats.split(","):
         _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
-    runs = list(find_runs(folder))
+    runs = find_runs(folder, warn=False)  # the tables name the skipped runs
     console = make_console()
-    for number, table in enumerate(accuracy_tables(runs, select, split=split, paper=paper)):  # type: ignore[arg-type]
+    by_dataset = collect_results(runs, select, split)
+    for number, results in enumerate(by_dataset):
+        table = accuracy_table(results, paper, allow_missing_targets)  # type: ignore[arg-type]
         if table_format == "csv":
             print(table.csv(header=number == 0), end="")
+            print(*table.notes, sep="\n", file=sys.stderr)
         elif table_format == "text":
             console.print(table.rich())
             for note in table.notes:
@@ -79,11 +94,15 @@ def print_report(
         else:
             print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")
     if table_format == "text":
+        for results in by_dataset:
+            console.print(selected_runs_table(results).rich())
         console.print(ranges_table(runs).rich())
         for problem in find_problems(runs):
-            console.print(f"[yellow]warning[/]: {escape(problem)}", highlight=False)
+            console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
     try:
-        written = [write_page(folder, page_path, method=select, split=split)]
+        written = [
+            write_page(runs, page_path, method=select, split=split, allow_missing_targets=allow_missing_targets)
+        ]
         if figure_folder is not None:
             written += save_valley_figures(runs, figure_folder, formats=tuple(figure_formats.split(",")))
     except ImportError as error:  # without the extra, training and the table still work

@@ -325,7 +325,7 @@ def _equal_numbers(first: Sequence[Sequence[float]], second: Sequence[Sequence[f
 
 
 def _target_accuracy(run: RunData) -> dict[str, float]:
-    """Return the accuracy on the target's training part by weights; the mean if several domains are held out."""
+    """Return the accuracy on the in split of the held-out domain by weights; the mean if several are held out."""
     accuracies: dict[str, list[float]] = {}
     for record in run.records:
         if record.metric == "accuracy" and record.domain in run.targets and record.split == "in" and record.average:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from swad.results import published
 from swad.results.runs import RunData
@@ -86,3 +89,46 @@ def run_titles(runs: Sequence[RunData]) -> list[str]:
         "+".join(run.targets) + f", {label}" * several_labels + f", trial {run.trial}" * several_trials
         for run, label in zip(runs, labels, strict=True)
     ]
+
+
+def directory_names(runs: Sequence[RunData]) -> list[str]:
+    """Name each run after its directory, relative to the common parent of all.
+
+    >>> directory_names([RunData(Path(name), {}, (), True) for name in ("runs/erm/art-0", "runs/sam/art-0")])
+    ['erm/art-0', 'sam/art-0']
+    """
+    if not runs:
+        return []
+    paths = [Path(os.path.abspath(run.path)) for run in runs]
+    root = Path(os.path.commonpath(paths))
+    return [str(path.relative_to(root)) if path != root else path.name for path in paths]
+
+
+def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:
+    """Return the hyperparameters and settings of the protocol in which runs of one algorithm differ, sorted by name.
+
+    >>> runs = [RunData(Path(), {"lr": lr, "clip": None}, (), True) for lr in (1e-5, 5e-5)]
+    >>> differing_hyperparameters(runs)
+    ['lr']
+    """
+    differing: set[str] = set()
+    for algorithm in {run.algorithm for run in runs}:
+        settings = [_compared_settings(run) for run in runs if run.algorithm == algorithm]
+        names = {name for each in settings for name in each}
+        differing |= {name for name in names if len({each.get(name) for each in settings}) > 1}
+    return sorted(differing)
+
+
+def hyperparameter_text(run: RunData, name: str) -> str:
+    """Return the value of a hyperparameter or setting of the protocol as text; "–" if the run lacks it."""
+    return _compared_settings(run).get(name, "–")
+
+
+def _compared_settings(run: RunData) -> dict[str, str]:
+    settings = {**run.settings("protocol"), **run.hyperparameters}
+    return {name: setting_text(value) for name, value in settings.items() if name not in ("dataset", "target", "trial")}
+
+
+def setting_text(value: object) -> str:
+    """Return the value of a setting as text."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from swad.results import published
-from swad.results.labels import LIVE_WEIGHTS, algorithm_label, method_label
+from swad.results.labels import (
+    algorithm_label,
+    differing_hyperparameters,
+    directory_names,
+    hyperparameter_text,
+    method_label,
+)
+from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
 from swad.results.runs import RunData
-from swad.results.selection import SelectionError, TargetResult, select, source_accuracy
+from swad.results.selection import source_accuracy
 from swad.results.tables import PAPER, Cell, Row, Table, mark_best
 from swad.results.training_curves import final_value, valley, valley_averages
-from swad.util.statistics import Summary, summarize
+from swad.util.statistics import Summary, mean, summarize
 
 PaperRows = Literal["few", "all", "none"]
 """The paper's rows to show: ERM, SWAD and those with the name of one of ours; all; none."""
@@ -24,118 +32,161 @@ SELECTIONS = {
     "oracle": "target validation accuracy at the last step (oracle)",
     "oracle_best_step": "target validation accuracy at any step (oracle_best_step)",
 }
-SPLITS = {"in": "training part", "out": "validation part", "full": "whole", "test": "test part"}
+ORACLES = ("oracle", "oracle_best_step")
+"""Selections that look at the target."""
+
+MISSING = "*"
+"""Mark of a mean that lacks a target."""
 
 
-def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:
-    """Return the names of the weights that were evaluated on the targets: live weights first, SWAD last.
+def split_label(split: str, runs: Iterable[RunData]) -> str:
+    """Describe a split of the held-out domain with its share of the images.
 
-    None stands for the live weights at the step that `method` selects. They get a row of their own only with
-    "oracle_best_step", or if the runs have neither `best` nor `last`.
+    >>> split_label("in", []), split_label("full", [])
+    ('in split (80 %) of the held-out domain', 'whole held-out domain')
     """
-    names: dict[str | None, None] = {}
-    for run in runs:
-        for record in run.records:
-            if record.metric == "accuracy" and record.domain in run.targets:
-                names[record.average] = None
-    if method != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
-        names.pop(None, None)
-
-    def order(name: str | None) -> int:
-        if name is None or name in LIVE_WEIGHTS:
-            return 0
-        return 2 if name.startswith("swad") else 1
-
-    return sorted(names, key=order)
+    if split == "full":
+        return "whole held-out domain"
+    layouts = {str(run.config.get("split", "80/20")) for run in runs} or {"80/20"}
+    shares = {dict(zip(("in", "out", "test"), layout.split("/"), strict=False)).get(split) for layout in layouts}
+    share = shares.pop() if len(shares) == 1 else None
+    return f"{split} split{f' ({share} %)' if share else ''} of the held-out domain"
 
 
 def accuracy_tables(
-    runs: Sequence[RunData], method: str = "iid", *, split: str = "in", paper: PaperRows = "few"
+    runs: Sequence[RunData],
+    method: str = "iid",
+    *,
+    split: str = "in",
+    paper: PaperRows = "few",
+    allow_missing_targets: bool = False,
 ) -> list[Table]:
     """Build one table per dataset: the accuracy in percent of every algorithm and average on every target.
 
     Args:
         runs: The runs, of any datasets.
         method: The model selection; see `swad.results.selection`.
-        split: The part of the target to report: "in", "out", "full" or "test".
+        split: The split of the held-out domain to report: "in", "out", "full" or "test".
         paper: Which of the paper's rows follow ours: the "few" that ours compare with, "all" or "none".
+        allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
     """
-    by_dataset: dict[str, list[RunData]] = {}
-    for run in runs:
-        by_dataset.setdefault(run.dataset, []).append(run)
-    return [_accuracy_table(dataset, members, method, split, paper) for dataset, members in by_dataset.items()]
+    return [accuracy_table(results, paper, allow_missing_targets) for results in collect_results(runs, method, split)]
 
 
-def _accuracy_table(dataset: str, runs: Sequence[RunData], method: str, split: str, paper: PaperRows) -> Table:
-    targets = sorted({run.targets[0] for run in runs if len(run.targets) == 1})
-    our_rows, errors = _our_rows(runs, targets, method, split)
+def results_table(
+    runs: Sequence[RunData],
+    method: str = "iid",
+    *,
+    split: str = "in",
+    paper: PaperRows = "few",
+    allow_missing_targets: bool = False,
+) -> Table:
+    """Build the accuracy table of runs on one dataset. The arguments are those of `accuracy_tables`."""
+    tables = accuracy_tables(runs, method, split=split, paper=paper, allow_missing_targets=allow_missing_targets)
+    if len(tables) != 1:
+        names = ", ".join(table.title for table in tables) or "none"
+        raise ValueError(f"a table needs runs on one dataset, got {names}: filter the runs, or use accuracy_tables")
+    return tables[0]
+
+
+def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_missing_targets: bool = False) -> Table:
+    """Build the accuracy table of one dataset; see `accuracy_tables`."""
+    runs, targets = results.runs, results.targets
+    our_rows = [
+        Row(method.label, _accuracy_cells(method, results, allow_missing_targets)) for method in results.methods
+    ]
     rows = mark_best(our_rows)
     if paper != "none":
-        published_rows = _published_rows(dataset, targets)
+        published_rows = _published_rows(results.dataset, targets)
         if paper == "few":
             names = _comparable_names(our_rows, runs)
             published_rows = [row for row in published_rows if row.name.rstrip("†‡") in names]
         rows += mark_best(published_rows)
     caption = (
-        f"Accuracy in % on the {SPLITS.get(split, split)} of the target, selected by "
-        f"{SELECTIONS.get(method, method)}; {_describe_trials(runs)}. "
-        "In-domain: mean over the held-out splits of the sources."
+        f"Accuracy in % on the {split_label(results.split, runs)}, selected by "
+        f"{SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(runs)}. "
+        "In-domain: mean over the validation or test splits of the sources."
     )
-    notes = [f"Not shown: {', '.join(methods)}: {error}." for error, methods in errors.items()]
+    notes = [caption]
+    if results.selection in ORACLES:
+        notes.append("This selection looks at the held-out domain, so its accuracies do not estimate an unseen one.")
+    notes += [f"Not in the table: {entry.name}: {entry.reason}." for entry in results.skipped]
+    notes += _missing_notes(results, allow_missing_targets)
     if not targets:
         notes.append("No run holds out a single domain. Runs that hold out two domains serve the selection lodo.")
-    if method == "oracle_best_step" and not any(None in evaluated_averages([run], method) for run in runs):
+    if results.selection == "oracle_best_step" and not any(
+        None in evaluated_averages([run], results.selection) for run in runs
+    ):
         notes.append("No step can be selected: train with --target-every-evaluation to evaluate the target at each.")
     if any("†" in row.name or "‡" in row.name for row in rows):
         notes.append("Rows of the paper: † from DomainBed’s search, ‡ from the paper’s own.")
-    return Table(dataset, (*targets, "Avg.", "In-domain"), rows, (caption, *notes))
+    return Table(results.dataset, (*targets, "Avg.", "In-domain"), rows, tuple(notes))
 
 
-def _our_rows(
-    runs: Sequence[RunData], targets: Sequence[str], method: str, split: str
-) -> tuple[list[Row], dict[str, list[str]]]:
-    """Build a row for each algorithm and average, and collect what could not be selected by error message."""
-    rows: list[Row] = []
-    errors: dict[str, list[str]] = {}
-    # ERM comes first, because the other algorithms are compared with it.
-    for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: name != "erm"):
-        members = [run for run in runs if run.algorithm == algorithm]
-        for average in evaluated_averages(members, method):
-            label = method_label(algorithm, average)
-            results: list[TargetResult] = []
-            for target in targets:
-                try:
-                    results += select(members, method, average, split=split, targets=[target])
-                except SelectionError as error:
-                    errors.setdefault(str(error), []).append(f"{label} on {target}")
-            if results:
-                rows.append(Row(label, _accuracy_cells(results, targets, average)))
-    return rows, errors
+def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list[str]:
+    """Say which trials and targets are missing, and what that means for the means."""
+    notes = [f"Not shown: {', '.join(methods)}: {error}." for error, methods in results.errors.items()]
+    incomplete: dict[tuple[str, int, str], list[str]] = {}
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for method in results.methods:
+        for trial in method.results.incomplete:
+            incomplete.setdefault((trial.target, trial.trial, trial.reason), []).append(method.label)
+        if missing := _missing_targets(method, results):
+            lacking.setdefault(missing, []).append(method.label)
+    notes += [
+        f"Without trial {number} on {target}: {', '.join(labels)}: {reason}."
+        for (target, number, reason), labels in incomplete.items()
+    ]
+    for missing, labels in lacking.items():
+        methods = "" if len(labels) == len(results.methods) else f" of {', '.join(labels)}"
+        domains = ", ".join(missing)
+        if allow_missing_targets:
+            notes.append(f"{MISSING} The mean over targets{methods} lacks {domains}: compare it with no other mean.")
+        else:
+            notes.append(
+                f"No mean over targets{methods}, because {domains} {'has' if len(missing) == 1 else 'have'} no result "
+                "as target: --allow-missing-targets shows the mean over the others."
+            )
+    return notes
 
 
-def _accuracy_cells(results: Sequence[TargetResult], targets: Sequence[str], average: str | None) -> tuple[Cell, ...]:
+def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[str, ...]:
+    """Return the domains of the dataset on which a method has no result as target."""
+    return tuple(sorted({*results.targets, *results.missing_targets} - {result.target for result in method.results}))
+
+
+def _accuracy_cells(method: MethodResults, results: DatasetResults, allow_missing_targets: bool) -> tuple[Cell, ...]:
     cells = []
-    for target in targets:
-        accuracies = [result.accuracy for result in results if result.target == target]
+    for target in results.targets:
+        accuracies = [result.accuracy for result in method.results if result.target == target]
         cells.append(_percent(summarize(accuracies)) if accuracies else Cell())
-    cells.append(_mean_over_targets({(r.target, r.trial): r.accuracy for r in results}, targets))
     in_domain = {
-        (r.target, r.trial): source_accuracy(r.run, average, r.step if average is None else None) for r in results
+        (r.target, r.trial): source_accuracy(r.run, method.average, r.step if method.average is None else None)
+        for r in method.results
     }
-    cells.append(_mean_over_targets({key: value for key, value in in_domain.items() if value is not None}, targets))
+    for accuracies_by_key in (
+        {(result.target, result.trial): result.accuracy for result in method.results},
+        {key: value for key, value in in_domain.items() if value is not None},
+    ):
+        present = sorted({target for target, _ in accuracies_by_key})
+        is_complete = set(present) == {*results.targets, *results.missing_targets}
+        # A mean over some of the targets is not comparable with one over all.
+        if not present or not (is_complete or allow_missing_targets):
+            cells.append(Cell())
+        else:
+            cell = _mean_over_targets(accuracies_by_key, present)
+            cells.append(cell if is_complete else replace(cell, mark=MISSING))
     return tuple(cells)
 
 
 def _mean_over_targets(accuracies: dict[tuple[str, int], float], targets: Sequence[str]) -> Cell:
     """Average over targets within each trial, then over trials, so that the error is that of the table's mean."""
-    if {target for target, _ in accuracies} != set(targets):
-        return Cell()  # a mean over some of the targets would not be comparable with one over all
     trials = sorted({trial for _, trial in accuracies})
     if all((target, trial) in accuracies for target in targets for trial in trials):
         by_trial = [summarize(accuracies[target, trial] for target in targets).mean for trial in trials]
         return _percent(summarize(by_trial))
     by_target = [summarize(v for (name, _), v in accuracies.items() if name == target).mean for target in targets]
-    return Cell(100 * math.fsum(by_target) / len(by_target))
+    return Cell(100 * mean(by_target))
 
 
 def _percent(summary: Summary) -> Cell:
@@ -180,35 +231,93 @@ def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:
     return rows
 
 
+# ------------------------------------------------------------ tables of runs
+
+
+def selected_runs_table(results: DatasetResults) -> Table:
+    """Build the table of selected runs: directory, step and differing hyperparameters behind every result."""
+    groups: dict[tuple[str, int, Path, int], list[str]] = {}
+    runs: dict[Path, RunData] = {}
+    for method in results.methods:
+        for result in method.results:
+            runs[result.directory] = result.run
+            key = (result.target, result.trial, result.directory, result.step)
+            groups.setdefault(key, []).append(method.label)
+    names = dict(zip((run.path for run in results.runs), directory_names(results.runs), strict=True))
+    columns = differing_hyperparameters(results.runs)
+    rows = [
+        Row(
+            f"{target}, trial {trial}",
+            (
+                Cell(text=", ".join(labels)),
+                Cell(text=names[path]),
+                Cell(step, decimals=0),
+                *(Cell(text=hyperparameter_text(runs[path], column)) for column in columns),
+            ),
+        )
+        for (target, trial, path, step), labels in sorted(groups.items(), key=lambda item: item[0][:2])
+    ]
+    return Table(
+        f"Selected runs: {results.dataset}",
+        ("Methods", "Run", "Evaluated at step", *columns),
+        tuple(rows),
+        corner="Target",
+    )
+
+
 def ranges_table(runs: Iterable[RunData]) -> Table:
     """Build the table of averaged ranges: first and last step, number of weights, and threshold."""
+    runs = [run for run in runs if valley_averages(run)]
+    names, identify = _identifying_columns(runs)
     rows = []
-    for run in runs:
+    for index, run in enumerate(runs):
         for average in valley_averages(run):
             averaged = valley(run, average)
             if averaged is None:
                 continue
             threshold = Cell(text="none") if averaged.threshold is None else Cell(averaged.threshold, decimals=4)
             steps = (_count(value) for value in (averaged.start, averaged.end, averaged.n_averaged))
-            rows.append(
-                Row(_target_and_trial(run), (Cell(text=method_label(run.algorithm, average)), *steps, threshold))
-            )
-    columns = ("Average", "First step", "Last step", "Weights", "Threshold")
+            label = Cell(text=method_label(run.algorithm, average))
+            rows.append(Row(_target_and_trial(run), (label, *identify[index], *steps, threshold)))
+    columns = ("Average", *names, "First step", "Last step", "Weights", "Threshold")
     return Table("Averaged range", columns, tuple(rows), corner="Target")
 
 
 def timings_table(runs: Iterable[RunData]) -> Table:
     """Build the table of timings: the total, a step, and the evaluations of every run."""
+    runs = list(runs)
+    names, identify = _identifying_columns(runs)
     rows = []
-    for run in runs:
+    for run, identity in zip(runs, identify, strict=True):
         total, step, evaluation = (
             final_value(run, metric) for metric in ("seconds_total", "seconds_per_step", "seconds_evaluation")
         )
         share = 100 * evaluation / total if total and evaluation is not None else None
         cells = (Cell(total), Cell(None if step is None else 1000 * step), Cell(evaluation), Cell(share))
-        rows.append(Row(_target_and_trial(run), (Cell(text=algorithm_label(run.algorithm)), *cells)))
-    columns = ("Algorithm", "Total, s", "Step, ms", "Evaluation, s", "Evaluation, %")
+        rows.append(Row(_target_and_trial(run), (Cell(text=algorithm_label(run.algorithm)), *identity, *cells)))
+    columns = ("Algorithm", *names, "Total, s", "Step, ms", "Evaluation, s", "Evaluation, %")
     return Table("Timings", columns, tuple(rows), corner="Target")
+
+
+def _identifying_columns(runs: Sequence[RunData]) -> tuple[list[str], list[list[Cell]]]:
+    """Return columns that tell runs with the same algorithm, target and trial apart, and their cells by run.
+
+    These are the dataset and the differing hyperparameters, and the run directory if runs agree in all of them.
+    """
+    keys = [(run.algorithm, run.targets, run.trial) for run in runs]
+    if len(set(keys)) == len(keys):
+        return [], [[] for _ in runs]
+    names, columns = [], []
+    if len({run.dataset for run in runs}) > 1:
+        names.append("Dataset")
+        columns.append([run.dataset for run in runs])
+    for name in differing_hyperparameters(runs):
+        names.append(name)
+        columns.append([hyperparameter_text(run, name) for run in runs])
+    if len(set(zip(keys, *columns, strict=True))) < len(runs):
+        names.append("Run")
+        columns.append(directory_names(runs))
+    return names, [[Cell(text=column[index]) for column in columns] for index in range(len(runs))]
 
 
 def _count(value: int | None) -> Cell:

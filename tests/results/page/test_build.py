@@ -84,3 +84,33 @@ def test_a_sweep_shows_one_run_for_each_target_and_trial(tmp_path: Path) -> None
         return sum(record.value for record in found if record.domain != "photo")
 
     assert shown.path == max(found, key=validation).path
+
+
+def test_the_page_names_skipped_and_selected_runs(tmp_path: Path) -> None:
+    for name, lr in (("slow", 1e-5), ("fast", 5e-5)):
+        write_run(tmp_path / name, lr=lr)
+    write_run(tmp_path / "lost", target="sketch")
+    (tmp_path / "lost" / "records.jsonl").unlink()
+    text = build_page(find_runs(tmp_path, warn=False))
+    assert "Not in the tables: lost: the run is finished, but its records.jsonl is missing" in text
+    assert "No mean over targets" in text
+    selected = text[text.index("Selected runs") : text.index("Copy the table")]
+    assert ">lr<" in selected
+    assert ">fast<" in selected or ">slow<" in selected
+
+
+def test_the_page_claims_no_difference_from_one_trial(tmp_path: Path) -> None:
+    domains = ("a", "b")
+    for target in domains:
+        write_run(tmp_path / target, dataset="D", domains=domains, target=target)
+    text = build_page(find_runs(tmp_path))
+    assert "One trial: no interval" in text
+    assert "points more" not in text
+
+
+def test_the_page_says_by_selection_how_the_target_is_used(runs: list[RunData]) -> None:
+    unused = "The target is used neither for the range nor to select the run."
+    assert unused in build_page(runs[:1])
+    oracle = build_page(runs[:1], method="oracle")
+    assert unused not in oracle
+    assert "the run was selected by its accuracy there (oracle)" in oracle

@@ -7,7 +7,6 @@ directory name or a config value cannot inject code.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,12 @@ from swad.results import published
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.training import METRICS, valley_figure
-from swad.results.labels import algorithm_label, method_label
+from swad.results.labels import algorithm_label, directory_names, method_label, setting_text
+from swad.results.method_results import DatasetResults, collect_results, compare_with_erm
 from swad.results.page.flatness import flatness_sections, surface_sections
-from swad.results.run_tables import accuracy_tables, timings_table
-from swad.results.runs import RunData, find_runs
-from swad.results.selection import SelectionError, select
+from swad.results.run_tables import ORACLES, accuracy_table, selected_runs_table, timings_table
+from swad.results.runs import RunData, RunList, find_runs
+from swad.results.selection import Selection, SelectionError, select
 from swad.results.tables import OURS, PAPER, Cell, Row, Table
 from swad.results.training_curves import (
     Curve,
@@ -91,6 +91,8 @@ class Experiment:
     key_rows: frozenset[str]
     headline: str
     targets: tuple[Target, ...]
+    selected: Table
+    """The runs behind the accuracies."""
 
 
 def write_page(
@@ -101,14 +103,22 @@ def write_page(
     split: str = "in",
     title: str = "SWAD report",
     flatness: Sequence[RunData] | None = None,
+    allow_missing_targets: bool = False,
 ) -> Path:
     """Write the page for a directory of runs, or for runs that were already read, and return its path.
 
     The other arguments are those of `build_page`.
     """
-    runs = find_runs(source) if isinstance(source, (str, os.PathLike)) else list(source)
-    # The write is atomic, so a browser that reloads in the meantime never reads half a page.
-    write_text(path, build_page(runs, method=method, split=split, title=title, flatness=flatness))
+    runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else source
+    page = build_page(
+        runs,
+        method=method,
+        split=split,
+        title=title,
+        flatness=flatness,
+        allow_missing_targets=allow_missing_targets,
+    )
+    write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
     return Path(path)
 
 
@@ -119,27 +129,31 @@ def build_page(
     split: str = "in",
     title: str = "SWAD report",
     flatness: Sequence[RunData] | None = None,
+    allow_missing_targets: bool = False,
 ) -> str:
     """Return the page as HTML.
 
     Args:
         runs: The runs to show.
         method: The model selection; see `swad.results.selection`.
-        split: The part of the target to report: "in", "out", "full" or "test".
+        split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
         flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
+        allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
     """
     if not runs:
         raise ValueError("a report needs at least one run, got none")
     experiments = []
-    for number, table in enumerate(accuracy_tables(runs, method, split=split, paper="all")):
-        members = [run for run in runs if run.dataset == table.title]
-        experiments.append(_experiment(f"e{number}", table, members, selected_runs(members, method)))
+    for number, results in enumerate(collect_results(runs, method, split)):
+        table = accuracy_table(results, "all", allow_missing_targets)
+        experiments.append(_experiment(f"e{number}", results, table))
+    skipped = runs.skipped if isinstance(runs, RunList) else ()
     template = _environment().from_string(_asset("page.html"))
     text: str = template.render(
         title=title,
         facts=_facts(runs, method),
-        warnings=find_problems(runs),
+        warnings=[f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs),
+        target_use=_target_use(method),
         experiments=experiments,
         flatness=flatness_sections(runs if flatness is None else flatness),
         surfaces=surface_sections(runs if flatness is None else flatness),
@@ -176,7 +190,7 @@ def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]
         try:
             results = select(related, method, averages[0] if averages else "best", targets=[target])
         except SelectionError:
-            results = []  # the table's notes say why; curves can be shown without a selection
+            results = Selection()  # the table's notes say why; curves can be shown without a selection
         selected.append(next((result.run for result in results if result.trial == trial), longest))
     return selected
 
@@ -184,10 +198,11 @@ def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]
 # ------------------------------------------------------------ parts of the page
 
 
-def _experiment(id: str, table: Table, members: Sequence[RunData], selected: Sequence[RunData]) -> Experiment:
+def _experiment(id: str, results: DatasetResults, table: Table) -> Experiment:
+    members = results.runs
     domains = sorted({name for run in members for name in (*run.targets, *source_curves(run, "loss"))})
     groups: dict[tuple[str, str], list[RunData]] = {}
-    for run in selected:
+    for run in selected_runs(members, results.selection):
         groups.setdefault((run.algorithm, run.targets[0]), []).append(run)
     targets = []
     for number, ((algorithm, target), group) in enumerate(groups.items()):
@@ -202,20 +217,22 @@ def _experiment(id: str, table: Table, members: Sequence[RunData], selected: Seq
                 tuple(_trial(f"{prefix}-{run.trial}", run, domains) for run in group),
             )
         )
-    return Experiment(id, table.title, table, _key_rows(table), _headline(table), tuple(targets))
+    return Experiment(
+        id,
+        results.dataset,
+        table,
+        _key_rows(table),
+        compare_with_erm(results),
+        tuple(targets),
+        selected_runs_table(results),
+    )
 
 
-def _headline(table: Table) -> str:
-    """Compare SWAD with ERM in one sentence; empty if either row is incomplete."""
-    n_targets = table.columns.index("Avg.")
-    means = {row.name: row.cells[n_targets] for row in table.rows if row.group == OURS}
-    swad, erm = means.get("SWAD"), means.get("ERM (best)")
-    if swad is None or erm is None or swad.value is None or erm.value is None:
-        return ""
-    gap = round(swad.value, 1) - round(erm.value, 1)
-    comparison = "the same as" if abs(gap) < 0.05 else f"{abs(gap):.1f} points {'more' if gap > 0 else 'less'} than"
-    targets = f"on average over {n_targets} targets" if n_targets > 1 else "on one target"
-    return f"SWAD reaches {swad.printed} % {targets}, {comparison} ERM (best) with {erm.printed} %."
+def _target_use(method: str) -> str:
+    """Say what the target is used for."""
+    if method not in ORACLES:
+        return "The target is used neither for the range nor to select the run."
+    return f"The range does not depend on the target, but the run was selected by its accuracy there ({method})."
 
 
 def _key_rows(table: Table) -> frozenset[str]:
@@ -316,26 +333,17 @@ ROLES = ("identity", "hyperparameter", "protocol", "machine", "output")
 def _common_settings(runs: Sequence[RunData]) -> list[tuple[str, str]]:
     first = runs[0].config
     same = [key for key in first if all(key in run.config and run.config[key] == first[key] for run in runs)]
-    return [(key, _setting_text(first[key])) for key in sorted(same)]
+    return [(key, setting_text(first[key])) for key in sorted(same)]
 
 
 def _varying_settings(runs: Sequence[RunData]) -> Table:
     common = {key for key, _ in _common_settings(runs)}
     keys = list(dict.fromkeys(key for role in ROLES for run in runs for key in run.settings(role) if key not in common))
-    # A row is named after the run directory, relative to the common parent of all runs.
-    root = Path(os.path.commonpath([run.path for run in runs]))
     rows = [
-        Row(
-            str(run.path.relative_to(root)) if run.path != root else run.path.name,
-            tuple(Cell(text=_setting_text(run.config[key]) if key in run.config else "–") for key in keys),
-        )
-        for run in runs
+        Row(name, tuple(Cell(text=setting_text(run.config[key]) if key in run.config else "–") for key in keys))
+        for run, name in zip(runs, directory_names(runs), strict=True)
     ]
     return Table("Differing settings", tuple(keys), tuple(rows), corner="Run")
-
-
-def _setting_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 # ------------------------------------------------------------ the template

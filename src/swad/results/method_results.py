@@ -1,0 +1,190 @@
+"""The results of every method on a dataset: one selection for each algorithm and average, and what is missing.
+
+Tables, the page's headline and the list of selected runs show the same results, so they are collected once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from swad.results.labels import LIVE_WEIGHTS, method_label
+from swad.results.runs import RunData, RunList, SkippedRun
+from swad.results.selection import Selection, SelectionError, TargetResult, select
+from swad.util.statistics import contributions, half_widths, mean
+
+
+@dataclass(frozen=True)
+class MethodResults:
+    """The results of one algorithm and average."""
+
+    label: str
+    algorithm: str
+    average: str | None
+    results: Selection
+
+
+@dataclass(frozen=True)
+class DatasetResults:
+    """The results of all methods on one dataset."""
+
+    dataset: str
+    selection: str
+    split: str
+    runs: tuple[RunData, ...]
+    targets: tuple[str, ...]
+    """The domains that runs hold out."""
+    missing_targets: tuple[str, ...]
+    """Domains of the dataset that no run with results holds out."""
+    methods: tuple[MethodResults, ...]
+    errors: Mapping[str, list[str]]
+    """Why methods have no result on a target: "METHOD on TARGET" by error message."""
+    skipped: tuple[SkippedRun, ...] = ()
+
+    def method(self, label: str) -> Selection | None:
+        """Return the results of one method by its label; None if it has none."""
+        return next((method.results for method in self.methods if method.label == label), None)
+
+
+def collect_results(runs: Sequence[RunData], selection: str = "iid", split: str = "in") -> list[DatasetResults]:
+    """Select the results of every method, dataset by dataset."""
+    by_dataset: dict[str, list[RunData]] = {}
+    for run in runs:
+        by_dataset.setdefault(run.dataset, []).append(run)
+    skipped = runs.skipped if isinstance(runs, RunList) else ()
+    results = []
+    for dataset, members in by_dataset.items():
+        # A skipped run whose dataset is unknown, or has no table, is mentioned in every table.
+        others = by_dataset.keys() - {dataset}
+        concerned = tuple(entry for entry in skipped if entry.run is None or entry.run.dataset not in others)
+        results.append(_dataset_results(dataset, members, selection, split, concerned))
+    return results
+
+
+def _dataset_results(
+    dataset: str, runs: Sequence[RunData], selection: str, split: str, skipped: tuple[SkippedRun, ...]
+) -> DatasetResults:
+    targets = tuple(sorted({run.targets[0] for run in runs if len(run.targets) == 1}))
+    # Every run evaluates its sources, so the domains of the dataset are known from the records.
+    domains = {record.domain for run in runs for record in run.records if record.domain is not None}
+    domains |= {name for run in runs for name in run.targets}
+    # An unfinished run may hold out a domain that does not exist; a finished one does not.
+    domains |= {name for entry in skipped if entry.run is not None and entry.run.finished for name in entry.run.targets}
+    methods: list[MethodResults] = []
+    errors: dict[str, list[str]] = {}
+    # ERM comes first, because the other algorithms are compared with it.
+    for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: name != "erm"):
+        members = [run for run in runs if run.algorithm == algorithm]
+        for average in evaluated_averages(members, selection):
+            label = method_label(algorithm, average)
+            by_target: list[Selection] = []
+            for target in targets:
+                try:
+                    by_target.append(select(members, selection, average, split=split, targets=[target]))
+                except SelectionError as error:
+                    errors.setdefault(str(error), []).append(f"{label} on {target}")
+            results = Selection(
+                (result for chosen in by_target for result in chosen),
+                (trial for chosen in by_target for trial in chosen.incomplete),
+            )
+            if results:
+                methods.append(MethodResults(label, algorithm, average, results))
+    missing = tuple(sorted(domains - set(targets)))
+    return DatasetResults(dataset, selection, split, tuple(runs), targets, missing, tuple(methods), errors, skipped)
+
+
+def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:
+    """Return the names of the weights that were evaluated on the targets: live weights first, SWAD last.
+
+    None stands for the live weights at the step that `method` selects. They get a row of their own only with
+    "oracle_best_step", or if the runs have neither `best` nor `last`.
+    """
+    names: dict[str | None, None] = {}
+    for run in runs:
+        for record in run.records:
+            if record.metric == "accuracy" and record.domain in run.targets:
+                names[record.average] = None
+    if method != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
+        names.pop(None, None)
+
+    def order(name: str | None) -> int:
+        if name is None or name in LIVE_WEIGHTS:
+            return 0
+        return 2 if name.startswith("swad") else 1
+
+    return sorted(names, key=order)
+
+
+# ------------------------------------------------------------ comparing two methods
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The mean accuracies of two methods over targets and trials, and the 95 % interval of their difference.
+
+    `half_width` is None for a single trial, which says nothing about the spread between trials.
+    """
+
+    first: float
+    second: float
+    half_width: float | None
+    n_trials: int
+
+    @property
+    def difference(self) -> float:
+        """The first method's accuracy minus the second's."""
+        return self.first - self.second
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.half_width is not None and abs(self.difference) > self.half_width
+
+
+def paired_difference(
+    first: Iterable[TargetResult], second: Iterable[TargetResult], targets: Sequence[str]
+) -> PairedDifference | None:
+    """Compare two methods on the trials in which both have a result on every target; None if there is no such trial.
+
+    The methods share splits and seeds within a trial, so the difference is taken within each trial, as a mean over the
+    targets. The interval is Student's t over trials.
+    """
+    import numpy as np
+
+    scores = [{(result.target, result.trial): result.accuracy for result in results} for results in (first, second)]
+    trials = sorted({trial for _, trial in scores[0]})
+    complete = [t for t in trials if all((target, t) in by_key for by_key in scores for target in targets)]
+    if not complete or not targets:
+        return None
+    first_means, second_means = (
+        [mean(by_key[target, trial] for target in targets) for trial in complete] for by_key in scores
+    )
+    half_width = None
+    if len(complete) > 1:
+        differences = np.subtract(first_means, second_means)[:, None]
+        (half_width,) = half_widths({"trials": contributions(differences)})
+    return PairedDifference(mean(first_means), mean(second_means), half_width, len(complete))
+
+
+def compare_with_erm(results: DatasetResults) -> str:
+    """Compare SWAD with ERM in one or two sentences that claim no more than the interval over trials shows.
+
+    Empty if either method lacks results, or if a mean over targets would lack one.
+    """
+    swad, erm = results.method("SWAD"), results.method("ERM (best)")
+    n_targets = len(results.targets)
+    if swad is None or erm is None or (results.missing_targets and n_targets > 1):
+        return ""
+    pair = paired_difference(swad, erm, results.targets)
+    if pair is None:
+        return ""
+    targets = f"on average over {n_targets} targets" if n_targets > 1 else f"on the target {results.targets[0]}"
+    means = f"SWAD reaches {100 * pair.first:.1f} % {targets}, and ERM (best) {100 * pair.second:.1f} %."
+    if pair.half_width is None:
+        return f"{means} One trial: no interval, so this shows no difference between the methods."
+    low, high = (100 * (pair.difference + sign * pair.half_width) for sign in (-1, 1))
+    interval = f"95 % interval of the paired difference over {pair.n_trials} trials: {low:+.1f} to {high:+.1f} points"
+    if not pair.is_clear:
+        return f"{means} The trials do not show a difference ({interval})."
+    more = "more" if pair.difference > 0 else "less"
+    return f"{means} SWAD reaches {abs(100 * pair.difference):.1f} points {more} ({interval})."
