@@ -100,9 +100,7 @@ def print_report(
         for problem in find_problems(runs):
             console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
     try:
-        written = [
-            write_page(runs, page_path, method=select, split=split, allow_missing_targets=allow_missing_targets)
-        ]
+        written = [write_page(runs, page_path, method=select, split=split, allow_missing_targets=allow_missing_targets)]
         if figure_folder is not None:
             written += save_valley_figures(runs, figure_folder, formats=tuple(figure_formats.split(",")))
     except ImportError as error:  # without the extra, training and the table still work

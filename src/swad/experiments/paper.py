@@ -26,7 +26,7 @@ from swad.experiments.run_flatness import FlatnessConfig
 from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.figures.training import valleys_figure
 from swad.results.page.build import write_page
-from swad.results.runs import find_runs, load_run
+from swad.results.runs import RunList, find_runs, load_run
 from swad.training.config import RunConfig
 from swad.util.progress import Progress
 
@@ -221,7 +221,7 @@ def reproduce(name: str, figure: FigureConfig, jobs: int = 1, progress: Progress
     # The table would choose between SWA with cyclic and with constant learning rate, which are two methods.
     constant_lr_runs = [run for run in runs if run.config.get("lr_schedule") != "cyclic"]
     page_runs = constant_lr_runs or [load_run(config.output) for config in plan.configs]
-    page = write_page(page_runs, figure.output / "report.html", flatness=runs)
+    page = write_page(RunList(page_runs, runs.skipped), figure.output / "report.html", flatness=runs)
     return Report(report.tables, (*report.written, page), report.row_files)
 
 

@@ -259,18 +259,17 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True) -> RunList:
             skipped.append(SkippedRun(directory, name, reason, run))
         else:
             waiting.append(SkippedRun(directory, name, "no value has been recorded yet", run))
-    if warn:
-        for entry in skipped:
-            warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=2)
     if not runs and waiting:
         # The runs have just started, and a report can show that.
         runs, waiting = [entry.run for entry in waiting if entry.run is not None], []
-    skipped = sorted([*skipped, *waiting], key=lambda entry: entry.path)
     if not runs and skipped:
         raise RecordError(f"{root} holds no run with results; {skipped[0].name}: {skipped[0].reason}")
     if not runs:
         raise RecordError(f"{root} holds no run (a directory with {CONFIG} and {RECORDS}): train one first")
-    return RunList(runs, skipped)
+    if warn:
+        for entry in skipped:
+            warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=2)
+    return RunList(runs, sorted([*skipped, *waiting], key=lambda entry: entry.path))
 
 
 def _run_directories(root: Path) -> tuple[list[Path], list[SkippedRun]]:
