@@ -1,12 +1,12 @@
 """Time and memory of one update of an average, compared with other libraries.
 
-    python benchmarks/averaging.py                       # the CPU, and a GPU where there is one
+    python benchmarks/averaging.py                       # the CPU, and the GPU if there is one
     python benchmarks/averaging.py --device cuda --json benchmarks/results/averaging-h200.json
 
-All contenders average the same ResNet-50 (161 tensors, 25.6 M parameters). Rounds are interleaved and medians
-reported, so that the ratios hold on a machine that does other things too; absolute times hold for that machine.
-On a GPU it also measures: the update captured in a CUDA graph against the bandwidth floor, its share of a bf16
-training step of 96 images, and that no update waits for the device.
+All contenders average the same ResNet-50 (161 tensors, 25.6 M parameters). Rounds are interleaved and medians are
+reported, so that the ratios are valid on a busy machine too; absolute times depend on the machine. On a GPU it also
+compares the update captured in a CUDA graph with the bandwidth limit, measures its share of a bf16 training step of 96
+images, and counts how often an update waits for the device.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ def measure_times(device: str, rounds: int) -> dict[str, float]:
     for k in range(rounds + 3):
         for name, update in updates.items():
             sync()
-            begun = time.perf_counter()
+            start = time.perf_counter()
             update()
             sync()
             if k >= 3:
-                times[name].append(time.perf_counter() - begun)
+                times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -140,7 +140,7 @@ def _peak(name: str, device: str, queue: object) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
         before = _resident("VmRSS")
     update = CONTENDERS[name](model)
-    for k in range(14):  # with evaluations, first of a falling loss, so that ours hold all they ever do
+    for k in range(14):  # evaluations of a falling, then constant loss make SWAD allocate all its buffers
         update()
         if hasattr(update, "average"):
             update.average.observe(max(1.0, 5.0 - k))
@@ -171,7 +171,7 @@ def count_synchronizations() -> dict[str, float]:
 
 
 def measure_gpu() -> dict[str, float]:
-    """The captured update against the bandwidth floor, and its share of a training step."""
+    """Compare the captured update with the bandwidth limit, and measure its share of a training step."""
     model = resnet50("cuda").to(memory_format=torch.channels_last)
     averager = SWAD(model)
     averager.update_parameters(model)
@@ -200,13 +200,13 @@ def measure_gpu() -> dict[str, float]:
         optimizer.step()
 
     results: dict[str, float] = {}
-    for name, one in (("eager", step), ("graph", None), ("graph_compiled", None)):
-        if one is None:
+    for name, function in (("eager", step), ("graph", None), ("graph_compiled", None)):
+        if function is None:
             if name == "graph_compiled":
                 model.compile()
             graph = _captured(step, warm_up=4)
-            one = graph.replay
-        results[f"step_{name}_ms"] = _event_ms(one, 30)
+            function = graph.replay
+        results[f"step_{name}_ms"] = _event_ms(function, 30)
     results |= {
         "update_eager_ms": update_eager,
         "update_graph_ms": update_graph,
@@ -252,9 +252,9 @@ def _event_ms(function: Callable[[], object], repeats: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="left out: the CPU, and a GPU where there is one")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="Default: the CPU, and the GPU if there is one")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     devices = [arguments.device] if arguments.device else ["cpu"] + ["cuda"] * torch.cuda.is_available()
     report: dict[str, object] = {

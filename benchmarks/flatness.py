@@ -1,18 +1,18 @@
-"""What one evaluation of perturbed weights costs, ours beside the obvious way, and that both give the same numbers.
+"""Measure the time of one evaluation of perturbed weights, and check that it equals the obvious implementation.
 
     python benchmarks/flatness.py                          # the CPU: a small network
     python benchmarks/flatness.py --device cuda --json benchmarks/results/flatness-h200.json
 
-The obvious way copies the model, adds the direction to the copy, and evaluates it on all images: batch by batch from a
-DataLoader, with `.item()` after each. (It is given its directions; and its images decoded, where a loader of files
-decodes them anew for each of the paper's 1,200 evaluations.) Two rows take away what is slow about the loader. Ours is
-`swad.flatness.local`, from its call to its rows with intervals; on a GPU also with the evaluation captured in a graph.
+The obvious implementation copies the model, adds the direction to the copy, and evaluates it on all images: batch by
+batch from a DataLoader, with `.item()` after each. It gets its directions and decoded images for free; a loader of
+files would decode them again for each of the paper's 1,200 evaluations. Two rows remove the overhead of the loader. Ours is
+`swad.flatness.local`, including rows and intervals; on a GPU also with the evaluation captured in a CUDA graph.
 
-The network has random weights, with batch-norm statistics fitted to the images, which are noise. Before anything is
-timed, every way must give the same losses in the same directions at every radius (TF32 off; lower precision is
-reported, not asserted). Contenders are timed in interleaved rounds and medians reported, the obvious ways over a few
-directions, as every one takes them as long. "Forward" is the time of the forward passes alone, by the same means; its
-share of the whole is what is left to gain.
+The network has random weights, with batch-norm statistics fitted to the images, which are noise. Before the timing,
+all contenders must give the same losses in the same directions at every radius (TF32 off; the difference of lower
+precision is reported, not asserted). Contenders are timed in interleaved rounds, and medians are reported. The obvious
+ones use few directions, because each direction takes the same time. "Forward" is the time of the forward passes alone:
+the rest of the time is overhead.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from swad.flatness._perturb import Weights
 OBVIOUS = "deepcopy, add, DataLoader"
 RADII = (5.0, 10.0, 20.0, 40.0)
 FEW = 2
-"""Directions that the obvious ways are given."""
+"""Number of directions that the obvious contenders evaluate."""
 SAME = 1e-3
-"""Largest relative difference of a loss that counts as the same; what was found is in the table."""
+"""Largest relative difference of a loss that counts as equal; the table shows the measured one."""
 
 Images = dict[str, tuple[Tensor, Tensor]]
 
 
 @dataclass
-class Setting:
-    """What all contenders are given."""
+class Setup:
+    """The model, images and radii that all contenders share."""
 
     model: nn.Module
     images: Images
@@ -73,7 +73,7 @@ class Setting:
 
 @dataclass
 class Contender:
-    """`run` gives losses by domain (directions x radii); `forward` evaluates unperturbed weights, `at_once` of them."""
+    """`run` returns losses by domain (directions x radii); `forward` evaluates `at_once` unperturbed weights."""
 
     run: Callable[[], dict[str, Tensor]]
     forward: Callable[[], object]
@@ -89,13 +89,13 @@ Batches = dict[str, Callable[[], Iterable[tuple[Tensor, Tensor]]]]
 
 
 def from_loader(images: Images, batch_size: int) -> Batches:
-    """A DataLoader of each domain, as a training script has it."""
+    """Return a DataLoader for each domain, as in a training script."""
     loaders = {name: DataLoader(TensorDataset(*pair), batch_size) for name, pair in images.items()}
     return {name: lambda loader=loader: loader for name, loader in loaders.items()}
 
 
 def sliced(images: Images, batch_size: int) -> Batches:
-    """Slices of one tensor of each domain: no copy on the host."""
+    """Return slices of one tensor for each domain, which need no copy on the host."""
     return {
         name: lambda x=x, y=y: zip(x.split(batch_size), y.split(batch_size), strict=True)
         for name, (x, y) in images.items()
@@ -104,40 +104,40 @@ def sliced(images: Images, batch_size: int) -> Batches:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Batches, device: str) -> dict[str, float]:
-    found = {}
-    for name, some in batches.items():
+    means = {}
+    for name, domain_batches in batches.items():
         total, n = 0.0, 0
-        for x, y in some():
+        for x, y in domain_batches():
             total += functional.cross_entropy(model(x.to(device)), y.to(device), reduction="sum").item()
             n += len(y)
-        found[name] = total / n
-    return found
+        means[name] = total / n
+    return means
 
 
-def obvious(setting: Setting, images: Batches) -> Contender:
+def obvious(setup: Setup, images: Batches) -> Contender:
     def run() -> dict[str, Tensor]:
-        model = setting.model
-        evaluate(model, images, setting.device)
+        model = setup.model
+        evaluate(model, images, setup.device)
         losses: dict[str, list[list[float]]] = {name: [] for name in images}
-        for direction in setting.directions:
+        for direction in setup.directions:
             rows: dict[str, list[float]] = {name: [] for name in images}
-            for radius in setting.radii:
+            for radius in setup.radii:
                 twin = copy.deepcopy(model)
                 with torch.no_grad():
                     for parameter, tensor in zip(twin.parameters(), direction, strict=True):
                         parameter.add_(radius * tensor)
-                for name, loss in evaluate(twin, images, setting.device).items():
+                for name, loss in evaluate(twin, images, setup.device).items():
                     rows[name].append(loss)
             for name, row in rows.items():
                 losses[name].append(row)
         return {name: torch.tensor(table, dtype=torch.float64) for name, table in losses.items()}
 
-    return Contender(run, lambda: evaluate(setting.model, images, setting.device))
+    return Contender(run, lambda: evaluate(setup.model, images, setup.device))
 
 
-def vectorised(setting: Setting) -> Contender:
+def vectorized(setup: Setup) -> Contender:
     """All radii of a direction at once, by vmap over the weights: convolutions become grouped ones."""
-    model = setting.model
+    model = setup.model
     names = [name for name, _ in model.named_parameters()]
 
     def forward(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -148,97 +148,96 @@ def vectorised(setting: Setting) -> Contender:
 
     @torch.no_grad()
     def losses_of(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = {}
-        for name, (pictures, labels) in setting.resident.items():
-            pieces = []
-            for x, y in zip(pictures.split(setting.batch_size), labels.split(setting.batch_size), strict=True):
+        means = {}
+        for name, (pictures, labels) in setup.resident.items():
+            losses = []
+            for x, y in zip(pictures.split(setup.batch_size), labels.split(setup.batch_size), strict=True):
                 scores = many(weights, buffers, x)
-                pieces.append(torch.stack([functional.cross_entropy(one, y, reduction="none") for one in scores]))
-            found[name] = torch.cat(pieces, 1).double().mean(1)
-        return found
+                losses.append(torch.stack([functional.cross_entropy(row, y, reduction="none") for row in scores]))
+            means[name] = torch.cat(losses, 1).double().mean(1)
+        return means
 
     def run() -> dict[str, Tensor]:
-        evaluate(model, sliced(setting.resident, setting.batch_size), setting.device)
-        radii = torch.tensor(setting.radii, device=setting.device)
+        evaluate(model, sliced(setup.resident, setup.batch_size), setup.device)
+        radii = torch.tensor(setup.radii, device=setup.device)
         rows = []
-        for direction in setting.directions:
+        for direction in setup.directions:
             moved = {
                 name: parameter.detach() + radii.view(-1, *[1] * parameter.ndim) * tensor
                 for name, parameter, tensor in zip(names, model.parameters(), direction, strict=True)
             }
             rows.append(losses_of(moved))
-        return {name: torch.stack([row[name] for row in rows]).cpu() for name in setting.resident}
+        return {name: torch.stack([row[name] for row in rows]).cpu() for name in setup.resident}
 
-    stacked, _ = stack_module_state([model] * len(setting.radii))
-    return Contender(run, lambda: losses_of(stacked), at_once=len(setting.radii))
+    stacked, _ = stack_module_state([model] * len(setup.radii))
+    return Contender(run, lambda: losses_of(stacked), at_once=len(setup.radii))
 
 
 # --- ours -----------------------------------------------------------------------------------------------------------
 
 
 def ours(
-    setting: Setting, graph: bool, channels_last: bool = False, bf16: bool = False, compiled: bool = False
+    setup: Setup, graph: bool, channels_last: bool = False, bf16: bool = False, compiled: bool = False
 ) -> Contender:
-    model = setting.model
+    model = setup.model
     if channels_last:
         model = copy.deepcopy(model).to(memory_format=torch.channels_last)
     if compiled:
         model.compile()
-    cast = (lambda: torch.autocast(setting.device, torch.bfloat16)) if bf16 else nullcontext
-    loss = image_losses(setting.resident, batch_size=setting.batch_size, autocast=cast, channels_last=channels_last)
+    cast = (lambda: torch.autocast(setup.device, torch.bfloat16)) if bf16 else nullcontext
+    loss = image_losses(setup.resident, batch_size=setup.batch_size, autocast=cast, channels_last=channels_last)
     loss_fn = captured(loss, model) if graph else loss
 
     def run() -> dict[str, Tensor]:
-        flat = local(model, loss_fn, setting.radii, setting.n_directions)
-        assert flat.rows  # intervals and all
+        flat = local(model, loss_fn, setup.radii, setup.n_directions)
+        assert flat.rows  # computes the intervals
         return flat.losses
 
     @torch.no_grad()
     def forward() -> None:
         loss_fn(model)
 
-    contender = Contender(run, forward, setting.n_directions, exact=not bf16)
+    contender = Contender(run, forward, setup.n_directions, exact=not bf16)
     if graph:
         run()
         assert loss_fn.reason is None, loss_fn.reason
     return contender
 
 
-def contenders(setting: Setting) -> dict[str, Contender]:
-    size, gpu = setting.batch_size, setting.device == "cuda"
-    found = {OBVIOUS: obvious(setting, from_loader(setting.images, size))}
-    found["the same, images in one tensor"] = obvious(setting, sliced(setting.images, size))
+def contenders(setup: Setup) -> dict[str, Contender]:
+    size, gpu = setup.batch_size, setup.device == "cuda"
+    rows = {OBVIOUS: obvious(setup, from_loader(setup.images, size))}
+    rows["the same, images in one tensor"] = obvious(setup, sliced(setup.images, size))
     if gpu:
-        found["the same, images on the device"] = obvious(setting, sliced(setting.resident, size))
-    found["vmap over weights"] = vectorised(setting)
-    found["swad.flatness.local"] = ours(setting, graph=False)
+        rows["the same, images on the device"] = obvious(setup, sliced(setup.resident, size))
+    rows["vmap over weights"] = vectorized(setup)
+    rows["swad.flatness.local"] = ours(setup, graph=False)
     if gpu:
-        found["... captured"] = ours(setting, graph=True)
-        found["... captured, channels last"] = ours(setting, graph=True, channels_last=True)
-        if setting.compiled:
-            found["... captured, channels last, compiled"] = ours(
-                setting, graph=True, channels_last=True, compiled=True
-            )
-        found["... captured, channels last, bf16"] = ours(setting, graph=True, channels_last=True, bf16=True)
-    return found
+        rows["... captured"] = ours(setup, graph=True)
+        rows["... captured, channels last"] = ours(setup, graph=True, channels_last=True)
+        if setup.compiled:
+            rows["... captured, channels last, compiled"] = ours(setup, graph=True, channels_last=True, compiled=True)
+        rows["... captured, channels last, bf16"] = ours(setup, graph=True, channels_last=True, bf16=True)
+    return rows
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
 
 
-def differences(setting: Setting) -> dict[str, float]:
-    """The largest relative difference of any loss to the obvious way's, in full single precision."""
+def differences(setup: Setup) -> dict[str, float]:
+    """Return the largest relative difference of any loss from the obvious one, in full single precision."""
     with exact():
-        made = contenders(setting)
-        wanted = made[OBVIOUS].run()
-        found = {}
+        made = contenders(setup)
+        expected = made[OBVIOUS].run()
+        difference = {}
         for name, contender in made.items():
             losses = contender.run()
-            found[name] = max(
-                ((losses[domain][:FEW] - wanted[domain]).abs() / wanted[domain].abs()).max().item() for domain in wanted
+            difference[name] = max(
+                ((losses[domain][:FEW] - expected[domain]).abs() / expected[domain].abs()).max().item()
+                for domain in expected
             )
-            assert not contender.exact or found[name] < SAME, f"{name} differs by {found[name]:.2g}"
-    return found
+            assert not contender.exact or difference[name] < SAME, f"{name} differs by {difference[name]:.2g}"
+    return difference
 
 
 @contextmanager
@@ -254,33 +253,33 @@ def exact() -> Iterator[None]:
 def seconds(function: Callable[[], object], device: str) -> float:
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None
     sync()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     function()
     sync()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
-def measure(setting: Setting, rounds: int) -> dict[str, dict[str, object]]:
-    """Milliseconds per evaluation, of which forward, and peak memory."""
-    same = differences(setting)
-    made = contenders(setting)
+def measure(setup: Setup, rounds: int) -> dict[str, dict[str, object]]:
+    """Return milliseconds per evaluation and per forward pass, and peak memory."""
+    same = differences(setup)
+    made = contenders(setup)
     peaks = {}
     for name, contender in made.items():  # the warm-up
-        if setting.device == "cuda":
+        if setup.device == "cuda":
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
         contender.run()
         contender.forward()
-        if setting.device == "cuda":
+        if setup.device == "cuda":
             peaks[name] = (torch.cuda.max_memory_allocated() - before) / 2**20
     whole: dict[str, list[float]] = {name: [] for name in made}
     forward: dict[str, list[float]] = {name: [] for name in made}
     for _ in range(rounds):
         for name, contender in made.items():
-            evaluations = 1 + contender.directions * len(setting.radii)
-            whole[name].append(seconds(contender.run, setting.device) / evaluations)
-            forward[name] += [seconds(contender.forward, setting.device) / contender.at_once for _ in range(3)]
+            evaluations = 1 + contender.directions * len(setup.radii)
+            whole[name].append(seconds(contender.run, setup.device) / evaluations)
+            forward[name] += [seconds(contender.forward, setup.device) / contender.at_once for _ in range(3)]
     rows: dict[str, dict[str, object]] = {}
     for name in made:
         ms, alone = statistics.median(whole[name]) * 1e3, statistics.median(forward[name]) * 1e3
@@ -295,7 +294,7 @@ def measure(setting: Setting, rounds: int) -> dict[str, dict[str, object]]:
     return rows
 
 
-def prepare(arguments: argparse.Namespace, device: str) -> Setting:
+def prepare(arguments: argparse.Namespace, device: str) -> Setup:
     torch.manual_seed(0)
     small = arguments.network == "small"
     size = 28 if small else arguments.size
@@ -312,37 +311,35 @@ def prepare(arguments: argparse.Namespace, device: str) -> Setting:
     images = {name: (torch.randn(k, 3, size, size), torch.randint(7, (k,))) for name, k in sizes.items()}
     model = model.to(device).eval()
     swad.update_bn([x.to(device) for pictures, _ in images.values() for x in pictures.split(128)], model)
-    return Setting(
-        model, images, arguments.batch_size, arguments.directions, arguments.radii, device, arguments.compile
-    )
+    return Setup(model, images, arguments.batch_size, arguments.directions, arguments.radii, device, arguments.compile)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--network", help="small, or a timm name; left out: small on a CPU, mobilenetv2_100 on a GPU")
-    parser.add_argument("--images", type=int, help="left out: 480 on a CPU, 512 on a GPU")
-    parser.add_argument("--size", type=int, default=224, help="rows and columns of an image")
+    parser.add_argument("--network", help="small or a timm model. Default: small on a CPU, mobilenetv2_100 on a GPU")
+    parser.add_argument("--images", type=int, help="number of images. Default: 480 on a CPU, 512 on a GPU")
+    parser.add_argument("--size", type=int, default=224, help="height and width of the images")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--directions", type=int, help="left out: 8 on a CPU, 16 on a GPU")
+    parser.add_argument("--directions", type=int, help="number of directions. Default: 8 on a CPU, 16 on a GPU")
     parser.add_argument("--radii", type=lambda text: tuple(map(float, text.split(","))), default=RADII)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--compile", action="store_true", help="on a GPU, also with the network compiled: a minute more"
+        "--compile", action="store_true", help="on a GPU, also measure the compiled network, which takes a minute more"
     )
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     device = arguments.device
     arguments.network = arguments.network or ("small" if device == "cpu" else "mobilenetv2_100")
     arguments.directions = arguments.directions or (8 if device == "cpu" else 16)
-    setting = prepare(arguments, device)
-    rows = measure(setting, arguments.rounds)
-    n = sum(len(labels) for _, labels in setting.images.values())
-    shape = "×".join(map(str, next(iter(setting.images.values()))[0].shape[1:]))
-    weights = sum(p.numel() for p in setting.model.parameters()) / 1e6
+    setup = prepare(arguments, device)
+    rows = measure(setup, arguments.rounds)
+    n = sum(len(labels) for _, labels in setup.images.values())
+    shape = "×".join(map(str, next(iter(setup.images.values()))[0].shape[1:]))
+    weights = sum(p.numel() for p in setup.model.parameters()) / 1e6
     print(
         f"{device}: {arguments.network}, {weights:.1f} M parameters, {n} images of {shape}, batches of "
-        f"{arguments.batch_size}, {setting.n_directions} directions (obvious ways: {FEW}), {len(setting.radii)} radii, "
+        f"{arguments.batch_size}, {setup.n_directions} directions (obvious ones: {FEW}), {len(setup.radii)} radii, "
         f"{torch.get_num_threads()} CPU threads, torch {torch.__version__}"
     )
     print(
@@ -367,8 +364,8 @@ def main() -> None:
             "images": n,
             "image": shape,
             "batch_size": arguments.batch_size,
-            "directions": setting.n_directions,
-            "radii": list(setting.radii),
+            "directions": setup.n_directions,
+            "radii": list(setup.radii),
             "rows": rows,
         }
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")

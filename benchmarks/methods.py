@@ -1,17 +1,18 @@
-"""What a step of every method costs beside ERM's, in time, and on a GPU in memory.
+"""Compare the time of a training step of every method with ERM's, and on a GPU the memory.
 
-    python benchmarks/methods.py                                     # the CPU, and a GPU where there is one
+    python benchmarks/methods.py                                     # the CPU, and the GPU if there is one
     python benchmarks/methods.py --device cuda --network resnet50 --json benchmarks/results/methods-h200.json
-    python benchmarks/methods.py --methods coral,coral+sam           # some, beside ERM
+    python benchmarks/methods.py --methods coral,coral+sam           # only these, and ERM
 
-A step is loss, backward and optimizer on 3 domains of 32 images that are already there: on a CPU the small network with
-28 pixels in fp32 on one thread, as a run on small images takes it; on a GPU any network of timm with random weights and
-224 pixels in bf16, call by call (eager) and as a CUDA graph. A method whose steps differ (DANN's turns) counts by the
-mean of four in a row. Medians are reported; on a CPU rounds are interleaved, so that the ratios hold on a machine that
-does other things too. On a GPU methods come one after the other: their graphs would not fit all at once.
+A step is loss, backward and optimizer on 3 domains of 32 images that are already on the device. On a CPU it uses the
+small network, 28 pixels and fp32 on one thread, as a run on low-resolution images does. On a GPU it uses any timm model
+with random weights, 224 pixels and bf16, eager and as a CUDA graph. Four steps in a row are timed together, because the
+steps of some methods differ (DANN alternates). Medians are reported. On a CPU rounds are interleaved, so that the ratios
+are valid on a busy machine too. On a GPU methods are measured one after another, because their graphs would not fit
+into memory together.
 
-Peak memory is what torch allocated on the GPU, weights included, eager. On a CPU it is not measured: what a process
-takes from the system depends more on its allocator than on the method.
+Peak memory is the memory that torch allocated on the GPU in eager mode, including weights. It is not measured on a CPU,
+where it depends more on the allocator than on the method.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from swad.training.step import EAGER, GRAPH, Engine
 
 DOMAINS, PER_DOMAIN, CLASSES = 3, 32, 7
 IN_A_ROW = 4
-"""Steps timed together: a multiple of the turns of every method with its defaults."""
+"""Steps timed together: a multiple of the number of phases of every method with its defaults."""
 EXTRA = ("coral+sam",)
 
 Step = Callable[[int], object]
@@ -48,18 +49,20 @@ Step = Callable[[int], object]
 def build(
     name: str, device: str, network: str, per_domain: int = PER_DOMAIN
 ) -> tuple[Algorithm, torch.Tensor, torch.Tensor, StepContext]:
-    """A method in training, a batch for it, and how it steps."""
+    """Return an algorithm in training mode, images and labels of a batch, and the context of its steps."""
     torch.manual_seed(0)
-    kind = get_algorithm(name)
+    algorithm_class = get_algorithm(name)
     small, size = (network == networks.SMALL), 28 if network == networks.SMALL else 224
-    own = fill(kind.Hyperparameters, {"batch_size": per_domain})
-    algorithm = kind(networks.build(network, CLASSES), own, DOMAINS)
+    hyperparameters = fill(algorithm_class.Hyperparameters, {"batch_size": per_domain})
+    algorithm = algorithm_class(networks.build(network, CLASSES), hyperparameters, DOMAINS)
     layout = torch.contiguous_format if small else torch.channels_last
     algorithm.to(memory_format=layout).to(device).train()
     algorithm.image_shape = (3, size, size)
-    images = torch.randn(kind.views * DOMAINS * per_domain, 3, size, size, device=device).to(memory_format=layout)
-    if kind.views > 1:
-        images = images.view(kind.views, -1, 3, size, size)
+    images = torch.randn(algorithm_class.views * DOMAINS * per_domain, 3, size, size, device=device).to(
+        memory_format=layout
+    )
+    if algorithm_class.views > 1:
+        images = images.view(algorithm_class.views, -1, 3, size, size)
     labels = torch.randint(CLASSES, (DOMAINS * per_domain,), device=device)
     on_gpu = device == "cuda"
     ctx = StepContext(lambda: torch.autocast("cuda", torch.bfloat16)) if on_gpu else StepContext(nullcontext)
@@ -67,7 +70,7 @@ def build(
 
 
 def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, ctx: StepContext, engine: str) -> Step:
-    """A step by its number, noise and phases included, as `engine` makes it."""
+    """Return a function that makes the step of a number, including randomness and phases, with `engine`."""
     generator = torch.Generator(labels.device)
     refused: list[str] = []
     made = Engine(
@@ -85,16 +88,16 @@ def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, 
 
 
 def measure_times(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
-    """Median seconds per step of each method; or why the engine cannot make it."""
+    """Return the median seconds per step of each method, or why the engine cannot capture it."""
     able = [name for name in names if engine == EAGER or not get_algorithm(name).uncapturable]
     together = [able] if device == "cpu" else [[name] for name in able]
-    found: dict[str, object] = {}
-    for some in together:
-        print(f"{device}, {engine}: {', '.join(some)}", file=sys.stderr, flush=True)
-        found |= _rounds(some, device, network, engine, rounds)
+    results: dict[str, object] = {}
+    for group in together:
+        print(f"{device}, {engine}: {', '.join(group)}", file=sys.stderr, flush=True)
+        results |= _rounds(group, device, network, engine, rounds)
         if device == "cuda":
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
@@ -105,41 +108,41 @@ def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds
     for k in range(rounds + 3):
         for name, step in steps.items():
             sync()
-            begun = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(IN_A_ROW):
                 counts[name] += 1
                 step(counts[name])
             sync()
             if k >= 3:
-                times[name].append((time.perf_counter() - begun) / IN_A_ROW)
-    found: dict[str, object] = {name: statistics.median(values) for name, values in times.items()}
+                times[name].append((time.perf_counter() - start) / IN_A_ROW)
+    results: dict[str, object] = {name: statistics.median(values) for name, values in times.items()}
     for name, step in steps.items():
         if step.refused:  # type: ignore[attr-defined]
-            found[name] = step.refused[0]  # type: ignore[attr-defined]
-    return found
+            results[name] = step.refused[0]  # type: ignore[attr-defined]
+    return results
 
 
 def measure_memory(names: Sequence[str], network: str) -> dict[str, float]:
-    """Peak MiB that torch allocates on the GPU in a few steps, by its own count."""
+    """Return the peak MiB that torch allocates on the GPU in a few steps."""
     peaks = {}
     for name in names:
         print(f"memory: {name}", file=sys.stderr, flush=True)
-        _few(name, network, per_domain=2)  # whatever torch loads lazily
+        _few_steps(name, network, per_domain=2)  # so that lazy loading does not count
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        _few(name, network)
+        _few_steps(name, network)
         peaks[name] = torch.cuda.max_memory_allocated() / 2**20
     return peaks
 
 
-def _few(name: str, network: str, per_domain: int = PER_DOMAIN) -> None:
+def _few_steps(name: str, network: str, per_domain: int = PER_DOMAIN) -> None:
     step = make_step(*build(name, "cuda", network, per_domain), EAGER)
     for number in range(1, IN_A_ROW + 1):
         step(number)
 
 
 def table(names: Sequence[str], device: str, network: str, rounds: int) -> dict[str, dict[str, object]]:
-    """Measure everything on a device, and print it."""
+    """Measure all methods on a device and print the table."""
     engines = [EAGER, GRAPH] if device == "cuda" else [EAGER]
     times = {engine: measure_times(names, device, network, engine, rounds) for engine in engines}
     memory = measure_memory(names, network) if device == "cuda" else {}
@@ -168,11 +171,11 @@ def table(names: Sequence[str], device: str, network: str, rounds: int) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="left out: the CPU, and a GPU where there is one")
-    parser.add_argument("--network", default="mobilenetv2_100", help="of timm, for the GPU")
-    parser.add_argument("--methods", help="some, with commas; default: all, and coral+sam")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="Default: the CPU, and the GPU if there is one")
+    parser.add_argument("--network", default="mobilenetv2_100", help="timm model, for the GPU")
+    parser.add_argument("--methods", help="comma-separated names. Default: all, and coral+sam")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     chosen = arguments.methods.split(",") if arguments.methods else [*list_algorithms(), *EXTRA]
     names = list(dict.fromkeys(["erm", *map(canonical_name, chosen)]))
@@ -189,8 +192,8 @@ def main() -> None:
     }
     for device in devices:
         network = networks.SMALL if device == "cpu" else arguments.network
-        place = torch.cuda.get_device_name() if device == "cuda" else f"1 of {os.cpu_count()} cores"
-        print(f"\n{device}: {network}, {DOMAINS} x {PER_DOMAIN} images, {place}, torch {torch.__version__}")
+        machine = torch.cuda.get_device_name() if device == "cuda" else f"1 of {os.cpu_count()} cores"
+        print(f"\n{device}: {network}, {DOMAINS} x {PER_DOMAIN} images, {machine}, torch {torch.__version__}")
         report[device] = table(names, device, network, arguments.rounds)
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")

@@ -1,17 +1,18 @@
-"""What a training step, an evaluation and a whole run cost, from the published arithmetic to the fastest engine.
+"""Measure the time of a training step, an evaluation and a whole run, from the published way to the fastest engine.
 
     python benchmarks/training.py                                    # synthetic images of PACS's shape
     python benchmarks/training.py --data data --json out.json        # real PACS
     python benchmarks/training.py --data data --whole --json out.json   # and whole runs, from process start to files
     python benchmarks/training.py --curves                           # against batch, image size, domains, averages
-    python benchmarks/training.py --demo                             # the demo's step on this CPU, beside a plain loop
+    python benchmarks/training.py --demo                             # a step of the demo on this CPU and of a plain loop
 
-Every row builds what `swad train` builds and makes its steps. *step* is the wall time of real steps, data and averages
-included. The parts are measured alone, in the row's own way (captured where the row captures): *data* makes a batch,
+Every row trains with the code of `swad train`. *step* is the wall time of a step, including data and averages. Each
+part is also measured alone, captured in a CUDA graph if the row's engine captures the step: *data* builds a batch,
 *network* is loss and backward, *optimizer* its step, *averages* the update of SWAD in all three semantics, SWA and EMA.
-*evaluation* is one pass over the sources' validation images. *first step* counts from the network's making to the end
-of the third step, compilation included. Floors (of an H200): 2.4 TFLOP at 790 TFLOP/s and activations moved once each
-way are about 6 ms for the network; the averages (a sum and an EMA) move 470 MB, 0.11 ms at 4.3 TB/s.
+*evaluation* is one pass over the sources' validation images. *first step* is the time from building the network to the
+end of the third step, including compilation. Lower limits on an H200: about 6 ms for the network (2.4 TFLOP at
+790 TFLOP/s, activations moved once in each direction), 0.11 ms for the averages (a sum and an EMA move 470 MB at
+4.3 TB/s).
 """
 
 from __future__ import annotations
@@ -63,16 +64,16 @@ class Row:
 
 
 ROWS = (
-    Row("as published: fp32, images one by one", "torchvision", "fp32", "eager"),
+    Row("as published: fp32, torchvision pipeline", "torchvision", "fp32", "eager"),
     Row("gpu input pipeline", "gpu", "fp32", "eager"),
     Row("+ bf16", "gpu", "bf16", "eager"),
     Row("+ one CUDA graph", "gpu", "bf16", "graph"),
-    Row("+ compiled, batch norms folded", "gpu", "bf16", "compile"),
+    Row("+ compiled, batch norms fused", "gpu", "bf16", "compile"),
 )
 
 
 def synthetic(domains: int, n: int, size: int) -> Dataset:
-    """Images of PACS's shape: bytes at random."""
+    """Return random images with the shape of PACS."""
     draw = np.random.default_rng(0)
     made = tuple(
         ArrayDomain(f"domain {i}", draw.integers(0, 7, n), draw.integers(0, 256, (n, size, size, 3), dtype=np.uint8))
@@ -92,7 +93,7 @@ def measure(
     averages: tuple[str, ...] = AVERAGES,
     parts: bool = True,
 ) -> dict[str, float]:
-    """The figures of one row."""
+    """Return the measurements of one row."""
     config = resolve(
         RunConfig.from_options(
             dataset="PACS", target="photo", output="unused", data_dir="unused", network=network, weights="random",
@@ -108,10 +109,12 @@ def measure(
     sources = hold_out(dataset, 0).sources
     dist = Dist(torch.device(device))
     used = cache if row.input_pipeline == "gpu" else None
-    begin = time.perf_counter()
+    start = time.perf_counter()
     training = Training(config, sources, dist, Path("unused"), used, lambda text: None)
     if training.engine.kind != row.engine:
-        raise SystemExit(f"the step of {row.name!r} runs as {training.engine.kind}: this machine cannot do it")
+        raise SystemExit(
+            f"{row.name!r} needs the engine {row.engine}, and this machine only supports {training.engine.kind}"
+        )
     stream = training.loader.inputs(1, 10**9)
 
     def step() -> None:
@@ -120,24 +123,24 @@ def measure(
     for _ in range(3):
         step()
     wait(device)
-    found = {"first_step_s": time.perf_counter() - begin}
+    measured = {"first_step_s": time.perf_counter() - start}
     for _ in range(10 if device == "cuda" else 1):
         step()
-    found["step_ms"] = timed(step, steps, device)
-    found["images_per_s"] = batch_size * len(sources.names) / found["step_ms"] * 1e3
+    measured["step_ms"] = timed(step, steps, device)
+    measured["images_per_s"] = batch_size * len(sources.names) / measured["step_ms"] * 1e3
     evaluator = Evaluator(config, sources, dist, training, used)
     for _ in range(3):
         evaluator.validation_scores(training.predictor)
-    found["evaluation_ms"] = timed(lambda: evaluator.validation_scores(training.predictor), 3, device)
+    measured["evaluation_ms"] = timed(lambda: evaluator.validation_scores(training.predictor), 3, device)
     if device == "cuda":
-        found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        measured["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     if parts:
-        found |= split(training, stream, steps, device)
-    return found
+        measured |= split(training, stream, steps, device)
+    return measured
 
 
 def split(training: Training, stream: object, steps: int, device: str) -> dict[str, float]:
-    """A step's parts, each alone."""
+    """Measure each part of a step alone."""
     captured = training.engine.kind != EAGER
     number, inputs = next(stream)  # type: ignore[call-overload]
     placed = {name: value.to(device) for name, value in inputs.items()}
@@ -172,7 +175,7 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
 
 
 def run(function: Callable[[], object], captured: bool) -> Callable[[], object]:
-    """The function, or the replay of what a graph holds of it."""
+    """Return the function, or the replay of a CUDA graph that captured it."""
     if not captured:
         return function
     stream = torch.cuda.Stream()
@@ -187,15 +190,15 @@ def run(function: Callable[[], object], captured: bool) -> Callable[[], object]:
 
 
 def timed(function: Callable[[], object], n: int, device: str) -> float:
-    """Milliseconds a call, the better of two rounds."""
+    """Return milliseconds per call, the better of two rounds."""
     best = float("inf")
     for _ in range(2):
         wait(device)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(n):
             function()
         wait(device)
-        best = min(best, (time.perf_counter() - begin) / n * 1e3)
+        best = min(best, (time.perf_counter() - start) / n * 1e3)
     return best
 
 
@@ -205,8 +208,8 @@ def wait(device: str) -> None:
 
 
 def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float]:
-    """Seconds to build the image cache, then from process start to saved averages, compile cache cold and warm."""
-    found = {}
+    """Return seconds to build the image cache, and from process start to saved averages with cold and warm kernels."""
+    measured = {}
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         env = {
@@ -222,60 +225,60 @@ def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float
                 "--weights", weights, "--steps", str(steps), "--evaluate-every", "100", "-a", ",".join(AVERAGES),
                 "-o", str(base / name), "--device", "cuda", "--input-pipeline", "gpu", "--precision", "bf16", *more,
             ]  # fmt: skip
-            begin = time.perf_counter()
+            start = time.perf_counter()
             result = subprocess.run(line, env=env, capture_output=True, text=True)
             if result.returncode:
                 raise SystemExit(result.stderr[-2000:])
-            return time.perf_counter() - begin
+            return time.perf_counter() - start
 
-        begin = time.perf_counter()
+        start = time.perf_counter()
         open_cache(benchmarks.load("PACS", data), base / "images")
-        found["image_cache_s"] = time.perf_counter() - begin
-        found["cold_s"] = command("cold", steps)
-        found |= parts_of(base / "cold", "cold")
-        found["warm_s"] = command("warm", steps)
-        found |= parts_of(base / "warm", "warm")
-    return found
+        measured["image_cache_s"] = time.perf_counter() - start
+        measured["cold_s"] = command("cold", steps)
+        measured |= parts_of(base / "cold", "cold")
+        measured["warm_s"] = command("warm", steps)
+        measured |= parts_of(base / "warm", "warm")
+    return measured
 
 
 def parts_of(folder: Path, name: str) -> dict[str, float]:
-    """Where the seconds of a whole run went, as its records say."""
+    """Return the seconds of a whole run by activity, from its records."""
     rows = [json.loads(line) for line in next(folder.rglob("records.jsonl")).open()]
     return {f"{name}_{row['metric']}": row["value"] for row in rows if row["metric"].startswith("seconds_")}
 
 
 def curves(network: str, device: str, steps: int, engine: str) -> dict[str, list[dict[str, float]]]:
-    """A step's time against one size at a time, the others as in PACS."""
+    """Measure the time of a step while one size varies and the others stay as in PACS."""
     row = Row("curve", "gpu", "bf16" if device == "cuda" else "fp32", engine)
     usual = {"images": 32, "size": 224, "domains": 3, "averages": 5}
     values = {"images": (8, 16, 32, 64, 128), "size": (112, 224, 288), "domains": (2, 3, 5), "averages": (0, 1, 5)}
-    found: dict[str, list[dict[str, float]]] = {}
+    measured: dict[str, list[dict[str, float]]] = {}
     known: dict[tuple[int, ...], float] = {}
     for what, choices in values.items():
         for value in choices:
             at = {**usual, what: value}
             key = tuple(at.values())
-            if key not in known:  # the usual sizes lie on every curve
+            if key not in known:  # the default sizes are on every curve
                 dataset = synthetic(at["domains"] + 1, 160, at["size"] + 3)
-                object.__setattr__(dataset, "pixels", ImageSpec(at["size"]))
-                some = AVERAGES[: at["averages"]]
+                object.__setattr__(dataset, "image_spec", ImageSpec(at["size"]))
+                averages = AVERAGES[: at["averages"]]
                 with tempfile.TemporaryDirectory() as folder:
                     cache = open_cache(dataset, folder)
-                    figures = measure(row, dataset, cache, network, device, steps, at["images"], some, parts=False)
+                    figures = measure(row, dataset, cache, network, device, steps, at["images"], averages, parts=False)
                 known[key] = figures["step_ms"]
-            found.setdefault(what, []).append({what: value, "step_ms": known[key]})
+            measured.setdefault(what, []).append({what: value, "step_ms": known[key]})
             print(f"{what} {value}: {known[key]:.2f} ms", flush=True)
-    return found
+    return measured
 
 
 def demo_loops() -> dict[str, Callable[[], object]]:
-    """A step of the demo: ours, and as a loop with torchvision's transforms in workers makes it."""
+    """Return two functions that make a step of the demo: ours, and a plain loop with torchvision's transforms."""
     from torch.nn import functional
     from torch.utils.data import DataLoader, RandomSampler
 
-    from swad.experiments.demo import configs
+    from swad.experiments.demo import make_configs
 
-    config = resolve(configs(Path("unused"), 1, None, "cpu")[0])
+    config = resolve(make_configs(Path("unused"), 1, None, "cpu")[0])
     torch.set_num_threads(config.machine.threads or torch.get_num_threads())
     sources = hold_out(benchmarks.load("digits", None), config.data.targets).sources
     training = Training(config, sources, Dist(torch.device("cpu")), Path("unused"), None, lambda text: None)
@@ -293,7 +296,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
 
     def plain_step() -> None:
         streams.extend(iter(loader) for loader in loaders[len(streams) :])  # workers start when they are needed
-        batches = [next(one) for one in streams]
+        batches = [next(batch_stream) for batch_stream in streams]
         images, labels = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
@@ -304,7 +307,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
 
 
 class PlainImages(torch.utils.data.Dataset):
-    """A part of a domain as torchvision's users read it."""
+    """A split of a domain with torchvision's transforms."""
 
     def __init__(self, part: DomainSplit, image_spec: ImageSpec) -> None:
         from torchvision.transforms import v2
@@ -323,32 +326,32 @@ class PlainImages(torch.utils.data.Dataset):
 
 
 def demo(steps: int) -> dict[str, float]:
-    """The demo's step on this CPU beside the plain loop's: one run alone, and one on every core, as the demo runs."""
+    """Compare a step of the demo with a plain loop on this CPU: one run alone, and one run per core as in the demo."""
     loops = demo_loops()
     for step in loops.values():
         timed(step, 20, "cpu")
     alone: dict[str, list[float]] = {name: [] for name in loops}
-    for _ in range(5):  # in turns, so that both meet the same machine
+    for _ in range(5):  # interleaved, so that other load on the machine affects both
         for name, step in loops.items():
             alone[name].append(timed(step, steps // 5, "cpu"))
-    found = {f"alone_{name}_ms": min(values) for name, values in alone.items()}
-    found["alone_ratio"] = found["alone_plain_ms"] / found["alone_ours_ms"]
-    del loops, step  # and with them the workers
+    measured = {f"alone_{name}_ms": min(values) for name, values in alone.items()}
+    measured["alone_ratio"] = measured["alone_plain_ms"] / measured["alone_ours_ms"]
+    del loops, step  # this stops the workers
     filled: dict[str, list[float]] = {name: [] for name in alone}
     for _ in range(2):
         for name, values in filled.items():
             values.append(on_every_core(name, steps))
-    found |= {f"filled_{name}_ms": min(values) for name, values in filled.items()}
-    found["filled_ratio"] = found["filled_plain_ms"] / found["filled_ours_ms"]
-    return found
+    measured |= {f"filled_{name}_ms": min(values) for name, values in filled.items()}
+    measured["filled_ratio"] = measured["filled_plain_ms"] / measured["filled_ours_ms"]
+    return measured
 
 
 def on_every_core(name: str, steps: int) -> float:
-    """Milliseconds of the machine for a step, with a run on every core."""
+    """Return the milliseconds per step of the whole machine, with a run on every core."""
     n = len(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
     ready, queue = context.Barrier(n), context.SimpleQueue()
-    runs = [context.Process(target=_one_of_many, args=(name, steps, ready, queue)) for _ in range(n)]
+    runs = [context.Process(target=_time_steps, args=(name, steps, ready, queue)) for _ in range(n)]
     for run in runs:
         run.start()
     times = [queue.get() for _ in runs]
@@ -357,15 +360,15 @@ def on_every_core(name: str, steps: int) -> float:
     return statistics.mean(times) / n
 
 
-def _one_of_many(name: str, steps: int, ready: Barrier, queue: SimpleQueue[float]) -> None:
+def _time_steps(name: str, steps: int, ready: Barrier, queue: SimpleQueue[float]) -> None:
     step = demo_loops()[name]
     timed(step, 20, "cpu")
     ready.wait()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(steps):
         step()
-    queue.put((time.perf_counter() - begin) / steps * 1e3)
-    ready.wait()  # all work until all are done
+    queue.put((time.perf_counter() - start) / steps * 1e3)
+    ready.wait()  # keep every core busy until the last process is done
 
 
 def show(rows: dict[str, dict[str, float]]) -> None:
@@ -377,7 +380,7 @@ def show(rows: dict[str, dict[str, float]]) -> None:
 
 
 def write(report: dict[str, object], path: Path | None) -> None:
-    """Write what is known so far, so that what takes long can be cut short."""
+    """Write the measurements so far, so that an interrupted benchmark keeps them."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=2) + "\n")
@@ -386,16 +389,23 @@ def write(report: dict[str, object], path: Path | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="the folder PACS lies in; left out: synthetic images of its shape")
+    parser.add_argument("--data", type=Path, help="directory that contains PACS. Default: random images of its shape")
     parser.add_argument("--network", default="resnet50.tv_in1k")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=None, help="steps of a round")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=None,
+        help="steps per measurement. Default: 40 on a GPU, 2 on a CPU, 500 with --demo",
+    )
     parser.add_argument("--whole", action="store_true", help="also time whole runs; needs --data")
     parser.add_argument("--curves", action="store_true", help="also measure the cost curves")
-    parser.add_argument("--demo", action="store_true", help="only the demo's step on the CPU")
-    parser.add_argument("--rows", default="", help="only rows with this in their name")
+    parser.add_argument(
+        "--demo", action="store_true", help="only compare a step of the demo with a plain loop, on the CPU"
+    )
+    parser.add_argument("--rows", default="", help="only rows whose name contains this text")
     parser.add_argument("--weights", default="random")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     device, network = arguments.device, arguments.network
     report: dict[str, object] = {
@@ -408,8 +418,8 @@ def main() -> None:
         "network": "small" if arguments.demo else network,
     }
     if arguments.demo:
-        report["demo"] = found = demo(arguments.steps or 500)
-        print(", ".join(f"{name} {value:.2f}" for name, value in found.items()))
+        report["demo"] = measured = demo(arguments.steps or 500)
+        print(", ".join(f"{name} {value:.2f}" for name, value in measured.items()))
     else:
         steps = arguments.steps or (40 if device == "cuda" else 2)
         dataset = benchmarks.load("PACS", arguments.data) if arguments.data else synthetic(4, 400, 227)
@@ -419,7 +429,7 @@ def main() -> None:
             for row in ROWS:
                 if arguments.rows in row.name and (device == "cuda" or row.engine == EAGER):
                     rows[row.name] = measure(row, dataset, cache, network, device, steps)
-                    print(f"{row.name}: {rows[row.name]['step_ms']:.2f} ms a step", flush=True)
+                    print(f"{row.name}: {rows[row.name]['step_ms']:.2f} ms per step", flush=True)
         show(rows)
         write(report, arguments.json)
         if arguments.curves:
@@ -427,9 +437,9 @@ def main() -> None:
             write(report, arguments.json)
         if arguments.whole:
             if arguments.data is None:
-                raise SystemExit("--whole trains on files: give the folder PACS lies in with --data")
-            report["whole"] = found = whole(arguments.data, network, arguments.weights, 5000)
-            print(", ".join(f"{name} {value:.2f}" for name, value in found.items()))
+                raise SystemExit("--whole needs image files: pass the directory that contains PACS with --data")
+            report["whole"] = measured = whole(arguments.data, network, arguments.weights, 5000)
+            print(", ".join(f"{name} {value:.2f}" for name, value in measured.items()))
     write(report, arguments.json)
     shutil.rmtree("unused", ignore_errors=True)
 
