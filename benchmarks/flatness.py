@@ -5,8 +5,8 @@
 
 The obvious implementation copies the model, adds the direction to the copy, and evaluates it on all images: batch by
 batch from a DataLoader, with `.item()` after each. It gets its directions and decoded images for free; a loader of
-files would decode them again for each of the paper's 1,200 evaluations. Two rows remove the overhead of the loader. Ours is
-`swad.flatness.local`, including rows and intervals; on a GPU also with the evaluation captured in a CUDA graph.
+files would decode them again for each of the paper's 1,200 evaluations. Two rows remove the overhead of the loader.
+Ours is `swad.flatness.local`, including rows and intervals; on a GPU also with the evaluation captured in a CUDA graph.
 
 The network has random weights, with batch-norm statistics fitted to the images, which are noise. Before the timing,
 all contenders must give the same losses in the same directions at every radius (TF32 off; the difference of lower

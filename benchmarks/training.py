@@ -4,7 +4,7 @@
     python benchmarks/training.py --data data --json out.json        # real PACS
     python benchmarks/training.py --data data --whole --json out.json   # and whole runs, from process start to files
     python benchmarks/training.py --curves                           # against batch, image size, domains, averages
-    python benchmarks/training.py --demo                             # a step of the demo on this CPU and of a plain loop
+    python benchmarks/training.py --demo                             # a step of the demo and of a plain loop
 
 Every row trains with the code of `swad train`. *step* is the wall time of a step, including data and averages. Each
 part is also measured alone, captured in a CUDA graph if the row's engine captures the step: *data* builds a batch,
@@ -400,9 +400,7 @@ def main() -> None:
     )
     parser.add_argument("--whole", action="store_true", help="also time whole runs; needs --data")
     parser.add_argument("--curves", action="store_true", help="also measure the cost curves")
-    parser.add_argument(
-        "--demo", action="store_true", help="only compare a step of the demo with a plain loop, on the CPU"
-    )
+    parser.add_argument("--demo", action="store_true", help="only compare a step of the demo with a plain loop")
     parser.add_argument("--rows", default="", help="only rows whose name contains this text")
     parser.add_argument("--weights", default="random")
     parser.add_argument("--json", type=Path, help="also write the measurements to this file")
