@@ -1,9 +1,11 @@
 import csv
 import importlib.util
+import logging
 import os
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -225,6 +227,52 @@ def test_misspelt_options_fail_before_training():
         SWADCallback(missing_state="ignore")
     with pytest.raises(RuntimeError, match="train first"):
         _ = SWADCallback().status
+
+
+def test_batch_norm_statistics_are_recomputed_for_the_average():
+    def forward(module, batch):
+        return module.net(batch[0])
+
+    with pytest.warns(UserWarning, match="statistics belong to the last averaged update.*update_bn=True") as warned:
+        _, plain = fit([SWADCallback(**OPTIONS)])
+    assert len([warning for warning in warned if "update_bn" in str(warning.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*batch-norm statistics")
+        _, recomputed = fit([SWADCallback(update_bn=forward, **OPTIONS)])
+    assert not torch.equal(plain.net[1].running_mean, recomputed.net[1].running_mean)
+    swad.update_bn(loader(), plain, forward)
+    assert_equal(recomputed.state_dict(), plain.state_dict())
+
+
+def test_update_bn_calls_the_forward_of_the_module():
+    class WithForward(Net):
+        def forward(self, x):
+            return self.net(x)
+
+    model = WithForward()
+    fit([SWADCallback(update_bn=True, **OPTIONS)], model)
+    assert model.net[1].num_batches_tracked == EVERY
+    with pytest.raises(ValueError, match="Net defines no forward: define it, or pass a function"):
+        fit([SWADCallback(update_bn=True)])
+
+
+def test_frozen_statistics_are_not_stale():
+    class Frozen(Net):
+        def on_train_batch_start(self, *_):
+            self.net[1].eval()
+
+    for model in (Net(norm=False), Frozen()):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*batch-norm statistics")
+            fit([SWADCallback(**OPTIONS)], model)
+
+
+def test_the_end_of_training_is_logged_with_its_reason(caplog):
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addHandler(caplog.handler)
+    logger.setLevel(logging.INFO)
+    fit([SWADCallback(**OPTIONS)])
+    assert f"swad stops training at step {STOP}: 2 evaluations in a row above the threshold 1.43" in caplog.text
 
 
 class TwoOptimizers(Net):

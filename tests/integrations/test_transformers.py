@@ -1,10 +1,13 @@
 import importlib.util
 import json
+import logging
 import shutil
 import sys
+import warnings
 
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("transformers.trainer")
 
@@ -69,7 +72,7 @@ class KeepAll(TrainerCallback):
         return {k: torch.stack([self.kept[i][k].double() for i in updates]).mean(0).to(last[k].dtype) for k in last}
 
 
-def train(folder, *callbacks, resume=None, eval_dataset=TEXTS, trainer_class=Scripted, **options):
+def train(folder, *callbacks, resume=None, eval_dataset=TEXTS, trainer_class=Scripted, model=None, **options):
     set_seed(0)
     defaults = {
         "max_steps": LAST,
@@ -84,7 +87,9 @@ def train(folder, *callbacks, resume=None, eval_dataset=TEXTS, trainer_class=Scr
         "logging_strategy": "no",
     }
     args = TrainingArguments(str(folder), **{**defaults, **options})
-    trainer = trainer_class(bert(), args, train_dataset=TEXTS, eval_dataset=eval_dataset, callbacks=list(callbacks))
+    trainer = trainer_class(
+        (model or bert)(), args, train_dataset=TEXTS, eval_dataset=eval_dataset, callbacks=list(callbacks)
+    )
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return trainer
 
@@ -222,6 +227,66 @@ def test_one_of_several_evaluation_sets_is_monitored(tmp_path):
 def test_a_missing_monitor_lists_the_metrics(tmp_path):
     with pytest.raises(ValueError, match=r"'eval_los' is not; got 'eval_loss'"):
         train(tmp_path, SWADCallback(monitor="eval_los"))
+
+
+class Normed(nn.Module):
+    """A classifier with batch norm, as the Trainer calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(20, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+    def forward(self, input_ids, labels):
+        logits = self.head(self.norm(self.embed(input_ids).mean(1)))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize("update_bn", [True, lambda model, batch: model(**batch)])
+def test_batch_norm_statistics_are_recomputed_for_the_average(tmp_path, update_bn):
+    with pytest.warns(UserWarning, match="statistics belong to the last averaged update.*update_bn=True"):
+        plain = train(tmp_path, SWADCallback(**OPTIONS), model=Normed)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*batch-norm statistics")
+        recomputed = train(tmp_path, SWADCallback(update_bn=update_bn, **OPTIONS), model=Normed)
+    swad.update_bn(plain.get_train_dataloader(), plain.model)
+    assert recomputed.model.norm.num_batches_tracked == 5
+    ours, twin = recomputed.model.state_dict(), plain.model.state_dict()
+    assert torch.equal(ours["head.weight"], twin["head.weight"])
+    # The batches are other ones, of the same examples.
+    torch.testing.assert_close(ours["norm.running_mean"], twin["norm.running_mean"])
+
+
+PHASES = [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_the_status_is_logged_and_the_end_of_training_explained(tmp_path, caplog):
+    logger = logging.getLogger("transformers.swad")
+    logger.addHandler(caplog.handler)
+    trainer = train(tmp_path, SWADCallback(**OPTIONS))
+    rows = [row for row in trainer.state.log_history if "swad/phase" in row]
+    assert [row["swad/phase"] for row in rows] == PHASES
+    assert [row["step"] for row in rows] == list(range(EVERY, STOP + 1, EVERY))
+    assert rows[-1]["swad/threshold"] == pytest.approx(1.3 * 1.1)
+    assert rows[-1]["swad/n_averaged"] == END - START + 1
+    assert f"swad stops training at step {STOP}: 2 evaluations in a row above the threshold 1.43" in caplog.text
+
+
+def test_the_status_reaches_the_loggers_of_the_trainer(tmp_path):
+    seen = []
+
+    class Logger(TrainerCallback):
+        def on_log(self, args, state, control, logs, **kwargs):
+            seen.append(dict(logs))
+
+    class Bound(Scripted):
+        def train(self, **options):
+            callback.log_with(self)
+            return super().train(**options)
+
+    callback = SWADCallback(**OPTIONS)
+    trainer = train(tmp_path, Logger(), callback, trainer_class=Bound)
+    assert [logs["swad/phase"] for logs in seen if "swad/phase" in logs] == PHASES
+    assert [row["swad/phase"] for row in trainer.state.log_history if "swad/phase" in row] == PHASES
 
 
 def test_misspelt_options_name_the_choices():

@@ -67,7 +67,7 @@ def update_bn(
             if forward_fn is not None:
                 forward_fn(model, batch)
             else:
-                _forward(model, _to(batch, device))
+                call_model(model, _to(batch, device))
         if n_batches == 0:
             raise ValueError(
                 "update_bn needs at least one batch, and the loader gave none: pass a loader that is not exhausted"
@@ -86,7 +86,8 @@ def update_bn(
             norm.momentum = momentum
 
 
-def _forward(model: nn.Module, batch: Any) -> None:
+def call_model(model: nn.Module, batch: Any) -> None:
+    """Call the model with a batch: a tensor, a sequence that starts with one, or a mapping of keyword arguments."""
     if isinstance(batch, Tensor):
         model(batch)
     elif isinstance(batch, Mapping):

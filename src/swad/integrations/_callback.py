@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, get_args
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
 from swad.averaging.arguments import require_choice, require_options
 from swad.averaging.base import Average
+from swad.averaging.batchnorm import ForwardFn, update_bn
 from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import is_sharded
@@ -24,15 +28,22 @@ class AverageCallback:
     """Owns an average from the start of training on. The average stays readable when training is over."""
 
     def __init__(
-        self, monitor: str, name: str, missing_state: MissingState, average: Callable[..., Average] | None, options: Any
+        self,
+        monitor: str,
+        name: str,
+        missing_state: MissingState,
+        update_bn: bool | ForwardFn,
+        average: Callable[..., Average] | None,
+        options: Any,
     ) -> None:
         require_choice("missing_state", missing_state, get_args(MissingState))
-        self.monitor, self.name, self.missing_state = monitor, name, missing_state
+        self.monitor, self.name, self.missing_state, self.update_bn = monitor, name, missing_state, update_bn
         self._build: Callable[..., Average] = SWAD if average is None else average
         self._options = dict(options)
         self._check_options()
         self._averager: Average | None = None
         self._hook: RemovableHandle | None = None
+        self._norm_batches = 0  # how many batches the batch norms had seen when training started
 
     def _check_options(self) -> None:
         """Raise for a misspelled option or value now, and not when training starts."""
@@ -70,6 +81,29 @@ class AverageCallback:
         if state is not None:
             self._averager.load_state_dict(state)
         self._hook = self._averager.attach(optimizer)
+        self._norm_batches = _norm_batches(model)
+
+    def _apply(self, model: nn.Module, loader: Iterable[Any], forward_fn: ForwardFn | None = None) -> None:
+        """Copy the average into the model, and recompute its batch-norm statistics or warn that they are stale.
+
+        Args:
+            model: The model.
+            loader: The training data.
+            forward_fn: Calls the model with a batch; by default as `swad.update_bn` does.
+        """
+        trained_norms = _norm_batches(model) != self._norm_batches  # frozen statistics are never stale
+        self.averager.copy_to(model)
+        if not trained_norms:
+            return
+        if self.update_bn:
+            update_bn(loader, model, forward_fn)
+            _average_over_ranks(model)
+        elif self.averager.tracked.buffer_mode == "copy":
+            warnings.warn(
+                "the batch-norm statistics belong to the last averaged update, not to the averaged weights: pass "
+                "update_bn=True to recompute them from the training data, or call swad.update_bn",
+                stacklevel=3,
+            )
 
     def _detach(self) -> None:
         if self._hook is not None:
@@ -81,6 +115,26 @@ class AverageCallback:
         if self.averager.step == self.averager.observed_step:
             return None
         return self.averager.observe(loss)
+
+
+def _norms(model: nn.Module) -> list[_BatchNorm]:
+    return [norm for norm in model.modules() if isinstance(norm, _BatchNorm) and norm.track_running_stats]
+
+
+def _norm_batches(model: nn.Module) -> int:
+    counts = (norm.num_batches_tracked for norm in _norms(model))
+    return sum(int(count) for count in counts if count is not None)
+
+
+def _average_over_ranks(model: nn.Module) -> None:
+    """Give every rank the same statistics: each has seen its part of the training data."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    for norm in _norms(model):
+        for statistic in (norm.running_mean, norm.running_var):
+            if statistic is not None:
+                dist.all_reduce(statistic)
+                statistic.div_(dist.get_world_size())
 
 
 def metrics(status: Status) -> dict[str, float]:

@@ -9,17 +9,21 @@ trainer.fit(model, train_loader, val_loader)     # afterwards the model has the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from swad.averaging.base import Average
+from swad.averaging.batchnorm import ForwardFn, call_model
 from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import rank_zero_info
 except ImportError as error:
     raise ImportError('the Lightning callback needs lightning: pip install "swad[lightning]"') from error
 
@@ -51,6 +55,9 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         monitor: The logged validation loss.
         stop_training: Stop when the valley ends.
         apply_at_end: Copy the average into the module when `fit` ends.
+        update_bn: Recompute the batch-norm statistics from one pass over the training data after copying the average.
+            True calls the module with the first item of a batch; a function is called with the module and the batch.
+            By default a warning says that they are stale. Frozen statistics need nothing.
         missing_state: What to do when a resumed checkpoint contains no average: "raise", or "start" a new one.
         optimizer_index: The optimizer to follow, if the module has several.
         name: The prefix of the logged metrics; several callbacks need different names.
@@ -64,13 +71,14 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         *,
         stop_training: bool = True,
         apply_at_end: bool = True,
+        update_bn: bool | ForwardFn = False,
         missing_state: MissingState = "raise",
         optimizer_index: int | None = None,
         name: str = "swad",
         average: Callable[..., Average] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(monitor, name, missing_state, average, options)
+        super().__init__(monitor, name, missing_state, update_bn, average, options)
         self.stop_training, self.apply_at_end = stop_training, apply_at_end
         self.optimizer_index = optimizer_index
         self._applied = False
@@ -109,6 +117,7 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Build the average on the model that the strategy has set up, and follow the optimizer."""
+        self._require_forward(trainer, pl_module)
         if self._pending is not None and self._pending["applied"]:
             raise ValueError(
                 "training resumes from live weights, and this checkpoint was saved after fit had replaced them by "
@@ -139,17 +148,41 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
             logger.log_metrics(numbers, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
         if self.stop_training and status.should_stop:
             trainer.should_stop = True
+            rank_zero_info(f"{self.name} stops training at step {trainer.global_step}: {status.reason}")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Copy the average into the module, now that no checkpoint callback can save it as live weights."""
         self._detach()
         if self.apply_at_end and self._averager is not None and self._averager.step:
-            self._averager.copy_to(pl_module)
+            self._apply(pl_module, *self._training_data(trainer))
             self._applied = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stop following the optimizer."""
         self._detach()
+
+    def _require_forward(self, trainer: Trainer, module: LightningModule) -> None:
+        """Raise now if the batch-norm statistics could not be recomputed when training ends."""
+        if self.update_bn is True and type(module).forward is LightningModule.forward:
+            raise ValueError(
+                f"update_bn=True calls the module with a batch, and {type(module).__name__} defines no forward: "
+                f"define it, or pass a function update_bn(module, batch)"
+            )
+        if self.update_bn and isinstance(trainer.train_dataloader, list | tuple | dict):
+            raise ValueError(
+                "update_bn needs one training dataloader, and there are several: call swad.update_bn after fit"
+            )
+
+    def _training_data(self, trainer: Trainer) -> tuple[Iterable[Any], ForwardFn]:
+        """Return the batches of one epoch, and a function that calls the module with one of them."""
+        n_batches = trainer.num_training_batches
+        forward_fn = self.update_bn if callable(self.update_bn) else call_model
+
+        def forward(module: torch.nn.Module, batch: Any) -> Any:
+            with trainer.precision_plugin.forward_context():
+                return forward_fn(module, trainer.strategy.batch_to_device(batch))
+
+        return islice(trainer.train_dataloader, int(n_batches) if math.isfinite(n_batches) else None), forward
 
     def _optimizer(self, trainer: Trainer) -> torch.optim.Optimizer:
         optimizers: list[torch.optim.Optimizer] = trainer.optimizers

@@ -11,22 +11,29 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.integrations._callback import AverageCallback, MissingState, gather_state
+from swad.averaging.batchnorm import ForwardFn
+from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
 from swad.util.files import atomic_write
 
 try:
     from safetensors import safe_open
     from safetensors.torch import save_file
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.utils import logging
 except ImportError as error:
     raise ImportError('the Hugging Face callback needs transformers: pip install "swad[transformers]"') from error
+
+if TYPE_CHECKING:
+    from transformers import Trainer  # which also needs accelerate
+
+_logger = logging.get_logger("transformers.swad")  # inside transformers, so that `log_level` of its arguments applies
 
 
 class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
@@ -41,6 +48,10 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         with callback.average_parameters():
             trainer.evaluate()
 
+    **Logged metrics**: `swad/phase` (0 searching, 1 averaging, 2 stopped), `swad/threshold`, `swad/n_averaged`,
+    `swad/start_step`, `swad/end_step`, in `state.log_history` and in the metrics that the evaluation returns. Call
+    `callback.log_with(trainer)` before training to send them to the trainer's loggers too.
+
     **Checkpoints** have the live weights. The process that saves them writes the average next to them as
     `swad.safetensors`, and `train(resume_from_checkpoint=...)` continues exactly. The Trainer does not pass the folder
     it resumes from to callbacks, so the trainer's state records the path of the file and an identity written in it. If
@@ -51,6 +62,9 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         stop_training: Stop when the valley ends.
         apply_at_end: Copy the average into the model when `train` ends, also over the best model that
             `load_best_model_at_end` restored. `trainer.save_model()` then saves the average.
+        update_bn: Recompute the batch-norm statistics from one pass over the training data after copying the average.
+            True calls the model with the inputs of a batch; a function is called with the model and the batch.
+            By default a warning says that they are stale. Frozen statistics need nothing.
         missing_state: What to do when a resumed checkpoint contains no average: "raise", or "start" a new one.
         resume_from: The checkpoint folder to read the average from, if it has moved.
         name: The name of the files; several callbacks need different names.
@@ -64,13 +78,14 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         *,
         stop_training: bool = True,
         apply_at_end: bool = True,
+        update_bn: bool | ForwardFn = False,
         missing_state: MissingState = "raise",
         resume_from: str | os.PathLike[str] | None = None,
         name: str = "swad",
         average: Callable[..., Average] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(monitor, name, missing_state, average, options)
+        super().__init__(monitor, name, missing_state, update_bn, average, options)
         self.stop_training, self.apply_at_end = stop_training, apply_at_end
         self.resume_from = resume_from
         self._training = False
@@ -78,6 +93,7 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         self._monitored = False
         self._unmonitored: set[str] = set()
         self._identity = ""
+        self._log: Callable[[dict[str, float]], None] | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
@@ -103,15 +119,29 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         """Observe the loss; with several evaluation sets, that of the monitored one."""
         if not self._training or self.averager.step == self._first_step:
             return control
-        metrics: Mapping[str, float] = trainer["metrics"]
-        if self.monitor not in metrics:
-            self._unmonitored |= {key for key in metrics if key.startswith("eval_")}
+        evaluated: dict[str, float] = trainer["metrics"]
+        if self.monitor not in evaluated:
+            self._unmonitored |= {key for key in evaluated if key.startswith("eval_")}
             return control
         self._monitored = True
-        status = self._observe_once(metrics[self.monitor])
-        if status is not None and status.should_stop and self.stop_training:
+        status = self._observe_once(evaluated[self.monitor])
+        if status is None:
+            return control
+        numbers = {f"{self.name}/{key}": value for key, value in metrics(status).items()}
+        evaluated.update(numbers)
+        if self._log is None:
+            state.log_history.append({**numbers, "epoch": state.epoch, "step": state.global_step})
+        else:
+            self._log(dict(numbers))
+        if status.should_stop and self.stop_training:
             control.should_training_stop = True
+            if state.is_world_process_zero:
+                _logger.warning(f"{self.name} stops training at step {state.global_step}: {status.reason}")
         return control
+
+    def log_with(self, trainer: Trainer) -> None:
+        """Send the metrics to the loggers of `trainer` too (TensorBoard, W&B), which callbacks cannot reach."""
+        self._log = trainer.log
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
@@ -139,7 +169,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         self._training = False
         model: nn.Module = trainer["model"]
         if self.apply_at_end and self.averager.step:
-            self.averager.copy_to(model)
+            forward_fn = self.update_bn if callable(self.update_bn) else None
+            self._apply(model, trainer["train_dataloader"], forward_fn)
 
     def _file(self, output_dir: str, state: TrainerState) -> Path:
         return Path(output_dir, f"checkpoint-{state.global_step}", f"{self.name}.safetensors")
