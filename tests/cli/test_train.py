@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +155,13 @@ def test_all_targets_are_checked_before_training(here, tmp_path, own_dataset):
 
 def test_repeated_values_train_once_and_skipped_files_are_reported(here, tmp_path, own_dataset):
     (own_dataset / "east" / "cat" / "x.gif").touch()
+    shutil.rmtree(own_dataset / "north" / "dog")
     options = ["-d", own_dataset, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]
     options += ["--steps", "1", "-o", tmp_path, "-t", "east", "-t", "east", "--trial", "0,0", "--cache-size", "64"]
     text = here("train", "folder", *options).stdout
     assert text.count(": finished (") == text.count("finished (1 of 1)") == 1
     assert "ignored 1 files without an image extension, e.g. east/cat/x.gif" in text
+    assert text.count("class dog has no images in north; the labels of other classes do not change") == 1
     assert "--cache-size: ignored" in text
 
 

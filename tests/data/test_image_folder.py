@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from helpers.small_trees import make, make_tree
+from helpers.small_trees import make, make_tree, save_image
 from swad.data import benchmarks
 from swad.data.domains import DataError
 
@@ -25,6 +25,7 @@ def test_a_missing_class_does_not_shift_labels(tmp_path):
     dataset = benchmarks.load("folder", tmp_path)
     assert dataset.classes == ("cat", "dog", "eel")
     assert set(dataset.domains[1].labels.tolist()) == {0, 2}
+    assert dataset.notes == ("class dog has no images in b; the labels of other classes do not change",)
 
 
 def test_stray_folders_do_not_become_domains(tmp_path):
@@ -91,3 +92,59 @@ def test_a_missing_domain_and_a_strange_class(tmp_path):
         benchmarks.load("PACS", tmp_path, check_counts=False)
     for words in ("domain cartoon is missing", "class zebra does not belong to PACS", "class house is missing"):
         assert words in str(caught.value)
+
+
+# --- images at the wrong level --------------------------------------------------------------------------------------
+
+
+def one_line_error(path, name="folder"):
+    with pytest.raises(DataError) as caught:
+        benchmarks.load(name, path, check_counts=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_of_classes_lacks_the_level_of_domains(tmp_path):
+    make_tree(tmp_path / "images", ["cat", "dog"], ["."])
+    error = one_line_error(tmp_path / "images")
+    assert "images must be at <domain>/<class>/<image>, but the level of domains is missing" in error
+    assert "move e.g. dog/002.png to <domain>/dog/002.png" in error
+    assert "remove" not in error
+
+
+def test_a_folder_of_images_lacks_domains_and_classes(tmp_path):
+    save_image(tmp_path / "x.png", 1)
+    error = one_line_error(tmp_path)
+    assert "the levels of domains and classes are missing: move e.g. x.png to <domain>/<class>/x.png" in error
+
+
+def test_a_folder_above_the_dataset_is_one_level_too_high(tmp_path):
+    make_tree(tmp_path / "data" / "mine", ["a", "b"], ["cat", "dog"])
+    error = one_line_error(tmp_path / "data")
+    assert f"mine/a/cat/000.png is one level deeper: give the folder {tmp_path / 'data' / 'mine'}" in error
+
+
+def test_one_domain_without_class_folders_is_named(tmp_path):
+    make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    save_image(tmp_path / "c" / "x.png", 1)
+    rule = "is not in a class folder; move the images of"
+    assert f"image c/x.png {rule} c to c/<class>/<image>" in one_line_error(tmp_path)
+    make_tree(tmp_path / "PACS", ["photo"], ["."])
+    assert f"image photo/000.png {rule} photo to photo/<class>/<image>" in one_line_error(tmp_path / "PACS", "PACS")
+
+
+def test_single_images_at_the_wrong_level_are_noted(tmp_path):
+    make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    for name in ("top.png", "a/stray.jpg", ".hidden.png"):
+        save_image(tmp_path / name, 1)
+    (note,) = benchmarks.load("folder", tmp_path).notes
+    assert note == "ignored 2 images outside of <domain>/<class>/, e.g. top.png"
+
+
+def test_a_note_names_classes_that_some_domains_lack(tmp_path):
+    make_tree(tmp_path, ["a", "c"], ["cat", "dog", "eel"])
+    make_tree(tmp_path, ["b"], ["cat"])
+    (note,) = benchmarks.load("folder", tmp_path).notes
+    assert (
+        note == "class dog has no images in b, class eel has no images in b; the labels of other classes do not change"
+    )

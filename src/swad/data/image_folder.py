@@ -8,6 +8,8 @@ These rules keep labels stable and report everything that is ignored:
   domain, and one without images is an error.
 - A class without images in any domain, a folder inside a class folder, and two classes that differ only in case or in
   how Unicode encodes their accents are errors.
+- Images above or below the level of ``<domain>/<class>/<image>`` are named. If no image is at that level, the error
+  says which level is missing.
 - Hidden files and folders and ``__MACOSX`` are ignored. Files without an image extension are ignored and counted.
 """
 
@@ -42,6 +44,8 @@ class Tree:
     """Folders inside class folders."""
     other_files: tuple[str, ...]
     """Files without an image extension."""
+    shallow_images: tuple[str, ...]
+    """Images that are not in a class folder, but in a domain's folder or above."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -87,11 +91,13 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
     files: dict[str, dict[str, list[str]]] = {}
     nested: list[str] = []
     others: list[str] = []
+    shallow = _images(path)
     for domain in sorted(requested or folders):
         if domain not in folders:
             continue
         folder = folders[domain]
         files[domain] = {}
+        shallow += [f"{folder}/{name}" for name in _images(path / folder)]
         for name in _folders(path / folder):
             images: list[str] = []
             for entry in _entries(path / folder / name):
@@ -100,18 +106,28 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
                 relative = f"{folder}/{name}/{entry.name}"
                 if entry.is_dir():
                     nested.append(relative)
-                elif os.path.splitext(entry.name)[1].lower() not in EXTENSIONS:
+                elif not _is_image(entry.name):
                     others.append(relative)
                 elif relative not in excluded:
                     images.append(entry.name)
             files[domain][name] = sorted(images)
     unknown = tuple(sorted(folder for domain, folder in folders.items() if domain not in files))
-    return Tree(path, {d: folders[d] for d in files}, files, unknown, tuple(sorted(nested)), tuple(sorted(others)))
+    return Tree(
+        path,
+        {domain: folders[domain] for domain in files},
+        files,
+        unknown,
+        nested_folders=tuple(sorted(nested)),
+        other_files=tuple(sorted(others)),
+        shallow_images=tuple(shallow),
+    )
 
 
 def layout_problems(benchmark: Benchmark, tree: Tree, options: Options | None = None) -> list[str]:
     """Return the reasons why a tree cannot be read, one line each."""
     requested = _requested_domains(benchmark, options)
+    if not requested and (wrong_level := _wrong_level(tree)):
+        return [wrong_level]
     problems = [f"domain {name} is missing" for name in sorted(set(requested) - set(tree.files))]
     if not tree.files and not requested:
         problems.append("it contains no domains; expected image files <domain>/<class>/<image>")
@@ -121,7 +137,13 @@ def layout_problems(benchmark: Benchmark, tree: Tree, options: Options | None = 
     ]
     for domain in tree.files:
         if tree.count(domain) == 0:
-            problems.append(f"folder {tree.folders[domain]} contains no <class>/<image>; remove it or add images")
+            folder = tree.folders[domain]
+            shallow = [name for name in tree.shallow_images if name.startswith(f"{folder}/")]
+            problems.append(
+                f"image {shallow[0]} is not in a class folder; move the images of {folder} to {folder}/<class>/<image>"
+                if shallow
+                else f"folder {folder} contains no <class>/<image>; remove it or add images"
+            )
     for name in tree.classes:
         if not any(tree.files[domain].get(name) for domain in tree.files):
             problems.append(f"class {name} has no images in any domain; remove its folders or add images")
@@ -151,10 +173,18 @@ def count_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
 
 
 def notes(tree: Tree) -> list[str]:
-    """Return a note on ignored files, if there are any."""
-    if not tree.other_files:
-        return []
-    return [f"ignored {len(tree.other_files):,} files without an image extension, e.g. {tree.other_files[0]}"]
+    """Return notes on ignored files and on classes that some domains lack, one line each."""
+    lines = []
+    if tree.other_files:
+        lines.append(f"ignored {len(tree.other_files):,} files without an image extension, e.g. {tree.other_files[0]}")
+    if tree.shallow_images:
+        count, example = len(tree.shallow_images), tree.shallow_images[0]
+        lines.append(f"ignored {count:,} images outside of <domain>/<class>/, e.g. {example}")
+    lacking = {name: [domain for domain in tree.files if not tree.files[domain].get(name)] for name in tree.classes}
+    gaps = [f"class {name} has no images in {', '.join(domains)}" for name, domains in lacking.items() if domains]
+    if gaps:
+        lines.append(f"{', '.join(_first_lines(gaps, 3))}; the labels of other classes do not change")
+    return lines
 
 
 def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
@@ -183,6 +213,37 @@ def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: boo
 
 def _requested_domains(benchmark: Benchmark, options: Options | None) -> tuple[str, ...]:
     return tuple((options or {}).get("domains") or benchmark.domains)
+
+
+def _wrong_level(tree: Tree) -> str:
+    """Return which level of folders is missing or superfluous, if no image is at <domain>/<class>/<image>; else ""."""
+    if any(tree.count(domain) for domain in tree.files):
+        return ""
+    if tree.shallow_images:
+        example = tree.shallow_images[-1]
+        levels, above = "level of domains is", "<domain>"
+        if "/" not in example:
+            levels, above = "levels of domains and classes are", "<domain>/<class>"
+        return (
+            f"images must be at <domain>/<class>/<image>, but the {levels} missing: move e.g. {example} to "
+            f"{above}/{example}"
+        )
+    for nested in tree.nested_folders:
+        if images := _images(tree.path / nested):
+            return (
+                f"images must be at <domain>/<class>/<image>, but {nested}/{images[0]} is one level deeper: give the "
+                f"folder {tree.path / nested.split('/')[0]}, or remove a level of folders"
+            )
+    return ""
+
+
+def _images(path: Path) -> list[str]:
+    """Return the names of the image files that are directly in a folder, sorted."""
+    return sorted(e.name for e in _entries(path) if _is_image(e.name) and not e.name.startswith(".") and e.is_file())
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in EXTENSIONS
 
 
 def _folders(path: Path) -> list[str]:

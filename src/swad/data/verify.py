@@ -153,10 +153,6 @@ def _notes(benchmark: Benchmark, tree: image_folder.Tree) -> Iterator[str]:
     for name in tree.unknown_folders:
         yield f"folder {name} is not a domain of {benchmark.name} and is ignored"
     yield from image_folder.notes(tree)
-    for name in tree.classes:
-        without = [d for d in tree.files if not tree.files[d].get(name)]
-        if without:
-            yield f"class {name} has no images in {', '.join(without)}; the labels of other classes do not change"
     total = sum(tree.count(d) for d in tree.files)
     if total in benchmark.other_totals and total != benchmark.total:
         yield f"{total:,} images instead of {benchmark.total:,}: a later version of the dataset, also correct"
