@@ -90,6 +90,8 @@ def check(
         raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
     if benchmark.layout == "idx":
         result = _check_idx(path)
+    elif benchmark.read is not None:
+        result = _check_by_reading(benchmark, path, options)
     else:
         result = _check_image_folder(benchmark, path, decode, progress, workers, options)
     return replace(result, seconds=time.perf_counter() - started)
@@ -101,7 +103,7 @@ def recognize(path: Path) -> Benchmark:
     for name in names():
         with suppress(DataError):  # a broken file of the user's own must not stop the check of another dataset
             known.append(get(name))
-    with_domains = [b for b in known if b.layout == "folders" and b.domains]
+    with_domains = [b for b in known if b.layout == "folders" and b.domains and b.read is None]
     subfolders = {entry.name for entry in os.scandir(path) if entry.is_dir()}
     for benchmark in with_domains:
         if path.resolve().name.lower() in {benchmark.folder.lower(), benchmark.name.lower()}:
@@ -182,6 +184,30 @@ def find_bad_images(
             if progress:
                 progress("decoding images", start + len(batch), len(paths))
     return tuple(bad)
+
+
+def _check_by_reading(benchmark: Benchmark, path: Path, options: Options) -> CheckResult:
+    """Read a dataset that has a reader of its own, and count its images."""
+    assert benchmark.read is not None
+    dataset = benchmark.read(benchmark, path, False, {**benchmark.options, **options})
+    counts = tuple(
+        DomainCount(domain.name, len(domain), benchmark.counts.get(domain.name), len(set(domain.labels.tolist())))
+        for domain in dataset.domains
+    )
+    return CheckResult(
+        name=benchmark.name,
+        path=path,
+        domains=counts,
+        classes=len(dataset.classes),
+        expected_classes=benchmark.n_classes,
+        decoded=sum(len(domain) for domain in dataset.domains),
+        problems=tuple(
+            f"domain {count.name} has {count.found} images, expected {count.expected}"
+            for count in counts
+            if count.expected not in (None, count.found)
+        ),
+        notes=dataset.notes,
+    )
 
 
 def _check_idx(path: Path) -> CheckResult:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.small_trees import make_tree
@@ -13,7 +14,7 @@ from swad.data import benchmarks
 from swad.data.domains import DataError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "benchmark.md"
-(EXAMPLE,) = (
+EXAMPLE, ARRAY_EXAMPLE = (
     block for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "BENCHMARK" in block
 )
 
@@ -54,8 +55,56 @@ def test_a_dataset_in_a_folder_of_your_own(tmp_path):
     (folder / "pacs.py").rename(folder / "empty.py").write_text("")
     assert "empty.py does not: add the line" in run("benchmarks.get('empty')").stderr
     assert "must name existing folders" in run("benchmarks.names()", tmp_path / "nowhere").stderr
+    (folder / "cats.py").write_text(EXAMPLE)
+    assert "must be named like its file, got 'MyData' in cats.py" in run("benchmarks.get('cats')").stderr
 
 
+def swad(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"SWAD_DATASETS": str(folder), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "swad", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+QUICK = ["--steps", "2", "--evaluate-every", "1", "--set", "batch_size=2", "-a", "ema"]
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_a_dataset_of_image_files(tmp_path):
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    (folder / "my_data.py").write_text(EXAMPLE)
+    make_tree(tmp_path / "data" / "my_data", ["photo", "sketch"], ["cat", "dog"], per_class=8)
+    options = ["--network", "test_resnet", "--weights", "random", *QUICK]
+    refused = swad(folder, "train", "my_data", "-d", tmp_path / "data", *options, "-o", tmp_path / "runs")
+    assert "domain photo has 16 images, expected 1200" in refused.stderr
+    options += ["--allow-count-mismatch", "-t", "sketch", "-o", tmp_path / "runs"]
+    trained = swad(folder, "train", "my_data", "-d", tmp_path / "data", *options)
+    assert trained.returncode == 0, trained.stderr
+    assert (tmp_path / "runs" / "MyData" / "erm" / "sketch-0" / "weights" / "ema.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_a_dataset_of_arrays(tmp_path):
+    folder, data = tmp_path / "datasets", tmp_path / "data"
+    folder.mkdir()
+    data.mkdir()
+    (folder / "my_arrays.py").write_text(ARRAY_EXAMPLE)
+    random = np.random.RandomState(0)
+    for name in ("day", "dusk", "night"):
+        images = random.randint(0, 256, (20, 32, 32, 3)).astype(np.uint8)
+        np.savez(data / f"{name}.npz", images=images, labels=np.arange(20) % 2)
+    checked = swad(folder, "datasets", "check", data, "--name", "my_arrays")
+    assert "60 images, 2 classes" in checked.stdout, checked.stderr
+    trained = swad(folder, "train", "my_arrays", "-d", data, *QUICK, "-t", "day", "-o", tmp_path / "runs")
+    assert trained.returncode == 0, trained.stderr
+    assert (tmp_path / "runs" / "MyArrays" / "erm" / "day-0" / "weights" / "ema.safetensors").is_file()
+    (data / "dusk.npz").unlink()
+    missing = swad(folder, "train", "my_arrays", "-d", data, *QUICK, "-o", tmp_path / "others")
+    assert missing.returncode == 1
+    assert "dusk.npz" in missing.stderr
+
+
+@pytest.mark.slow
 def test_a_broken_file_of_your_own_stops_only_its_own_dataset(tmp_path):
     folder = tmp_path / "datasets"
     folder.mkdir()
@@ -63,19 +112,14 @@ def test_a_broken_file_of_your_own_stops_only_its_own_dataset(tmp_path):
     (folder / "other.py").write_text("BENCHMARK = 3\n")
     make_tree(tmp_path / "images", ["photo", "sketch"], ["cat", "dog"])
 
-    def swad(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"SWAD_DATASETS": str(folder), "COLUMNS": "200"}
-        command = [sys.executable, "-m", "swad", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=environment)
-
-    listed = swad("datasets")
+    listed = swad(folder, "datasets")
     assert listed.returncode == 0, listed.stderr
     assert "VLCS" in listed.stdout
     reason = f"cannot import {folder / 'broken.py'}, line 2: TypeError: Benchmark.__init__() got an unexpected keyword"
     assert f"broken: {reason}" in listed.stdout
     assert "other: BENCHMARK must be a swad.data.benchmark.Benchmark, got 3 in other.py" in listed.stdout
-    assert swad("datasets", "check", str(tmp_path / "images")).returncode == 0
-    used = swad("train", "broken")
+    assert swad(folder, "datasets", "check", tmp_path / "images").returncode == 0
+    used = swad(folder, "train", "broken")
     assert used.returncode == 1
     assert used.stderr.startswith(f"error: {reason}")
     assert used.stderr.count("\n") == 1

@@ -58,6 +58,10 @@ def _import(module: str) -> Benchmark:
         raise DataError(f"a file of a dataset must define BENCHMARK, but {module}.py does not: add the line")
     if not isinstance(benchmark, Benchmark):
         raise DataError(f"BENCHMARK must be a swad.data.benchmark.Benchmark, got {benchmark!r} in {module}.py")
+    if plain(benchmark.name) != plain(module):  # runs store the name and find the dataset by it
+        raise DataError(
+            f"a dataset must be named like its file, got {benchmark.name!r} in {module}.py: rename one of them"
+        )
     return benchmark
 
 
