@@ -78,7 +78,12 @@ class RecordingCallback(RunCallback):
             self.actions[step]()
 
     def on_evaluation(
-        self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
+        self,
+        step: int,
+        train_loss: float,
+        losses: Mapping[str, float],
+        accuracies: Mapping[str, float],
+        statuses: Mapping[str, Status],
     ) -> None:
         self.events.append(f"evaluation {step}")
 

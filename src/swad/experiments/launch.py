@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from swad.experiments.progress import DisplayCallback, LogDisplay, make_display
+from swad.training.display import DisplayCallback, LogDisplay, make_display
 from swad.util.cpu import available_cores
 
 if TYPE_CHECKING:
@@ -39,17 +39,27 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     notes = [
         note for config, resolved in zip(requested, configs, strict=True) for note in resolution_notes(config, resolved)
     ]
+    names = display_names(configs)
     with make_display(len(configs)) as display:
         for line in notes if os.environ.get("RANK", "0") == "0" else []:
             display.log(line)
         unfinished = [config for config in configs if read_result(config) is None]
         if min(jobs, len(unfinished)) > 1:
-            for config in configs:
+            for name, config in zip(names, configs, strict=True):
                 if config not in unfinished:
-                    train(config, callback=DisplayCallback(config.name, display))
-            _ParallelRuns(unfinished, min(jobs, len(unfinished)), display).train()
+                    train(config, callback=DisplayCallback(name, display))
+            named = [(name, config) for name, config in zip(names, configs, strict=True) if config in unfinished]
+            _ParallelRuns(named, min(jobs, len(unfinished)), display).train()
             return [train(config) for config in configs]
-        return [train(config, callback=DisplayCallback(config.name, display)) for config in configs]
+        return [
+            train(config, callback=DisplayCallback(name, display)) for name, config in zip(names, configs, strict=True)
+        ]
+
+
+def display_names(configs: Sequence[RunConfig]) -> list[str]:
+    """Return the name of every run in the display: target and trial, after the algorithm where there are several."""
+    several = len({config.training.algorithm for config in configs}) > 1
+    return [f"{config.training.algorithm} {config.name}" if several else config.name for config in configs]
 
 
 class _ParallelRuns:
@@ -58,8 +68,8 @@ class _ParallelRuns:
     After an error or an interrupt no further run starts, and runs in progress come to a clean end.
     """
 
-    def __init__(self, configs: Sequence[RunConfig], n_workers: int, display: LogDisplay) -> None:
-        self._configs, self._n_workers, self._display = configs, n_workers, display
+    def __init__(self, runs: Sequence[tuple[str, RunConfig]], n_workers: int, display: LogDisplay) -> None:
+        self._runs, self._n_workers, self._display = runs, n_workers, display
         context = multiprocessing.get_context("spawn")
         # Not SimpleQueue: its pipe holds about eighty configs, and putting one more would block.
         self._tasks, self._events = context.Queue(), context.Queue()
@@ -72,7 +82,7 @@ class _ParallelRuns:
 
     def train(self) -> None:
         """Train all runs; raises the first error, or `Interrupted`."""
-        for task in (*self._configs, *[None] * self._n_workers):
+        for task in (*self._runs, *[None] * self._n_workers):
             self._tasks.put(task)
         with _forward_sigterm(self._workers) as terminated:
             with _ignore_sigint():
@@ -89,11 +99,11 @@ class _ParallelRuns:
                 except KeyboardInterrupt:
                     # The workers received the signal too: from the terminal, or forwarded from here. They write a
                     # checkpoint and report the step.
-                    self._interrupted(0, str(self._configs[0].output))
+                    self._interrupted(0, str(self._runs[0][1].output))
                 else:
                     self._handle(event, arguments)
             if terminated.is_set():  # the workers ended before the signal was noticed above
-                self._interrupted(0, str(self._configs[0].output))
+                self._interrupted(0, str(self._runs[0][1].output))
         self._raise_problem()
 
     def _handle(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -183,16 +193,17 @@ def _work(tasks: Any, events: Any, threads: int) -> None:
 
     display: Any = RemoteDisplay()
     try:
-        while (config := tasks.get()) is not None:
+        while (task := tasks.get()) is not None:
+            name, config = task
             try:
-                train(config, callback=DisplayCallback(config.name, display))
+                train(config, callback=DisplayCallback(name, display))
             except Interrupted as interrupt:
                 events.put(("interrupted", (interrupt.step, str(interrupt.run_dir))))
                 return
             except Exception as error:
                 kind = "" if type(error).__module__.startswith("swad.") else f"{type(error).__name__}: "
                 hint = "" if not kind else "; set SWAD_TRACEBACK=1 to see the traceback"
-                events.put(("failed", (f"{config.name}: {kind}{error}{hint}", traceback.format_exc())))
+                events.put(("failed", (f"{name}: {kind}{error}{hint}", traceback.format_exc())))
     except KeyboardInterrupt:  # between two runs, or while one starts
         sys.exit(128 + signal.SIGTERM)
 

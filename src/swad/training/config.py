@@ -218,14 +218,20 @@ class EvaluationConfig:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "averages", tuple(self.averages))
+        averages = self.averages
+        if isinstance(averages, str):  # as on the command line
+            # Imported here so that `swad train --help` answers at once.
+            from swad.averaging import registry
+
+            averages = registry.split(averages)
+        object.__setattr__(self, "averages", tuple(averages))
 
 
 @dataclass(frozen=True)
 class MachineConfig:
     """How and where the run is computed."""
 
-    device: str = setting("cpu", role="machine", help="Device: cpu, cuda or cuda:1.")
+    device: str = setting("cpu", role="machine", help="Device: auto, cpu, cuda or cuda:1.")
     engine: Literal["auto", "eager", "graph", "compile"] = setting(
         "auto",
         role="machine",

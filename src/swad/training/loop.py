@@ -33,7 +33,7 @@ from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import DataError, Dataset
 from swad.data.splits import hold_out
 from swad.results.records import Record, export_tensorboard, iterate_records
-from swad.training.callback import RunCallback
+from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, process_group
 from swad.training.evaluation import Evaluator, Score, Scores, score_records
@@ -73,31 +73,48 @@ class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
         super().__init__(f"Interrupted. Run the same command again to {action}.")
 
 
-def train(config: RunConfig, *, callback: RunCallback | None = None) -> RunResult:
+def train(
+    config: RunConfig | Mapping[str, Any], *, callback: object | None = None, progress: bool = False
+) -> RunResult:
     """Train, evaluate, average and save.
 
+        swad.train({"dataset": "digits", "target": "paper", "output": "runs/paper-0", "averages": "swad,ema"})
+
     Args:
-        config: Settings of the run.
-        callback: Receives the events of the run, e.g. to show progress.
+        config: Settings of the run: a `RunConfig`, or its options by name.
+        callback: Receives the events of the run: a `RunCallback`, or any object with some of its methods.
+        progress: Show a progress bar in a terminal or notebook, and lines elsewhere.
 
     Raises:
         ConfigError: The settings are invalid.
         RunError: The run directory cannot be used, or the run cannot continue.
         Interrupted: Ctrl-C or SIGTERM; call again to resume.
     """
+    if not isinstance(config, RunConfig):
+        config = RunConfig.from_options(**config)
     config = resolve(config)
+    with ExitStack() as stack:
+        callbacks = [] if callback is None else [callback]
+        if progress:
+            # Imported here because it needs rich, which training does not.
+            from swad.training.display import DisplayCallback, make_display
+
+            callbacks.append(DisplayCallback(config.name, stack.enter_context(make_display(1))))
+        return _train(config, combine(callbacks))
+
+
+def _train(config: RunConfig, callback: RunCallback) -> RunResult:
     finished = read_result(config)
     if finished is not None:
         result = RunResult.from_json(finished, config)
-        if callback is not None:
-            callback.on_end(result)
+        callback.on_end(result)
         return result
     with ExitStack() as stack:
         dist = stack.enter_context(process_group(config.machine.device))
         stack.enter_context(torch_settings(config, dist.device))
         stop = stack.enter_context(catch_interrupts())
         run_dir, finished = _open_run_dir(config, dist, stack)
-        if callback is None or not dist.is_main:
+        if not dist.is_main:
             callback = RunCallback()
         if finished is not None:  # by another process, between the check above and the lock
             result = RunResult.from_json(finished, config)
@@ -272,7 +289,8 @@ class _Run:
         self._append(self._valley_records(statuses))
         training.update_best(_mean([score.accuracy for score in scores.values()]))
         losses = {domain: score.loss for domain, score in scores.items()}
-        self.callback.on_evaluation(step, train_loss, losses, statuses)
+        accuracies = {domain: score.accuracy for domain, score in scores.items()}
+        self.callback.on_evaluation(step, train_loss, losses, accuracies, statuses)
 
     def _require_finite(self, train_loss: float, val_loss: float) -> None:
         """Stop a training that has diverged, unless an average with `nonfinite=skip` ignores such evaluations."""
@@ -354,12 +372,14 @@ class _Run:
         scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
         files: dict[str, str] = {}
         for name, description, weights in self._final_weights():
+            self.callback.on_stage(f"evaluating {name}")
             model.load_state_dict(weights)
             evaluation_start = time.perf_counter()
             final_scores = self.evaluator.final_scores(model, self.target)
             training.clock.evaluation += time.perf_counter() - evaluation_start
             self._append(score_records(config.name, training.step, final_scores, name))
             scores[name] = _plain(final_scores)
+            self.callback.on_stage(f"saving {name}")
             files[name] = self._save_weights(name, weights, description, ranges.get(name), scores[name])
         for step in config.files.snapshots:
             if step <= training.step:

@@ -49,6 +49,8 @@ def resolve(config: RunConfig) -> RunConfig:
     problems = find_problems(config)
     if problems:
         raise ConfigError(problems)
+    if config.machine.device == "auto":
+        config = config.replace(device="cuda" if torch.cuda.is_available() else "cpu")
     return fill_defaults(
         config,
         stored=stored_settings(config.output),
@@ -112,7 +114,7 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
         return []
     benchmark = benchmarks.get(config.data.dataset)
     notes = []
-    on_gpu = config.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
+    on_gpu = resolved.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
     if on_gpu and config.data.input_pipeline is None and not stored_settings(config.output):
         size = _cache_bytes(config, _count_images(config)) / 1e9
         notes.append(
@@ -250,10 +252,12 @@ def _machine_problems(config: RunConfig) -> list[str]:
     if config.files.tensorboard and importlib.util.find_spec("tensorboard") is None:
         problems.append("tensorboard is not installed: pip install tensorboard, or leave it off")
     device = config.machine.device
+    if device == "auto":
+        return problems
     try:
         device_type = torch.device(device).type
     except (RuntimeError, TypeError):
-        return [*problems, f"device must be cpu, cuda or cuda:NUMBER, got {device!r}"]
+        return [*problems, f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r}"]
     if device_type == "cuda" and not torch.cuda.is_available():
         problems.append(f"device is {device!r}, but torch finds no GPU: use cpu, or install torch for your GPU")
     return problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -10,8 +11,10 @@ import subprocess
 import time
 
 import pytest
+from rich.console import Console
 
 from helpers.commands import SWAD, environment
+from swad.training.display import BarDisplay
 
 
 @pytest.mark.slow
@@ -38,3 +41,19 @@ def test_bars_in_a_terminal(tmp_path):
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).decode(errors="replace")
     assert re.search(r"paper-0 .*\d+/300 .*loss \d", text)
     assert "searching" in text or "averaging" in text
+
+
+def test_the_time_left_of_all_runs_is_known_during_the_first():
+    display = BarDisplay(4, Console(file=io.StringIO(), force_terminal=True))
+    display.end("a", 10, "")  # finished before, so it does not count
+    display.start("b", 10, 0)
+    display.advance("b", 5, "")
+    overall = display._progress.tasks[0]
+    assert (overall.completed, overall.total) == (0.5, 3)
+    display.stage("b", "evaluating swad")
+    assert display._progress.tasks[1].fields["text"] == "evaluating swad"
+    display.end("b", 10, "")
+    display.start("c", 10, 5)
+    assert overall.completed == 1
+    display.advance("c", 6, "")
+    assert overall.completed == 1.6

@@ -31,9 +31,9 @@ REFRESH_SECONDS = 0.2
 
 
 def make_display(n_runs: int) -> LogDisplay:
-    """Return bars where standard error is a terminal, plain lines elsewhere."""
+    """Return bars where standard error is a terminal or a notebook shows them, plain lines elsewhere."""
     console = Console(stderr=True)
-    return BarDisplay(n_runs, console) if console.is_terminal else LogDisplay(n_runs)
+    return BarDisplay(n_runs, console) if console.is_terminal or console.is_jupyter else LogDisplay(n_runs)
 
 
 class DisplayCallback(RunCallback):
@@ -64,7 +64,12 @@ class DisplayCallback(RunCallback):
             self._display.advance(self._run_name, step, f"loss {float(loss):.3f}  {self._validation_text}")
 
     def on_evaluation(
-        self, step: int, train_loss: float, losses: Mapping[str, float], statuses: Mapping[str, Status]
+        self,
+        step: int,
+        train_loss: float,
+        losses: Mapping[str, float],
+        accuracies: Mapping[str, float],
+        statuses: Mapping[str, Status],
     ) -> None:
         """Show the mean validation loss and the phase of the loss valley."""
         mean_loss = sum(losses.values()) / len(losses)
@@ -75,6 +80,10 @@ class DisplayCallback(RunCallback):
         self._validation_text = f"val {mean_loss:.3f}" + (f"  {status.phase}" if status else "")
         text = f"loss {train_loss:.3f}  {self._validation_text}"
         self._display.evaluated(self._run_name, step, text, status.reason if status else "")
+
+    def on_stage(self, description: str) -> None:
+        """Show the work after the last step."""
+        self._display.stage(self._run_name, description)
 
     def on_end(self, result: RunResult) -> None:
         """Show the target accuracy of every average."""
@@ -127,6 +136,9 @@ class LogDisplay:
             self._tenths[run_name] = tenth
             self._print(f"{run_name}: step {step}/{total}  {text.strip()}: {reason}")
 
+    def stage(self, run_name: str, text: str) -> None:
+        """A run evaluates or saves weights after its last step."""
+
     def end(self, run_name: str, steps: int, text: str) -> None:
         """A run is finished."""
         self._n_finished += 1
@@ -152,7 +164,9 @@ class BarDisplay(LogDisplay):
             expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        # Counts runs, including the part that is done of those in progress, so the time left is known from the start.
         self._all_runs = self._progress.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
+        self._parts: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -163,6 +177,8 @@ class BarDisplay(LogDisplay):
 
     def start(self, run_name: str, total: int, step: int) -> None:
         """A run starts or resumes."""
+        self._total_steps[run_name] = total
+        self._parts[run_name] = step / total
         self._tasks[run_name] = self._progress.add_task(run_name, total=total, completed=step, text="")
 
     def prepare(self, description: str, done: int, total: int | None) -> None:
@@ -176,6 +192,17 @@ class BarDisplay(LogDisplay):
     def advance(self, run_name: str, step: int, text: str) -> None:
         """A step was made."""
         self._progress.update(self._tasks[run_name], completed=step, text=text)
+        self._update_all(run_name, step / self._total_steps[run_name])
+
+    def stage(self, run_name: str, text: str) -> None:
+        """A run evaluates or saves weights after its last step."""
+        total = self._total_steps[run_name]
+        self._progress.update(self._tasks[run_name], completed=total, text=text)
+
+    def _update_all(self, run_name: str, part: float) -> None:
+        self._parts[run_name] = part
+        if self._all_runs is not None:
+            self._progress.update(self._all_runs, completed=sum(self._parts.values()))
 
     def evaluated(self, run_name: str, step: int, text: str, reason: str) -> None:
         """An evaluation was made."""
@@ -186,8 +213,12 @@ class BarDisplay(LogDisplay):
         if run_name in self._tasks:
             self._progress.remove_task(self._tasks.pop(run_name))
         self._progress.console.print(f"[bold]{run_name}[/] target accuracy  {text}")
-        if self._all_runs is not None:
-            self._progress.advance(self._all_runs)
+        if self._all_runs is not None and run_name not in self._parts:
+            # It was finished before: it must not count as fast work.
+            self._n_runs -= 1
+            self._progress.update(self._all_runs, total=self._n_runs)
+        else:
+            self._update_all(run_name, 1.0)
 
     def _print(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False)
