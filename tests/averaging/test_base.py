@@ -157,6 +157,57 @@ def test_the_cost_of_an_evaluation_does_not_grow_with_their_number(make):
     assert max(costs[300:]) <= max(costs[20:100])
 
 
+def test_a_repr_says_where_the_average_stands():
+    model = OneHot()
+    group = AverageGroup(model, {"swad": SWAD(model), "sma": SMA(model, start=3), "sparse": SWAD(model, interval=4)})
+    assert repr(group["swad"]) == "SWAD(phase=searching, step=0, start_step=None, end_step=None, n_averaged=0)"
+    for step in range(1, 9):
+        model.go_to(step)
+        group.update_parameters(model)
+        if step % 2 == 0:
+            group.observe(1.0)
+    assert repr(group).splitlines() == [
+        "AverageGroup(",
+        "  (swad): SWAD(phase=averaging, step=8, start_step=2, end_step=8, n_averaged=7, threshold=1.3)",
+        "  (sma): SMA(phase=averaging, step=8, start_step=4, end_step=8, n_averaged=5)",
+        "  (sparse): SWAD(phase=averaging, step=8, start_step=2, end_step=6, n_averaged=2, threshold=1.3)",
+        ")",
+    ]
+    assert repr(EMA(model)).startswith("EMA(phase=averaging, step=0")
+    assert repr(SegmentLog(model)).startswith("SegmentLog(phase=averaging, step=0")
+
+
+@pytest.mark.parametrize("make", [SWAD, EMA, lambda m: SWA(m, start=1, end=9), lambda m: SWAD(m, interval=2)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_repr_never_waits_for_the_device(make, grouped, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    average = make(model)
+    if grouped:
+        average = AverageGroup(model, {"average": average})
+    average.attach(optimizer)
+    for step in range(1, 7):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(4, 3)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 4:
+            average.observe(1.0)
+
+    def wait(self, *_):
+        raise AssertionError("a tensor was read on the host")
+
+    with monkeypatch.context() as patch:
+        for method in ("item", "__int__", "__float__", "__bool__", "__index__", "tolist"):
+            patch.setattr(torch.Tensor, method, wait)
+        text = repr(average)
+    assert "step=4, " in text  # the last evaluation: how many steps were skipped since is still on the device
+    assert average.step == 6
+    assert "step=6, " in repr(average)
+
+
 def test_nothing_to_average_yet():
     model = Net()
     for average in (SWAD(model), SMA(model, start=5), EMA(model)):

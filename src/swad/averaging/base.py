@@ -124,7 +124,23 @@ class Average:
     @property
     def status(self) -> Status:
         """The phase of the trajectory, and what is averaged if training ends now."""
-        raise NotImplementedError
+        return self._status_at(self.step)
+
+    def __repr__(self) -> str:
+        # Reading a skipped step's count waits for the device: until it is known, show the last evaluation.
+        pending = self._skips is not None or not self._segment.count_is_known
+        step = self._observed if pending else self._updates
+        status = self._status_at(step)
+        fields = {
+            "phase": status.phase,
+            "step": step,
+            "start_step": status.start_step,
+            "end_step": status.end_step,
+            "n_averaged": status.n_averaged,
+        }
+        if status.threshold is not None:
+            fields["threshold"] = f"{status.threshold:.4g}"
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in fields.items())})"
 
     # -- using the average --------------------------------------------------------------------------------
 
@@ -405,6 +421,10 @@ class Average:
     def _wants(self, step: int | Tensor) -> bool | Tensor:
         """Whether the weights after update `step` are averaged; must work for numbers and for tensors."""
         return True
+
+    def _status_at(self, step: int) -> Status:
+        """Return the status after `step` updates, without waiting for the device."""
+        raise NotImplementedError
 
     def _evaluated(self, loss: float, step: int) -> Status:
         raise NotImplementedError

@@ -44,10 +44,8 @@ class EMA(Average):
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}; the paper uses 0.99")
         self.decay = decay
 
-    @property
-    def status(self) -> Status:
-        """The phase of the trajectory, and what is averaged if training ends now."""
-        spans = (Span(1, self.step),) if self.step else ()
+    def _status_at(self, step: int) -> Status:
+        spans = (Span(1, step),) if step else ()
         return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on", None, spans)
 
     def _evaluated(self, loss: float, step: int) -> Status:

@@ -88,6 +88,10 @@ class AverageGroup(Mapping[str, Average]):
     def __len__(self) -> int:
         return len(self._members)
 
+    def __repr__(self) -> str:
+        members = "".join(f"  ({name}): {average!r}\n" for name, average in self._members.items())
+        return f"AverageGroup(\n{members})"
+
     @property
     def step(self) -> int:
         """Updates so far."""

@@ -83,9 +83,8 @@ class SegmentLog(Average, Sequence[StoredSegment]):
     def __iter__(self) -> Iterator[StoredSegment]:
         return (self[i] for i in range(len(self)))
 
-    @property
-    def status(self) -> Status:
-        """Which updates are kept so far."""
+    def _status_at(self, step: int) -> Status:
+        """Return which updates are kept so far."""
         spans = (Span(self._spans[0][0], self._spans[-1][1]),) if self._spans else ()  # segments leave no gap
         return Status(Phase.AVERAGING, f"{len(self)} segments kept", None, spans)
 

@@ -142,6 +142,11 @@ class Segment(WeightSum):
         """Whether it has memory."""
         return bool(self.values)
 
+    @property
+    def count_is_known(self) -> bool:
+        """Whether the number of updates is on the host; steps that a GradScaler may skip are counted on the device."""
+        return self._device_count is None
+
     def allocate(self, live: Sequence[Tensor]) -> None:
         """Allocate memory on the devices of the model's tensors."""
         self.values = [_zeros(tensor) for tensor in live]

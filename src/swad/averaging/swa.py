@@ -65,10 +65,7 @@ class SWA(Average):
         self._closed = False
         self.dense, self.sparse = interval == 1, interval > 1
 
-    @property
-    def status(self) -> Status:
-        """The phase of the trajectory, and what is averaged if training ends now."""
-        step = self.step
+    def _status_at(self, step: int) -> Status:
         last = step if self.end is None else min(step, self.end)
         spans = every_nth(Span(self.start + 1, last), self.start, self.interval) if last > self.start else ()
         window = f"the window ({self.start}, {'end' if self.end is None else self.end}]"

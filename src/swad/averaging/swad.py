@@ -103,12 +103,6 @@ class SWAD(Average):
         self._anchor = 0  # the update the interval is counted from: the candidate for the start
 
     @property
-    def status(self) -> Status:
-        """The phase of the trajectory, and what is averaged if training ends now."""
-        status = self.valley.status
-        return Status(status.phase, status.reason, status.threshold, self._spans())
-
-    @property
     def max_buffers(self) -> int:
         """Weight-sized buffers this average allocates at worst."""
         return self.valley.max_buffers
@@ -160,8 +154,12 @@ class SWAD(Average):
         if not self.finished():
             self._add_to_carryover()
 
-    def _spans(self) -> tuple[Span, ...]:
-        spans = self.valley.spans(self.step)
+    def _status_at(self, step: int) -> Status:
+        status = self.valley.status
+        return Status(status.phase, status.reason, status.threshold, self._spans(step))
+
+    def _spans(self, step: int) -> tuple[Span, ...]:
+        spans = self.valley.spans(step)
         if self.interval == 1:
             return spans
         return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
