@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import reprlib
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -169,7 +170,8 @@ def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value != ""
+    # Line breaks and other control characters would garble tables and messages.
+    return isinstance(value, str) and value != "" and not any(unicodedata.category(letter) == "Cc" for letter in value)
 
 
 def _is_count(value: object) -> bool:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 class SelectionError(ValueError):
     """The records do not allow a selection. The message is one line that says what is missing."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))  # the name of a domain may hold a line break
+
 
 # ------------------------------------------------------------ the input of a selector
 
