@@ -53,7 +53,7 @@ _HOMES = {
     "train": "training.loop",
     "update_bn": "averaging.batchnorm",
 }
-_MODULES = {"flatness", "integrations"}
+_MODULES = {"flatness", "integrations", "results"}
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",
