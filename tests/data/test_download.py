@@ -1,12 +1,14 @@
 """Downloading from a local server that works, breaks connections, and serves damaged or malicious archives."""
 
 import dataclasses
+import gzip
 import hashlib
 import io
 import json
 import os
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from PIL import Image
 
 from helpers.download_server import Server, pack
 from helpers.small_trees import make_tree
+from swad.data import download
 from swad.data.benchmark import Benchmark, Download
 from swad.data.domains import DataError
 from swad.data.download import download_dataset, unpack
@@ -275,3 +278,79 @@ def test_several_files_one_of_which_is_not_unpacked(server, toy, tmp_path):
     server.files["toy.zip"] = pack(tmp_path / "made" / "a", "a")
     download_dataset(whole, tmp_path / "root")
     assert entries(tmp_path / "root" / "both") == ["a", "list.txt"]
+
+
+# --- archives that would fill the memory or the disk ----------------------------------------------------------------
+
+
+def tar_with_header(kind: bytes, size: int) -> bytes:
+    """Return a compressed archive whose first entry declares a header extension of many zeros."""
+    header = tarfile.TarInfo("header")
+    header.type, header.size = kind, size
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as file:
+        file.write(header.tobuf(tarfile.USTAR_FORMAT))
+        for _ in range(size // 2**20):
+            file.write(bytes(2**20))
+        file.write(tarfile.TarInfo("a.txt").tobuf() + bytes(1024))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["XHDTYPE", "XGLTYPE", "SOLARIS_XHDTYPE", "GNUTYPE_LONGNAME", "GNUTYPE_LONGLINK"])
+def test_a_huge_tar_header_is_refused_before_it_is_read(tmp_path, kind):
+    archive = tmp_path / "bomb.tar.gz"
+    archive.write_bytes(tar_with_header(getattr(tarfile, kind), 2**26))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"has an unsafe entry \(a header of 67,108,864 bytes\); get the archive"):
+            unpack(archive, tmp_path / "into")
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+def test_sparse_tar_entries_are_refused(tmp_path):
+    entry = tarfile.TarInfo("a.png")
+    entry.type = tarfile.GNUTYPE_SPARSE
+    (tmp_path / "old.tar").write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with tarfile.open(tmp_path / "new.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        entry = tarfile.TarInfo("a.png")
+        entry.size, entry.pax_headers = 512, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+        archive.addfile(entry, io.BytesIO(b"0\n".ljust(512, b"\0")))
+    for name in ("old.tar", "new.tar"):
+        with pytest.raises(DataError, match=r"has an unsafe entry \(a sparse file\)"):
+            unpack(tmp_path / name, tmp_path / "into")
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch, kind):
+    archive = tmp_path / f"bomb.{kind}"
+    zeros = bytes(2**20)
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            for i in range(20):
+                file.writestr(f"{i}.png", zeros)
+    else:
+        with tarfile.open(archive, "w:gz") as file:
+            for i in range(20):
+                entry = tarfile.TarInfo(f"{i}.png")
+                entry.size = len(zeros)
+                file.addfile(entry, io.BytesIO(zeros))
+    unpack(archive, tmp_path / "allowed")  # less than 1 GiB
+    monkeypatch.setattr(download, "MAX_EXTRA_BYTES", 10 * 2**20)
+    with pytest.raises(
+        DataError, match=rf"bomb\.{kind} must unpack to at most .*, but file 11 exceeds this; get"
+    ) as caught:
+        unpack(archive, tmp_path / "into")
+    assert "\n" not in str(caught.value)
+    written = list((tmp_path / "into").glob("*")) if (tmp_path / "into").exists() else []
+    assert len(written) == (0 if kind == "zip" else 10)
+    monkeypatch.setattr(download, "MAX_MEMBERS", 5)
+    with pytest.raises(DataError, match="but file 6 exceeds this"):
+        unpack(archive, tmp_path / "other")
+
+
+def test_a_file_over_http_without_a_checksum_is_a_warning(server, toy, tmp_path):
+    (note,) = download_dataset(toy, tmp_path / "root").notes
+    assert note.startswith("toy.zip: no checksum is published; recorded it in toy.fetched.json; it came over http")
+    assert f"compare its sha256 {checksum(server)} with that of another copy" in note

@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from swad.data.benchmark import Benchmark, Download
 from swad.data.benchmarks import get
@@ -159,27 +160,86 @@ def _assemble(benchmark: Benchmark, work: Path, progress: Progress | None) -> Pa
     return dataset
 
 
+MAX_MEMBERS = 2_000_000
+"""Most files in an archive; the largest archive of DomainNet has 173,000."""
+MAX_EXTRA_BYTES = 2**30
+"""Bytes that an archive may contain beyond 10 times its size: texts, such as annotations, compress well."""
+MAX_HEADER = 2**20
+"""Largest extended tar header, in bytes; it holds a long name, and tarfile reads it into memory."""
+
+
 def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
-    """Unpack a zip or tar archive (of any compression); no entry can write outside of ``into``."""
+    """Unpack a zip or tar archive (of any compression).
+
+    No entry can write outside of ``into``. An archive of images hardly compresses, so one that declares much more than
+    its own size is refused before it fills the disk.
+    """
+    budget = _Budget(archive)
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zip_file:
                 entries = zip_file.infolist()
+                for entry in entries:
+                    budget.add(entry.file_size)
                 for done, entry in enumerate(entries, 1):
                     zip_file.extract(entry, into)  # removes absolute paths and ".." and writes links as plain files
                     if progress and (done % 200 == 0 or done == len(entries)):
                         progress(f"unpacking {archive.name}", done, len(entries))
         else:
-            with tarfile.open(archive) as tar_file:
+            with tarfile.open(archive, tarinfo=_BoundedTarInfo) as tar_file:
                 for done, member in enumerate(tar_file, 1):
+                    budget.add(member.size)
                     tar_file.extract(member, into, set_attrs=False, filter="data")
                     if progress and done % 200 == 0:
                         progress(f"unpacking {archive.name}", done, None)
-    except tarfile.FilterError as error:
+    except (tarfile.FilterError, _HeaderError) as error:
         raise DataError(f"{archive.name} has an unsafe entry ({error}); get the archive from another source") from error
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{archive.name} is not a complete archive ({reason}); download it again") from error
+
+
+class _Budget:
+    """The files and bytes that an archive may still contain."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive, self.members = archive, 0
+        self.bytes_left = MAX_EXTRA_BYTES + 10 * archive.stat().st_size
+
+    def add(self, size: int) -> None:
+        """Count one file of the archive."""
+        self.members += 1
+        self.bytes_left -= size
+        if self.bytes_left < 0 or self.members > MAX_MEMBERS:
+            raise DataError(
+                f"{self.archive.name} must unpack to at most {MAX_MEMBERS:,} files and {MAX_EXTRA_BYTES / 2**30:g} GiB "
+                f"more than 10 times its size, but file {self.members:,} exceeds this; get it from another source"
+            )
+
+
+class _HeaderError(Exception):
+    """An entry of a tar archive has a header that is never needed and could fill the memory."""
+
+
+class _BoundedTarInfo(tarfile.TarInfo):
+    """A tar header that refuses to be large. tarfile would read any size into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read one block of 512 bytes, and check it before its extension is read."""
+        header = super().frombuf(buf, encoding, errors)
+        extended = header.type in (*_EXTENDED_HEADERS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        if extended and header.size > MAX_HEADER:
+            raise _HeaderError(f"a header of {header.size:,} bytes")
+        if header.type == tarfile.GNUTYPE_SPARSE:
+            raise _HeaderError("a sparse file")
+        return header
+
+    def _proc_gnusparse_10(self, *args: object) -> None:
+        raise _HeaderError("a sparse file")
+
+
+_EXTENDED_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 
 def _compare_with_record(record: Path, files: tuple[DownloadedFile, ...]) -> tuple[str, ...]:
@@ -193,7 +253,16 @@ def _compare_with_record(record: Path, files: tuple[DownloadedFile, ...]) -> tup
         if file.verified:
             continue
         if file.url not in before:
-            notes.append(f"{file.filename}: no checksum is published; recorded it in {record.name}")
+            notes.append(f"{file.filename}: no checksum is published; recorded it in {record.name}{_unencrypted(file)}")
         elif before[file.url] != file.sha256:
             notes.append(f"{file.filename}: the checksum differs from the one recorded in {record.name}")
     return tuple(notes)
+
+
+def _unencrypted(file: DownloadedFile) -> str:
+    if not file.url.startswith("http:"):
+        return ""
+    return (
+        "; it came over http, which does not protect it from changes on the way: compare its sha256 "
+        f"{file.sha256} with that of another copy"
+    )

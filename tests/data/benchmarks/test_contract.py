@@ -90,3 +90,9 @@ def test_a_missing_folder_is_a_one_line_error(benchmark, tmp_path):
         with pytest.raises(DataError) as caught:
             benchmarks.load(benchmark.name, root)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", benchmarks.names())
+def test_downloads_are_encrypted_or_have_a_checksum(name):
+    for item in benchmarks.get(name).downloads:
+        assert item.url.startswith("https:") or item.sha256, item.url

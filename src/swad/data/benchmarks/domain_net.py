@@ -14,7 +14,7 @@ from swad.data.benchmark import Benchmark, Download, Options
 from swad.data.domains import DataError, Defaults
 
 LIST = "domain_net_duplicates.txt"
-SOURCE = "http://csr.bu.edu/ftp/visda/2019/multi-source/"
+SOURCE = "https://csr.bu.edu/ftp/visda/2019/multi-source/"
 
 
 def duplicates(path: Path, options: Options) -> frozenset[str]:
