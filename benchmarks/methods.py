@@ -8,8 +8,8 @@ A step is loss, backward and optimizer on 3 domains of 32 images that are alread
 small network, 28 pixels and fp32 on one thread, as a run on low-resolution images does. On a GPU it uses any timm model
 with random weights, 224 pixels and bf16, eager and as a CUDA graph. Four steps in a row are timed together, because the
 steps of some methods differ (DANN alternates). Medians are reported. On a CPU rounds are interleaved, so that the
-ratios are valid on a busy machine too. On a GPU methods are measured one after another, because their graphs would not fit
-into memory together.
+ratios are valid on a busy machine too. On a GPU methods are measured one after another, because their graphs would not
+fit into memory together.
 
 Peak memory is the memory that torch allocated on the GPU in eager mode, including weights. It is not measured on a CPU,
 where it depends more on the allocator than on the method.

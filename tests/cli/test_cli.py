@@ -73,6 +73,8 @@ def test_the_shell_completes_commands_options_and_names():
 
     assert complete("swad tra").split() == ["train"]
     assert complete("swad train --algo").split() == ["--algorithm"]
+    assert complete("swad train dig").split() == ["digits"]
+    assert complete("swad train digits --algorithm mix").split() == ["mixstyle", "mixup"]
 
 
 def test_the_documentation_names_every_option_and_no_other():
@@ -82,8 +84,8 @@ def test_the_documentation_names_every_option_and_no_other():
     for group in ("datasets", "algorithms"):
         commands |= {f"{group} {name}": command for name, command in commands[group].commands.items()}
     options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
-    there = {opt for found in options.values() for p in found for opt in (*p.opts, *p.secondary_opts)}
-    assert written <= there
+    known = {opt for params in options.values() for p in params for opt in (*p.opts, *p.secondary_opts)}
+    assert written <= known
     missing = [p.opts for p in options["report"] if not written & {*p.opts, *p.secondary_opts}]
     assert not missing
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from swad.cli._console import make_console
 from swad.data.download import DownloadResult
 from swad.data.verify import CheckResult
 
 
 def print_check(result: CheckResult, console: Console | None = None, max_problems: int = 20) -> None:
     """Print a table of image counts, then the notes and the problems."""
-    console = console or Console()
+    console = console or make_console()
     console.print(f"{result.name} at {result.path}", style="bold", markup=False, soft_wrap=True)
     table = Table()
     for heading in ("domain", "images", "expected", "classes"):
@@ -39,7 +40,7 @@ def print_check(result: CheckResult, console: Console | None = None, max_problem
 
 def print_download(result: DownloadResult, console: Console | None = None) -> None:
     """Print the downloaded files, the image counts, and the folder of the dataset."""
-    console = console or Console()
+    console = console or make_console()
     for file in result.files:
         checksum = "verified" if file.verified else "recorded (no checksum is published)"
         console.print(f"{file.filename}  {file.size:,} bytes  sha256 {file.sha256[:16]}… {checksum}", soft_wrap=True)

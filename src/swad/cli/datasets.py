@@ -18,9 +18,9 @@ def list_datasets(context: typer.Context) -> None:
     """List the datasets."""
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
     from rich.table import Table
 
+    from swad.cli._console import make_console
     from swad.data import benchmarks
     from swad.data.domains import DataError
 
@@ -42,18 +42,20 @@ def list_datasets(context: typer.Context) -> None:
             str(benchmark.defaults.evaluate_every),
             ", ".join(benchmark.domains) or "your directories",
         )
-    console = Console()
+    console = make_console()
     console.print(table)
     for line in broken:
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-    console.print("\nMore: swad datasets show NAME | check PATH | download NAME", highlight=False)
+    console.print(
+        "\nMore: swad datasets show NAME, swad datasets check PATH, swad datasets download NAME", highlight=False
+    )
 
 
 def show(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
     """Show the counts, license, citation and source of a dataset."""
-    from rich.console import Console
     from rich.table import Table
 
+    from swad.cli._console import make_console
     from swad.data import benchmarks
 
     benchmark = benchmarks.get(name)
@@ -77,7 +79,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> Non
     for label, value in rows.items():
         if value:
             table.add_row(label, value)
-    Console().print(table)
+    make_console().print(table)
 
 
 def check(

@@ -21,9 +21,10 @@ EXTRAS = {
 
 
 def doctor() -> None:
-    """Show versions, devices and disk space, which packages are missing, and what an average costs per update."""
-    from rich.console import Console
+    """Show versions, devices, disk space, missing packages, and the time of an update of an average."""
     from rich.table import Table
+
+    from swad.cli._console import make_console
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -36,7 +37,7 @@ def doctor() -> None:
         missing = ", ".join(package for package, version in versions.items() if not version)
         note = f'[yellow]{missing} missing[/]: pip install "swad\\[{extra}]"' if missing else ""
         table.add_row(extra, "; ".join(filter(None, (installed, note))))
-    Console().print(table)
+    make_console().print(table)
 
 
 def _system() -> list[tuple[str, str]]:
@@ -46,7 +47,10 @@ def _system() -> list[tuple[str, str]]:
     free = shutil.disk_usage(".").free
     return [
         ("swad", f"{__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("cores", f"{available_cores()}, {_memory()} of memory, {free / 2**30:.0f} GiB free here"),
+        (
+            "machine",
+            f"{available_cores()} CPU cores, {_memory()} of memory, {free / 2**30:.0f} GiB of free disk space here",
+        ),
     ]
 
 
@@ -61,14 +65,15 @@ def _torch() -> list[tuple[str, str]]:
         import torch
     except ImportError:
         return [("torch", "[red]missing[/]: pip install torch")]
-    rows = [("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")]
+    threads = torch.get_num_threads()
+    rows = [("torch", f"{torch.__version__}, {threads} CPU thread{'s' if threads > 1 else ''}")]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(index)
             bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
             rows.append((f"cuda:{index}", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"))
     else:
-        rows.append(("gpu", "torch sees none: training runs on the CPU"))
+        rows.append(("gpu", "none found by torch: training runs on the CPU"))
     rows.append(("averaging", _update_cost()))
     return rows
 
