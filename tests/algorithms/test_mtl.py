@@ -118,3 +118,20 @@ def test_embeddings_stay_in_full_precision_under_bf16():
     algorithm.update(batch_for(algorithm), {}, StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16)))
     assert algorithm.embeddings.dtype == torch.float32
     assert functional.mse_loss(algorithm.embeddings, algorithm.embeddings.bfloat16().float()) > 0
+
+
+def test_weight_decay_and_clipping_act_like_larger_ones_on_a_sum_over_domains():
+    """DomainBed sums the losses of the domains; the docstring of MTL says how the two are related."""
+    states = {}
+    for name, factor, decay, clip in (("mean", 1, 0.3, 0.1), ("sum", 3, 0.9, 0.3), ("same", 3, 0.3, 0.3)):
+        algorithm = make("mtl", weight_decay=decay, lr=0.01)
+        loss = algorithm.loss
+        algorithm.loss = lambda batch, noise, loss=loss, factor=factor: factor * loss(batch, noise)
+        for optimizer in algorithm.optimizers.values():
+            for group in optimizer.param_groups:
+                group["eps"] = 1e-8 * factor
+        for step in (1, 2, 3):
+            algorithm.update(batch_for(algorithm, step), noise_for(algorithm, step), StepContext(clip=clip))
+        states[name] = algorithm.predictor.get_classifier().weight.detach()
+    torch.testing.assert_close(states["mean"], states["sum"], rtol=1e-3, atol=1e-5)
+    assert (states["mean"] - states["same"]).abs().max() > 1e-3

@@ -9,6 +9,9 @@ with the k-th image of the next domain e, with one λ_d ~ Beta(α, α) per domai
 
 All mixed images pass through the network together. The images of a batch are in random order, so mixing those at the
 same position is as good as any other pairing.
+
+α is searched in 10^U(-1, 1), DomainBed's range since January 2023. In October 2020, and in the published SWAD code, the
+range was written 10^U(-1, -1), which is always .1. The default, .2, is the same in all of them.
 """
 
 from __future__ import annotations

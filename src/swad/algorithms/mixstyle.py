@@ -10,8 +10,11 @@ statistics carry no gradient. For every step and stage it is drawn with probabil
 α = .1 and p = .5 after stages 1 to 3, with domain labels, are the settings of the SWAD paper.
 
 - The domains form a ring in random order, and the partner of an image is a random image of the next domain. Every image
-  is partner once, and never in its own domain. The paper's code passes two domains at a time. Mixing works within an
-  image, so one pass over all domains gives the same.
+  is partner once, and never in its own domain. The published SWAD code passes two half batches of neighboring domains
+  at a time, in a fixed ring, and lets them exchange styles in both directions. This file passes all domains at once.
+- One draw for each stage decides whether all images of a step are mixed. The published code draws again for every pair
+  of domains that it passes, so a step can mix some pairs and leave others. In both, an image is mixed with probability
+  p after each stage.
 - The paper's code divides by n - 1 in σ², the paper by n. This file divides by n, which is defined for one position.
 - Stages are those of `networks.stages`: the residual stages of a ResNet, the parts with one resolution in other
   networks, and quarters of the blocks in a ViT. In a ViT, positions are the tokens of patches. Class and register

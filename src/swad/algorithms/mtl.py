@@ -6,7 +6,11 @@ network in DomainBed's form. The head receives the features z of an image and th
     head([z, m_e]),      in training  m_e <- ema · mean of the batch's z of domain e + (1 - ema) · m_e,  from m_e = 0.
 
 As in DomainBed, `ema` is the weight of the batch, so 1 means no memory. Gradients flow through the batch's mean but not
-through the remembered part. The loss is the mean over domains (DomainBed takes the sum, which is the same to Adam).
+through the remembered part.
+
+The loss is the mean over the n domains, while DomainBed takes the sum. Adam's steps do not depend on the scale of the
+loss, apart from Adam's ε, but weight decay and clipping do. A weight decay w here acts like n w in DomainBed, and
+`--clip c` here like a clip at n c there.
 
 An unknown domain has no memory. In evaluation, m is the mean over the images that are evaluated together: `batch_size`
 images of one domain, as in training. Predictions therefore depend on the grouping. Public code overwrites the embedding
