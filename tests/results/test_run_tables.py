@@ -125,6 +125,7 @@ def test_a_missing_trial_of_one_method_is_noted(tmp_path: Path) -> None:
     path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines() if '"swad"' not in line))
     (table,) = accuracy_tables(find_runs(tmp_path))
     assert "Without trial 1 on photo: SWAD: the run trial-1 has no accuracy of these weights." in table.notes
+    assert "Means over targets have no ±, because photo lacks trial 1." in table.notes
 
 
 def test_the_selected_runs_are_shown_with_differing_hyperparameters(tmp_path: Path) -> None:

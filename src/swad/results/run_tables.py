@@ -137,6 +137,8 @@ def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list
         f"Without trial {number} on {target}: {', '.join(labels)}: {reason}."
         for (target, number, reason), labels in incomplete.items()
     ]
+    if uneven := _uneven_trials(results):
+        notes.append(f"Means over targets have no ±, because {'; '.join(uneven)}.")
     for missing, labels in lacking.items():
         methods = "" if len(labels) == len(results.methods) else f" of {', '.join(labels)}"
         domains = ", ".join(missing)
@@ -148,6 +150,18 @@ def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list
                 "as target: --allow-missing-targets shows the mean over the others."
             )
     return notes
+
+
+def _uneven_trials(results: DatasetResults) -> list[str]:
+    """Say which targets lack a trial that another target has."""
+    lacking: dict[str, set[int]] = {}
+    for method in results.methods:
+        present = {(result.target, result.trial) for result in method.results}
+        targets, trials = {target for target, _ in present}, {trial for _, trial in present}
+        for target in targets:
+            if missing := {trial for trial in trials if (target, trial) not in present}:
+                lacking.setdefault(target, set()).update(missing)
+    return [f"{target} lacks trial {', '.join(map(str, sorted(lacking[target])))}" for target in sorted(lacking)]
 
 
 def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[str, ...]:

@@ -47,3 +47,26 @@ def test_labels_do_not_overlap(runs: list[RunData]) -> None:
 def test_a_run_that_has_hardly_begun_is_drawn(records: tuple[Record, ...], tmp_path: Path) -> None:
     run = RunData(tmp_path, {"target": "photo", "steps": 100}, records, finished=False)
     save_figure(valley_figure(run), tmp_path / "early.svg")
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_axes_are_labeled(runs: list[RunData], bare: bool) -> None:
+    loss, accuracy = valley_figure(runs[0], bare=bare).axes
+    assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("Validation loss", "Validation accuracy, %")
+    assert accuracy.get_xlabel() == "Step"
+    assert "averaged range" in loss.get_legend_handles_labels()[1]
+
+
+def test_curves_and_range_are_not_cut_off_at_the_ends_of_the_axes(tmp_path: Path) -> None:
+    records = [Record("r", step, "art", "out", "loss", 0.0) for step in (0, 50, 100)]
+    records += [Record("r", step, "art", "out", "accuracy", float(step > 0)) for step in (0, 50, 100)]
+    records += [Record("r", 100, None, None, name, at, "swad") for name, at in (("start_step", 0), ("end_step", 100))]
+    records.append(Record("r", 100, None, None, "threshold", 0.5, "swad"))
+    run = RunData(tmp_path, {"target": "photo", "steps": 100}, tuple(records), finished=True)
+    loss, accuracy = valley_figure(run).axes
+    for axes in (loss, accuracy):
+        left, right = axes.get_xlim()
+        assert left < 0
+        assert right > 100
+    assert loss.get_ylim()[0] < 0
+    assert accuracy.get_ylim()[1] > 100

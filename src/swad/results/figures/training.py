@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 METRICS = {"loss": "Validation loss", "accuracy": "Validation accuracy, %"}
 """Labels of the metrics that are drawn."""
 
+RANGE_LABEL = "averaged range"
+MARGIN = 0.02
+"""Space around the data as a share of an axis, so that lines and the range are not cut off at its ends."""
+
 
 def valley_figure(
     run: RunData,
@@ -42,7 +46,7 @@ def valley_figure(
         metrics: "loss" and "accuracy", or one of them.
         size: Width and height of a panel in inches.
         domains: The domains in the order of their colors, for figures that are shown together.
-        bare: Leave out title, legend and typeset labels, for a page that has its own.
+        bare: Leave out title, legend and typeset steps, for a page that has its own.
     """
     with figure_style():
         return _draw([run], average, metrics, size, domains=domains, bare=bare)
@@ -110,7 +114,7 @@ def _draw(
                 _mark_range(axes, averaged, bare)
                 if not bare:
                     axes.set_title(f"target: {'+'.join(run.targets)}", loc="left", pad=18, color=INK)
-            if column == 0 and not bare:
+            if column == 0:
                 axes.set_ylabel(METRICS.get(metric, metric))
             if row == len(metrics) - 1:
                 axes.set_xlabel("Step")
@@ -119,7 +123,7 @@ def _draw(
             figure,
             [axes for row in panels for axes in row],
             size[0] * shape[1],
-            order=lambda label: (label in ("mean", "threshold"), label),
+            order=lambda label: (label in ("mean", "threshold", RANGE_LABEL), label),
         )
     return figure
 
@@ -130,7 +134,7 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
     scale = 100.0 if metric == "accuracy" else 1.0
     curves = source_curves(run, metric)
     if averaged is not None and averaged.start is not None and averaged.end is not None:
-        axes.axvspan(averaged.start, averaged.end, color=RANGE, alpha=0.10, linewidth=0, zorder=0)
+        axes.axvspan(averaged.start, averaged.end, color=RANGE, alpha=0.10, linewidth=0, zorder=0, label=RANGE_LABEL)
         for step in (averaged.start, averaged.end):
             axes.axvline(step, color=RANGE, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
     for domain, (steps, values) in curves.items():
@@ -142,7 +146,8 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
         axes.axhline(averaged.threshold, color=INK, linewidth=1.0, linestyle=(0, (5, 3)), label="threshold", zorder=2)
     total = run.config.get("steps")
     last = max((step for curve in curves.values() for step in curve[0]), default=1)
-    axes.set_xlim(0, max(last, total if isinstance(total, int) else 0))
+    right = max(last, total if isinstance(total, int) else 0)
+    axes.set_xlim(-MARGIN * right, (1 + MARGIN) * right)
     low, high = _limits(list(curves.values()), metric, averaged)
     if math.isfinite(low) and math.isfinite(high):
         axes.set_ylim(scale * low, scale * high)
@@ -165,10 +170,10 @@ def _limits(curves: Sequence[Curve], metric: str, averaged: Valley | None) -> tu
     if metric == "accuracy":
         low, high = min(late), max(late)
         margin = 0.06 * (high - low or 0.1)
-        return max(0.0, low - margin), min(1.005, high + margin)
+        return max(-MARGIN, low - margin), min(1 + MARGIN, high + margin)
     if averaged is not None and averaged.threshold is not None:
         late.append(1.1 * averaged.threshold)
-    return 0.0, 1.06 * max(late)
+    return -MARGIN * max(late), 1.06 * max(late)
 
 
 def _mark_range(axes: Axes, averaged: Valley | None, bare: bool) -> None:
