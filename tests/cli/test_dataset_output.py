@@ -44,3 +44,10 @@ def test_checksums_are_printed():
     assert "recorded (no checksum is published)" in text
     assert "a note" in text
     assert text.rstrip().endswith("data/toy")
+
+
+def test_names_with_markup_are_printed_verbatim():
+    result = CheckResult("[red]toy[/]", Path("toy"), (DomainCount("[red]x[/]", 3, 3, 2),), 2, 2, 3)
+    text = printed(print_check, result)
+    assert "[red]toy[/] at toy" in text
+    assert "[red]x[/]" in text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from helpers.commands import QUICK
+from helpers.run_tree import write_run
 
 pytestmark = pytest.mark.slow  # needs the demo
 
@@ -41,3 +44,33 @@ def test_oracle_best_step_needs_target_evaluations(here, tmp_path, demo):
     assert "ERM (selected step)" in text
     assert "No step can be selected" not in text
     assert "ERM (selected step)" not in here("report", tmp_path).stdout
+
+
+@pytest.fixture
+def incomplete(tmp_path):
+    """Three targets; the finished run of one of them has lost its records."""
+    domains = ("[red]a[/]", "b", "c")
+    for target in domains:
+        write_run(tmp_path / "runs" / target[-1], dataset="mine", domains=domains, target=target)
+    (tmp_path / "runs" / "c" / "records.jsonl").write_text("")
+    return tmp_path / "runs"
+
+
+def test_report_names_missing_runs_and_shows_a_marked_mean_on_request(here, incomplete):
+    text = here("report", incomplete).stdout
+    assert "Not in the table: c: the run is finished, but its records.jsonl is empty" in text
+    assert "No mean over targets, because c has no result as target" in text
+    assert "[red]a[/], trial 0" in text
+    assert "Selected runs: mine" in text
+    assert "No mean over targets" in (incomplete / "report.html").read_text()
+    allowed = here("report", incomplete, "--allow-missing-targets").stdout
+    assert "* The mean over targets lacks c" in allowed
+    assert "The mean over targets lacks c" in (incomplete / "report.html").read_text()
+    assert "Not in the table: c" in here("report", incomplete, "--format", "csv").stderr
+
+
+def test_report_does_not_replace_a_pipe(here, incomplete, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    errors = here("report", incomplete, "-o", tmp_path / "pipe", code=1).stderr
+    assert "must be a regular file or a new one" in errors
+    assert (tmp_path / "pipe").is_fifo()

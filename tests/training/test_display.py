@@ -57,3 +57,15 @@ def test_the_time_left_of_all_runs_is_known_during_the_first():
     assert overall.completed == 1
     display.advance("c", 6, "")
     assert overall.completed == 1.6
+
+
+def test_names_with_markup_are_printed_verbatim():
+    output = io.StringIO()
+    with BarDisplay(1, Console(file=output, force_terminal=True, color_system=None, width=200)) as display:
+        display.start("[red]x[/]", 10, 0)
+        display.advance("[red]x[/]", 5, "[/]")
+        display._progress.refresh()
+        assert "[red]x[/]" in output.getvalue()
+        output.truncate(0)
+        display.end("[red]x[/]", 10, "swad 90.0")
+    assert "[red]x[/] target accuracy  swad 90.0" in output.getvalue()

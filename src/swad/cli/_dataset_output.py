@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from swad.cli._console import make_console
 from swad.data.download import DownloadResult
@@ -20,7 +21,9 @@ def print_check(result: CheckResult, console: Console | None = None, max_problem
     for domain in result.domains:
         wrong = domain.expected is not None and domain.found != domain.expected
         expected = "any" if domain.expected is None else f"{domain.expected:,}"
-        table.add_row(domain.name, f"{domain.found:,}", expected, str(domain.classes), style="red" if wrong else "")
+        table.add_row(
+            Text(domain.name), f"{domain.found:,}", expected, str(domain.classes), style="red" if wrong else ""
+        )
     console.print(table)
     for note in result.notes:
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
@@ -43,7 +46,9 @@ def print_download(result: DownloadResult, console: Console | None = None) -> No
     console = console or make_console()
     for file in result.files:
         checksum = "verified" if file.verified else "recorded (no checksum is published)"
-        console.print(f"{file.filename}  {file.size:,} bytes  sha256 {file.sha256[:16]}… {checksum}", soft_wrap=True)
+        console.print(
+            f"{file.filename}  {file.size:,} bytes  sha256 {file.sha256[:16]}… {checksum}", soft_wrap=True, markup=False
+        )
     for note in result.notes:
         console.print(note, style="yellow", soft_wrap=True, markup=False)
     print_check(result.check, console)

@@ -19,6 +19,7 @@ def list_datasets(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from rich.table import Table
+    from rich.text import Text
 
     from swad.cli._console import make_console
     from swad.data import benchmarks
@@ -35,12 +36,12 @@ def list_datasets(context: typer.Context) -> None:
             broken.append(f"{name}: {error}")
             continue
         table.add_row(
-            benchmark.name,
+            Text(benchmark.name),
             f"{benchmark.total:,}" if benchmark.total else "",
             str(benchmark.n_classes or ""),
             f"{benchmark.defaults.steps:,}",
             str(benchmark.defaults.evaluate_every),
-            ", ".join(benchmark.domains) or "your directories",
+            Text(", ".join(benchmark.domains) or "your directories"),
         )
     console = make_console()
     console.print(table)
@@ -54,6 +55,7 @@ def list_datasets(context: typer.Context) -> None:
 def show(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
     """Show the counts, license, citation and source of a dataset."""
     from rich.table import Table
+    from rich.text import Text
 
     from swad.cli._console import make_console
     from swad.data import benchmarks
@@ -78,7 +80,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> Non
     table.add_column()
     for label, value in rows.items():
         if value:
-            table.add_row(label, value)
+            table.add_row(label, Text(value))
     make_console().print(table)
 
 

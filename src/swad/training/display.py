@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from swad.training.callback import RunCallback
 
@@ -154,12 +155,12 @@ class BarDisplay(LogDisplay):
     def __init__(self, n_runs: int, console: Console) -> None:
         super().__init__(n_runs)
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
             expand=True,
         )
@@ -212,7 +213,7 @@ class BarDisplay(LogDisplay):
         """A run is finished: one line replaces its bar."""
         if run_name in self._tasks:
             self._progress.remove_task(self._tasks.pop(run_name))
-        self._progress.console.print(f"[bold]{run_name}[/] target accuracy  {text}")
+        self._progress.console.print(Text.assemble((run_name, "bold"), f" target accuracy  {text}"))
         if self._all_runs is not None and run_name not in self._parts:
             # It was finished before: it must not count as fast work.
             self._n_runs -= 1
