@@ -76,6 +76,10 @@ class Average:
         """Take the weights after an optimizer step. Costs one foreach addition and never waits for the device.
 
         In a CUDA graph capture only the addition is recorded; call `count_replays` once per replay.
+
+        Args:
+            model: The model, which may also be wrapped (DDP, `torch.compile`) or another one with the same tensors. By
+                default the one followed so far.
         """
         if self._attached:
             raise RuntimeError("attached to an optimizer, this average is updated by its step: drop the extra call")
@@ -87,6 +91,9 @@ class Average:
 
         Gradient accumulation works as it is: no step, no update. A step that a `GradScaler` skips does not count,
         also with fused optimizers, whose step runs but leaves the weights unchanged.
+
+        Args:
+            optimizer: The optimizer that trains the averaged parameters.
         """
         self._require_no_group("attach")
         if self._attached:
@@ -96,7 +103,11 @@ class Average:
         return self._hook
 
     def count_replays(self, n: int = 1) -> None:
-        """Count `n` replays of a CUDA graph that captured `update_parameters`."""
+        """Count replays of a CUDA graph that captured `update_parameters`.
+
+        Args:
+            n: How many replays were made since the last count.
+        """
         self._require_no_group("count_replays")
         self._count_replays(n)
 
@@ -104,6 +115,10 @@ class Average:
         """Take the live model's validation loss after an evaluation and return the new status.
 
         With several processes every rank must call it, with the same loss; the ranks compare it.
+
+        Args:
+            loss: One number, not negative: the mean over the validation examples, with the live weights and not with
+                the average.
         """
         self._require_no_group("observe")
         self.tracked.require_same_modules()
@@ -149,6 +164,9 @@ class Average:
         """Copy the average, as if training ended now, into `model`. The state of the average does not change.
 
         The model's weights are lost. To evaluate the average and continue training, use `average_parameters`.
+
+        Args:
+            model: The model to write to. By default the one that is followed.
         """
         self.tracked.require_same_modules()
         target = self._target(model)
@@ -166,7 +184,11 @@ class Average:
 
     @contextmanager
     def average_parameters(self, model: nn.Module | None = None) -> Iterator[nn.Module]:
-        """Swap the average into `model` for the block, and restore the live weights after it, whatever happens."""
+        """Swap the average into `model` for the block, and restore the live weights after it, whatever happens.
+
+        Args:
+            model: The model to write to. By default the one that is followed.
+        """
         self.tracked.require_same_modules()
         target = self._target(model)
         owner = target.model
@@ -233,7 +255,11 @@ class Average:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, with the same settings and a model of the same names."""
+        """Continue exactly where `state_dict` was taken, with the same settings and a model of the same names.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         header = self.check_state(state)
         sums = {
             name: WeightSum.from_state(head, state["tensors"][name], self.tracked, name != OPEN and self._offload)

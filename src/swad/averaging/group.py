@@ -116,13 +116,22 @@ class AverageGroup(Mapping[str, Average]):
     # -- during training ----------------------------------------------------------------------------------
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the weights after an optimizer step, for all averages."""
+        """Take the weights after an optimizer step, for all averages.
+
+        Args:
+            model: The model, which may also be wrapped (DDP, `torch.compile`) or another one with the same tensors. By
+                default the one followed so far.
+        """
         if self._attached:
             raise RuntimeError("attached to an optimizer, this group is updated by its step: drop the extra call")
         self._update(model, None)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
-        """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle."""
+        """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle.
+
+        Args:
+            optimizer: The optimizer that trains the averaged parameters.
+        """
         if self._attached:
             raise RuntimeError("attached already: a group follows one optimizer, or it would count steps twice")
         self._require_same_modules()
@@ -134,6 +143,9 @@ class AverageGroup(Mapping[str, Average]):
 
         No fixed window may begin or end before the last of the `n`; see `next_edge`. Averages that take only some
         updates are not in the graph: they take the weights here, so `n` must not skip an update that they average.
+
+        Args:
+            n: How many replays were made since the last count.
         """
         if n < 1:
             raise ValueError(f"the number of replays must be at least 1, got {n}")
@@ -156,6 +168,9 @@ class AverageGroup(Mapping[str, Average]):
         """Take the live model's validation loss after an evaluation and return every average's status.
 
         With several processes every rank must call it, with the same loss.
+
+        Args:
+            loss: One number, not negative: the mean over the validation examples, with the live weights.
         """
         self._require_intact()
         self._resolve_skips()
@@ -183,7 +198,11 @@ class AverageGroup(Mapping[str, Average]):
     # -- resume -------------------------------------------------------------------------------------------
 
     def state_dict(self, clone: bool = True) -> dict[str, Any]:
-        """Return everything needed to continue exactly from here, loadable with `weights_only=True`."""
+        """Return everything needed to continue exactly from here, loadable with `weights_only=True`.
+
+        Args:
+            clone: Copy the tensors, so that later updates do not change the state.
+        """
         self._require_intact()
         self._resolve_skips()
         header: dict[str, Any] = {"version": STATE_VERSION, "updates": self._updates, "observed": self._observed}
@@ -212,7 +231,11 @@ class AverageGroup(Mapping[str, Average]):
         return {"header": state["header"], "tensors": tensors, "averages": members}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, with the same averages by name."""
+        """Continue exactly where `state_dict` was taken, with the same averages by name.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         header = read_header(state, "AverageGroup")
         if "averages" not in state:
             owner = header.get("class")

@@ -42,6 +42,14 @@ class SWAD(Average):
     >>> averager.status.start_step, averager.status.end_step
     (30, 90)
 
+    How often to evaluate: the start and the end are found only at evaluations. The defaults look at 3 of them to
+    confirm the start and at 6 to detect the end, so a training needs several times as many. The paper evaluates every
+    100 of 5,000 updates (VLCS: every 50).
+
+    Batch norm: if it was in training mode, its running statistics belong to one update and not to the average. Call
+    `swad.update_bn(train_loader, model)` after `copy_to`. Frozen statistics, as in the paper, and networks without
+    batch norm need nothing.
+
     Memory: two float32 copies of the averaged tensors in steady state (a third for a moment under `paper` when the
     loss jumps right after its lowest value). `semantics="reference"` needs up to max(N_s, N_e) + 2 until its queue has
     passed the lowest loss.
@@ -108,7 +116,11 @@ class SWAD(Average):
         return self.valley.max_buffers
 
     def copy_to(self, model: nn.Module | None = None) -> None:
-        """Copy the average, as if training ended now, into `model`. The state of the average does not change."""
+        """Copy the average, as if training ended now, into `model`. The state of the average does not change.
+
+        Args:
+            model: The model to write to. By default the one that is followed.
+        """
         self._warn_if_searching()
         super().copy_to(model)
 

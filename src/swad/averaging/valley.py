@@ -264,7 +264,11 @@ class LossValley:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken; the settings must be the same."""
+        """Continue exactly where `state_dict` was taken; the settings must be the same.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         missing = [key for key in self.state_dict() if key not in state]
         if missing:
             raise ValueError(

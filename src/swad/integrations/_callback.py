@@ -71,7 +71,11 @@ class AverageCallback:
         return self.averager.averaged_state()
 
     def average_parameters(self, model: nn.Module | None = None) -> AbstractContextManager[nn.Module]:
-        """Swap the average into the model (or into `model`) for a block, and restore its weights after it."""
+        """Swap the average into the model for a block, and restore its weights after it.
+
+        Args:
+            model: The model to write to. By default the one that is trained.
+        """
         return self.averager.average_parameters(model)
 
     def _start(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any] | None) -> None:

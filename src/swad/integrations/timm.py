@@ -62,11 +62,20 @@ class ModelSwad(nn.Module):
         self._copied: Status | None = None  # the status whose average the second model has
 
     def update(self, model: nn.Module, step: int | None = None) -> None:
-        """Take the weights after an optimizer step. `step` is unused; `ModelEmaV3` has it."""
+        """Take the weights after an optimizer step.
+
+        Args:
+            model: The model, which may also be wrapped (DDP, `torch.compile`).
+            step: Unused; `ModelEmaV3` has it.
+        """
         self.averager.update_parameters(model)
 
     def observe(self, loss: float | Tensor) -> Status:
-        """Take the live model's validation loss after an evaluation and return the new status."""
+        """Take the live model's validation loss after an evaluation and return the new status.
+
+        Args:
+            loss: One number, not negative: the mean over the validation examples.
+        """
         return self.averager.observe(loss)
 
     @property
