@@ -127,9 +127,9 @@ def test_updates_change_trained_parameters_and_pending_buffers_only(name):
         nn.init.ones_(norm.weight)  # some start at 0, and the layers before them would get no gradient
     algorithm = make(name, network, shape=(3, 32, 32), **early(name))
     batch = batch_for(algorithm, shape=(3, 32, 32))
-    told: set[str] = set()
+    pending: set[str] = set()
     keep = algorithm.apply_pending_buffers
-    algorithm.apply_pending_buffers = lambda: (told.update(algorithm.pending_buffers), keep())
+    algorithm.apply_pending_buffers = lambda: (pending.update(algorithm.pending_buffers), keep())
     before = state_of(algorithm)
     trained = {id(p) for one in algorithm.optimizers.values() for group in one.param_groups for p in group["params"]}
     assert {id(p) for p in algorithm.parameters()} == trained
@@ -137,7 +137,7 @@ def test_updates_change_trained_parameters_and_pending_buffers_only(name):
         update(algorithm, batch._replace(step=step))
     after = algorithm.state_dict()
     changed = {key for key, tensor in after.items() if not tensor.equal(before[key])}
-    assert changed == {key for key, _ in algorithm.named_parameters()} | told
+    assert changed == {key for key, _ in algorithm.named_parameters()} | pending
     assert not algorithm.pending_buffers
     assert any("running_mean" in key for key in after)
 

@@ -45,8 +45,8 @@ def by_hand(maps, partner, share):
         own, other, part = maps[n], maps[partner[n]], share[n].double()
         for c in range(maps.shape[1]):
             x, y = own[c], other[c]
-            deviation, beside = ((one.var(correction=0) + EPS).sqrt() for one in (x, y))
-            mixed = part * deviation + (1 - part) * beside
+            deviation, other_deviation = ((features.var(correction=0) + EPS).sqrt() for features in (x, y))
+            mixed = part * deviation + (1 - part) * other_deviation
             wanted[n, c] = (x - x.mean()) / deviation * mixed + part * x.mean() + (1 - part) * y.mean()
     return wanted
 
@@ -71,15 +71,15 @@ def test_statistics_are_mixed(name, size):
         assert not torch.allclose(after, before, atol=1e-2)
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_channels_last_networks_are_mixed(told):
+@pytest.mark.parametrize("declared", [True, False])
+def test_channels_last_networks_are_mixed(declared):
     """Some networks declare the layout; others, such as SAM's ViT and VOLO, do not."""
     timm = pytest.importorskip("timm")
     model = timm.create_model(
         "swin_tiny_patch4_window7_224", num_classes=5, img_size=64, window_size=2, depths=(1,) * 4
     )
     assert model.output_fmt == "NHWC"
-    if not told:
+    if not declared:
         del model.output_fmt
     algorithm = make("mixstyle", model, p=1.0, alpha=1.0, batch_size=1)
     noise = noise_for(algorithm)

@@ -71,9 +71,9 @@ def test_evaluation_uses_the_mean_of_each_group(name):
         parts = torch.cat([predictor(part) for part in images.split(4)])
         torch.testing.assert_close(found, parts, rtol=1e-4, atol=1e-5)
         last = features_of(predictor.network, images[8:])
-        beside = last.mean(0).expand_as(last)
+        context = last.mean(0).expand_as(last)
         torch.testing.assert_close(
-            found[8:], networks.head(predictor)(torch.cat([last, beside], 1)), atol=1e-5, rtol=1e-4
+            found[8:], networks.head(predictor)(torch.cat([last, context], 1)), atol=1e-5, rtol=1e-4
         )
         assert not torch.allclose(found[:1], predictor(images[:1])), "grouping matters"
         assert found.equal(predictor(images)), "and nothing else: no chance"

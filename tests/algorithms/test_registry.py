@@ -56,7 +56,7 @@ def test_a_misspelled_name_gets_a_suggestion(name, meant):
     assert str(caught.value) == f"there is no algorithm {name!r}: did you mean {meant!r}?"
 
 
-# --- files of one's own -----------------------------------------------------------------------------------------
+# --- the user's own files -----------------------------------------------------------------------------------------
 
 FILE = """
 from dataclasses import dataclass

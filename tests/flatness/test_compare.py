@@ -169,7 +169,7 @@ def test_at_every_radius_is_as_sure_as_the_least_sure_radius():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "difference"),
     [
         ({"seed": 1}, r"seed \(0 and 1\)"),
         ({"normalize": "layer"}, r"normalize \(sphere and layer\)"),
@@ -180,13 +180,13 @@ def test_at_every_radius_is_as_sure_as_the_least_sure_radius():
         ({"n_directions": 6}, r"directions \(4 and 6\)"),
     ],
 )
-def test_what_was_measured_otherwise_is_no_pair(changes, told):
+def test_measurements_with_other_settings_are_not_paired(changes, difference):
     usual = {"radii": [1.0], "n_directions": 4}
     one = local(scaled(1.0), Quadratic(symmetric()), **usual)
     same = local(scaled(0.5), Quadratic(symmetric()), **usual)  # of another norm
     other = local(scaled(0.5), Quadratic(symmetric()), **{**usual, **changes})
     assert list(Comparison({"one": one, "two": same}).models) == ["one", "two"]
-    with pytest.raises(ValueError, match=rf"'one' and 'two' differ in {told}: measure them together") as caught:
+    with pytest.raises(ValueError, match=rf"'one' and 'two' differ in {difference}: measure them together") as caught:
         Comparison({"one": one, "two": other})
     assert "\n" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Planes and lines: geometry, corners to the last bit, going on, batch norms."""
+"""Planes and lines: geometry, bit-exact corners, resuming, batch norms."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_other_buffers_must_agree_and_tied_weights_be_left_out():
     assert again.points["3"].losses["all"] == found.points["3"].losses["all"]
 
 
-# --- going on -------------------------------------------------------------------------------------------------------
+# --- resuming -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [lambda w: plane(*w), lambda w: line(*w[:2])])

@@ -1,4 +1,4 @@
-"""Files of one's own are counted by name, and one that cannot be imported is named with its line."""
+"""Plugin files are found by name, and an error in one names the file and the line."""
 
 import sys
 

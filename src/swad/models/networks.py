@@ -308,7 +308,7 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size
 
 
 def takes_image_size(name: str, image_size: int | None) -> bool:
-    """Whether timm must be told the size of the images: they are not those of a network with a fixed size (ViT)."""
+    """Whether timm needs the size of the images: it differs from the fixed input size of a network (ViT)."""
     if image_size is None or ":" in name:
         return False
     known = _import_timm().models.get_pretrained_cfg(name, allow_unregistered=True)

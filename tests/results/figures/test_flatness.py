@@ -71,7 +71,7 @@ def test_a_radius_alone_is_marked():
     marks = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_label() for line in marks] == ["ERM", "SWAD"]
     assert axes.get_xticks().tolist() == [3.0]
-    assert len({line.get_xdata()[0] for line in marks}) == 2  # beside each other
+    assert len({line.get_xdata()[0] for line in marks}) == 2  # the marks do not overlap
     low, high = axes.get_ylim()
     assert low <= -0.5
     assert high >= 1.5

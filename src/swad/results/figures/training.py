@@ -59,7 +59,7 @@ def valleys_figure(
     *,
     size: tuple[float, float] = (3.1, 2.2),
 ) -> Figure:
-    """Draw several runs side by side, such as one for each target: a column per run and a row per metric."""
+    """Draw several runs in one figure, such as one for each target: a column per run and a row per metric."""
     with figure_style():
         return _draw(runs, average, metrics, size)
 
@@ -70,7 +70,7 @@ def save_valley_figures(
     average: str | None = None,
     formats: Sequence[str] = ("svg", "pdf"),
 ) -> list[Path]:
-    """Write one figure for each dataset, algorithm and trial, with targets side by side; return the paths."""
+    """Write one figure for each dataset, algorithm and trial, with a column per target; return the paths."""
     groups: dict[tuple[str, str, int], dict[tuple[str, ...], RunData]] = {}
     for run in runs:
         groups.setdefault((run.dataset, run.algorithm, run.trial), {}).setdefault(run.targets, run)
