@@ -218,6 +218,12 @@ def test_images_that_a_network_cannot_take_are_one_line(name, size):
     assert "\n" not in str(caught.value)
 
 
+def test_an_unknown_tag_is_one_line_with_the_known_ones():
+    with pytest.raises(NetworkError, match=r"timm has no weights 'resnet50.nope' .*; it has resnet50\.") as caught:
+        networks.input_config("resnet50.nope")
+    assert "\n" not in str(caught.value)
+
+
 def test_an_unreachable_hub_is_one_line(capfd, monkeypatch):
     def unreachable(name, **options):
         logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")

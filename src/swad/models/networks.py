@@ -50,12 +50,11 @@ def input_config(name: str) -> InputConfig:
     >>> input_config("vit_tiny_patch16_384")
     InputConfig(size=384, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     """
-    timm = _import_timm()
     _require_known(name)
-    known = timm.models.get_pretrained_cfg(name, allow_unregistered=True) if ":" not in name else None
+    known = _pretrained_config(name)
     if known is None:
         return InputConfig()
-    values = timm.data.resolve_data_config(pretrained_cfg=known.to_dict())
+    values = _import_timm().data.resolve_data_config(pretrained_cfg=known.to_dict())
     _, height, width = values["input_size"]
     if height != width:
         raise NetworkError(f"{name} takes images of {height} × {width} pixels, and images are resized to a square")
@@ -307,11 +306,20 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size
     return cast(nn.Module, model)
 
 
+def _pretrained_config(name: str) -> Any:
+    """Return timm's description of the pretrained weights of a name; None for networks of a hub."""
+    if ":" in name:
+        return None
+    try:
+        return _import_timm().models.get_pretrained_cfg(name, allow_unregistered=True)
+    except RuntimeError as error:  # the part after the dot
+        known = ", ".join(_import_timm().list_pretrained(f"{name.split('.')[0]}.*")[:5]) or "none"
+        raise NetworkError(f"timm has no weights {name!r} ({error}); it has {known}") from None
+
+
 def takes_image_size(name: str, image_size: int | None) -> bool:
     """Whether timm needs the size of the images: it differs from the fixed input size of a network (ViT)."""
-    if image_size is None or ":" in name:
-        return False
-    known = _import_timm().models.get_pretrained_cfg(name, allow_unregistered=True)
+    known = None if image_size is None else _pretrained_config(name)
     return known is not None and bool(known.fixed_input_size) and image_size != known.input_size[-1]
 
 
