@@ -71,6 +71,11 @@ def test_text_shows_every_number_and_no_markup() -> None:
     assert "1.25" in text
 
 
+def test_a_title_that_is_longer_than_the_table_stays_on_one_line() -> None:
+    title = "digits, paper: F on seen domains"
+    assert title in Table(title, ("a",), (Row("m", (Cell(1.25, decimals=2),)),)).text()
+
+
 def test_names_are_printed_verbatim_in_the_terminal() -> None:
     name = "[red]x[/] [/] :smile: \\"
     rows = [Row(name, (Cell(text=name), Cell(2.0))), Row("b", (Cell(), Cell(1.0)))]

@@ -96,7 +96,10 @@ class Table:
             raise ImportError("tables as text need rich: pip install 'swad[report]'") from None
         # Names are handed over as `Text`, which rich prints verbatim: in a string, it interprets [red] and :smile:.
         out = rich.table.Table(
-            title=Text(self.title, "table.title"), box=rich.box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+            title=Text(self.title, "table.title", no_wrap=True, overflow="ignore"),
+            box=rich.box.SIMPLE_HEAD,
+            title_justify="left",
+            pad_edge=False,
         )
         out.add_column(Text(self.corner), no_wrap=True)
         for column in self.columns:
