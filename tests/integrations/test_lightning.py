@@ -244,6 +244,15 @@ def test_batch_norm_statistics_are_recomputed_for_the_average():
     assert_equal(recomputed.state_dict(), plain.state_dict())
 
 
+def test_a_module_replaced_during_training_is_refused():
+    class Replacing(Net):
+        def on_train_epoch_end(self):
+            self.net[3] = torch.nn.Linear(8, 1)
+
+    with pytest.raises(ValueError, match=r"replaced net\.3\.weight, net\.3\.bias since the average was built"):
+        fit([SWADCallback(**OPTIONS)], Replacing())
+
+
 def test_update_bn_calls_the_forward_of_the_module():
     class WithForward(Net):
         def forward(self, x):

@@ -179,6 +179,7 @@ class SWAD(Average):
     def _warn_if_searching(self) -> None:
         if self.valley.converged:
             return
+        self.tracked.require_same_modules()  # an error comes before a warning
         spans = ", ".join(map(str, self.valley.spans(self.step))) or "(none yet)"
         reference = self.valley.semantics == "reference"
         rule = "the last segment, as in the published code" if reference else "everything since the best evaluation"
