@@ -11,15 +11,15 @@ from helpers.commands import swad
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory) -> tuple[Path, str]:
-    """A small demo: four runs of 40 steps, made once for all processes of the tests."""
+    """A small demo: four runs of 40 steps, made once for all test processes."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    folder, said = root / "demo", root / "demo.txt"
+    folder, printed = root / "demo", root / "demo.txt"
     with (root / "demo.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not said.exists():
-            said.write_text(swad("demo", "--trials", "1", "--steps", "40", "--output", folder).stdout)
-    return folder, said.read_text()
+        if not printed.exists():
+            printed.write_text(swad("demo", "--trials", "1", "--steps", "40", "--output", folder).stdout)
+    return folder, printed.read_text()
 
 
 @pytest.fixture

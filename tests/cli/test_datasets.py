@@ -12,10 +12,10 @@ def test_datasets_are_listed_shown_and_checked(here, tmp_path):
 
     for domain in ("north", "south"):
         for label in ("cat", "dog"):
-            place = tmp_path / "mine" / domain / label
-            place.mkdir(parents=True)
+            class_dir = tmp_path / "mine" / domain / label
+            class_dir.mkdir(parents=True)
             for i in range(3):
-                Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(place / f"{i}.png")
+                Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(class_dir / f"{i}.png")
     assert "12" in here("datasets", "check", tmp_path / "mine", "--name", "folder").stdout
     (tmp_path / "mine" / "north" / "cat" / "1.png").write_bytes(b"no image")
     bad = here("datasets", "check", tmp_path / "mine", "--name", "folder", code=1)

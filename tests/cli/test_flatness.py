@@ -25,7 +25,7 @@ QUICK = ["--directions", "4", "--images", "12", "--radii", "0:6:3"]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp_path):
+def test_flatness_measures_prints_draws_and_lists_the_files(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--device", "cpu"]
     result = here("flatness", *options, "--weights", "best,swa,swad", "--output", tmp_path / "figures")
@@ -48,9 +48,9 @@ def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp
     worst = here("flatness", *options, "--weights", "swad", "--figure-formats", "svg", "--worst-case", "0.05")
     assert "Worst case on seen domains" in worst.stdout
     assert "the true maximum within the radius is at least this" in worst.stdout
-    climbed = json.loads((folder / "figures" / "flatness.json").read_text())["worst_case"]
-    assert [(row["method"], row["measure"]) for row in climbed] == [("SWAD", "loss"), ("SWAD", "error")]
-    assert all(row["lower_bound"] >= row["loss"] for row in climbed)
+    worst_rows = json.loads((folder / "figures" / "flatness.json").read_text())["worst_case"]
+    assert [(row["method"], row["measure"]) for row in worst_rows] == [("SWAD", "loss"), ("SWAD", "error")]
+    assert all(row["lower_bound"] >= row["loss"] for row in worst_rows)
     page = tmp_path / "page.html"
     here("report", folder, "--output", page)
     text = page.read_text()
@@ -59,7 +59,7 @@ def test_flatness_measures_prints_draws_and_says_where(here: Call, tiny_run, tmp
     assert "Loss surfaces" not in text
 
 
-def test_some_parameters_alone(here: Call, tiny_run, tmp_path):
+def test_only_included_parameters_are_perturbed(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--weights", "best,swad", "--figure-formats", "svg", "--device", "cpu"]
     here("flatness", *options)
@@ -74,8 +74,8 @@ def test_some_parameters_alone(here: Call, tiny_run, tmp_path):
     heads = [json.loads(line) for line in (folder / "flatness.jsonl").read_text().splitlines()]
     moved = [row["settings"]["exclude"] for row in heads if row["kind"] == "flatness"]
     assert moved == [[], [], ["*.bias"], ["*.bias"]]
-    climbed = [row for row in heads if row["kind"] == "settings" and "worst_radii" in row]
-    assert [row["include"] for row in climbed] == [["head.*", "body.*"]]
+    worst_rows = [row for row in heads if row["kind"] == "settings" and "worst_radii" in row]
+    assert [row["include"] for row in worst_rows] == [["head.*", "body.*"]]
     again = here("flatness", *options, *filters)
     assert "100 %" not in again.stderr
     here("report", folder, "--output", tmp_path / "page.html")
@@ -87,8 +87,8 @@ def test_the_documentation_names_every_option():
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}
     commands = typer.main.get_command(cli.app).commands
     options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
-    there = {opt for found in options.values() for p in found for opt in (*p.opts, *p.secondary_opts)}
-    assert written <= there
+    known = {opt for found in options.values() for p in found for opt in (*p.opts, *p.secondary_opts)}
+    assert written <= known
     mine = options["flatness"] + options["surface"] + options["reproduce"]
     assert not [p.opts for p in mine if not written & {*p.opts, *p.secondary_opts}]
 
@@ -109,14 +109,14 @@ def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
     assert means == {"ERM (last)", "SWAD"}  # SWA was measured on one target alone
 
 
-def test_faults_of_any_radii_come_before_anything_is_measured(here: Call, tiny_run, tmp_path):
+def test_wrong_radii_are_reported_before_anything_is_measured(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     result = here("flatness", folder, *QUICK, "--worst-case", "0.1,0.1", "--device", "cpu", code=1)
     assert "radii must be different numbers of 0 or more, at least one; got [0.1, 0.1]" in result.stderr
     assert not (folder / "flatness.jsonl").exists()
 
 
-def test_the_first_name_leads_in_table_and_page_however_often_it_is_changed(here: Call, tiny_run, tmp_path):
+def test_the_first_name_is_the_reference_in_table_and_page(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     few = [*QUICK, "--figure-formats", "svg", "--device", "cpu"]
     for first, second in (("best", "swad"), ("swad", "best"), ("best", "swad")):
@@ -130,7 +130,7 @@ def test_the_first_name_leads_in_table_and_page_however_often_it_is_changed(here
     assert read_flatness(load_run(folder)).reference == "best"
 
 
-def test_what_is_not_finite_and_one_pair_of_directions_do_not_stop_table_and_page(here: Call, tiny_run, tmp_path):
+def test_values_that_are_not_finite_do_not_stop_table_and_page(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     few = ["--directions", "4", "--images", "12", "--radii", "0,3,1e25", "--figure-formats", "svg", "--device", "cpu"]
     here("flatness", folder, "--weights", "best,last,swa,swad", *few)
