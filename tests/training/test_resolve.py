@@ -106,6 +106,10 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
         "using the torchvision input pipeline: the cache of decoded images would take 115 GB, more than the default "
         "limit of 32 GB; pass --input-pipeline gpu to build it"
     ]
+    assert notes(net.replace(device="auto")) == notes(net)
+    monkeypatch.setattr(resolve_module, "_count_files", lambda folder: 10**6)
+    own = pacs(tmp_path, dataset="folder", target="a", device="auto")
+    assert "would take 197 GB" in notes(own)[0]
     assert not notes(net.replace(input_pipeline="torchvision"))
     assert not notes(net.replace(input_pipeline="gpu", cache_size=64))
     assert not notes(pacs(tmp_path))

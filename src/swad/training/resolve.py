@@ -116,7 +116,8 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
     notes = []
     on_gpu = resolved.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
     if on_gpu and config.data.input_pipeline is None and not stored_settings(config.output):
-        size = _cache_bytes(config, _count_images(config)) / 1e9
+        on_device = config.replace(device=resolved.machine.device)  # the user may have asked for auto
+        size = _cache_bytes(config, _count_images(on_device)) / 1e9
         notes.append(
             f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
             f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
