@@ -391,12 +391,27 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
     assert run.eval_group_size == run.batch_size(torch.device("cpu")) == 8
     images = run.images(20)
     assert {len(labels) for _, labels in images.by_domain.values()} == {16}
+    _store_results_without_mixed_groups(run)
     flat = run_flatness.run_local(run, ["best"], COARSE).models["best"]
     model = run.model("best")
     pictures, labels = images.by_domain["paper"]
     with torch.no_grad():
         groups = [functional.cross_entropy(model(pictures[i : i + 8]), labels[i : i + 8]).item() for i in (0, 8)]
     assert flat.loss["paper"] == pytest.approx(sum(groups) / 2, rel=1e-5)
+    run_flatness.run_curvature(run, ["best"], n_images=20, n_eigenvalues=1, trace_vectors=2)
+    run_flatness.run_surface(run, ["best", "last"], [], steps=2, n_images=20)
+    stored = [row for name in (FLATNESS, SURFACE) for row in rows(run.path, name) if row["kind"] == "settings"]
+    assert [row.get("mixed_groups") for row in stored] == [None, 8, 8, 8]
+
+
+def _store_results_without_mixed_groups(run: SavedRun) -> None:
+    """Store a wrong result under the settings that identified results before the images of a group were mixed."""
+    settings = COARSE.settings(run, torch.device("cpu"))
+    wrong = run_flatness.run_local(run, ["best"], COARSE).models["best"].to_row("best")
+    (run.path / FLATNESS).unlink()
+    with RowFile(run.path, FLATNESS) as file:
+        key = file.add_settings({name: value for name, value in settings.items() if name != "mixed_groups"})
+        file.append({"key": key, **wrong, "loss": dict.fromkeys(wrong["loss"], 99.0)})
 
 
 @pytest.mark.parametrize("n", [None, 40])

@@ -80,7 +80,7 @@ class FlatnessConfig:
         default = distances if self.normalize == "sphere" else SHARES
         return {
             "radii": list(check_radii(default if self.radii is None else self.radii)),
-            "images": self.n_images,
+            **_image_settings(run, self.n_images),
             "normalize": self.normalize,
             "seed": self.seed,
             "device": device.type,
@@ -167,7 +167,7 @@ def run_worst_case(
 
     Both are lower bounds of the maximum within each radius. For the error, ascent follows the cross entropy's gradient.
     """
-    settings = {"worst_radii": sorted(check_radii(radii)), "images": n_images, "steps": steps, "restarts": restarts}
+    settings = {"worst_radii": sorted(check_radii(radii)), "steps": steps, "restarts": restarts}
 
     def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
         model = run.model(name, torch_device)
@@ -209,7 +209,7 @@ def run_curvature(
     progress: Progress | None = None,
 ) -> list[Row]:
     """Compute top eigenvalues and trace of the Hessian of every domain, and of the seen and the unseen mean."""
-    settings = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors, "images": n_images}
+    settings = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors}
 
     def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
         model = run.model(name, torch_device)
@@ -272,7 +272,7 @@ def run_surface(
         "points": extra,
         "steps": steps,
         "margin": margin,
-        "images": n_images,
+        **_image_settings(run, n_images),
         "device": torch_device.type,
         "seen": _source_domains(run),
         "unseen": list(run.config.data.targets),
@@ -424,7 +424,9 @@ def _measure_missing(
     torch_device = find_device(device)
     names = _full_names(run, names)
     with RowFile(run.path, FLATNESS) as file:
-        key = file.add_settings({**settings, "device": torch_device.type, **_pattern_settings(include, exclude)})
+        image_settings = _image_settings(run, n_images)
+        pattern_settings = _pattern_settings(include, exclude)
+        key = file.add_settings({**settings, **image_settings, "device": torch_device.type, **pattern_settings})
         _require_same_weights(file, key, run, names)
         missing = [name for name in names if not _stored_rows(file, key, kind, name)]
         if missing:
@@ -442,6 +444,16 @@ def _full_names(run: SavedRun, names: Sequence[str]) -> list[str]:
 
 def _source_domains(run: SavedRun) -> list[str]:
     return list(run.held_out.sources.names)
+
+
+def _image_settings(run: SavedRun, n_images: int | None) -> dict[str, int | None]:
+    """Return the settings that determine the images of each domain.
+
+    The size of mixed groups is among them only if predictions depend on the group. Results that were stored before the
+    groups were mixed lack it, so they are not reused.
+    """
+    group_size = run.eval_group_size
+    return {"images": n_images} | ({} if group_size is None else {"mixed_groups": group_size})
 
 
 def _pattern_settings(include: Sequence[str], exclude: Sequence[str]) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile
 from swad.results.flatness_runs import read_flatness
 from swad.results.flatness_tables import curvature_table, worst_case_table
 from swad.results.page.build import build_page
+from swad.results.page.flatness import flatness_sections
 
 
 def test_the_page_shows_what_was_measured(measured_runs):
@@ -43,6 +44,14 @@ def test_a_groups_legend_lists_what_it_draws(tmp_path):
         legend = text.split(f"<h3>{title}</h3>")[1].split("</ul>")[0]
         assert legend.count("<li>") == count, title
     assert ">SWA<" not in re.sub(r"\s*", "", text.split("<h3>art</h3>")[1].split("</ul>")[0])
+
+
+def test_algorithms_with_and_without_groups_of_images_share_a_section(tmp_path):
+    runs = [write_measured_run(tmp_path / name, algorithm=name) for name in ("erm", "arm")]
+    with RowFile(runs[1].path, FLATNESS) as file:
+        groups = {"settings": {"mixed_groups": 8}}
+        file.rewrite(lambda rows: [{**row, **groups.get(row["kind"], {}), "key": "arm's"} for row in rows])
+    assert [len(section.groups[-1].legend) for section in flatness_sections(runs)] == [6]
 
 
 def test_the_page_shows_worst_case_and_curvature_of_every_domain(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -84,11 +85,15 @@ class SurfaceSection:
 
 
 def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
-    """Build a section for each dataset and measurement setting, because values of two settings have no mean."""
+    """Build a section for each dataset and measurement setting, because values of two settings have no mean.
+
+    Groups of images depend on the algorithm, so algorithms with and without them share a section.
+    """
     groups: dict[tuple[str, str], list[RunFlatness]] = {}
     for run in runs:
         if (flatness := read_flatness(run)) is not None:
-            groups.setdefault((run.dataset, flatness.settings["key"]), []).append(flatness)
+            shared = {name: value for name, value in flatness.settings.items() if name not in ("key", "mixed_groups")}
+            groups.setdefault((run.dataset, json.dumps(shared, sort_keys=True)), []).append(flatness)
     return [
         _flatness_section(f"f{number}", dataset, measured)
         for number, ((dataset, _), measured) in enumerate(groups.items())
