@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import pydoc
 
 import pytest
 
@@ -38,6 +40,25 @@ def test_every_field_has_a_help_text_and_a_role():
         assert setting.role in ("identity", "hyperparameter", "protocol", "machine", "output")
     assert TITLES.keys() == SECTIONS.keys()
     assert len(SETTINGS) == sum(len(dataclasses.fields(section)) for section in SECTIONS.values())
+
+
+def test_help_shows_every_field_with_type_default_and_help_text():
+    def shown(documented):
+        return " ".join(inspect.getdoc(documented).split())
+
+    for setting in SETTINGS.values():
+        for documented in (SECTIONS[setting.section], RunConfig.from_options):
+            assert f"{setting.name} (" in shown(documented)
+            assert f"): {' '.join(setting.help.split())}" in shown(documented)
+    assert "steps (int | None = None): Optimizer steps." in shown(SECTIONS["training"])
+    assert "dataset (str, required): Dataset" in shown(SECTIONS["data"])
+    assert "input_pipeline (Literal['torchvision', 'gpu'] | None = None):" in shown(SECTIONS["data"])
+    assert "data_dir (Path | None = None):" in shown(SECTIONS["data"])
+    for field in dataclasses.fields(RunConfig):
+        assert f"{field.name} (" in shown(RunConfig)
+    assert "data (DataConfig, required): The data: which domain" in shown(RunConfig)
+    assert "model (ModelConfig = ModelConfig()): The network and its initial weights." in shown(RunConfig)
+    assert "tensorboard (bool = False):" in pydoc.render_doc(SECTIONS["files"])
 
 
 @pytest.mark.parametrize(

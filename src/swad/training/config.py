@@ -1,8 +1,8 @@
 """The settings of one run: typed, documented field by field, grouped by concern.
 
 Every field states its type, its default, its help text and its role. Everything else is derived from that: the
-options of `swad train`, their reference page, the checks below, `config.json`, and which settings must agree when a
-run is resumed or compared. This module imports nothing heavy, so that `swad train --help` answers at once; the checks
+options of `swad train`, their reference page, the `Args:` that `help()` shows, the checks below, `config.json`, and
+which settings must agree when a run is resumed or compared. This module imports nothing heavy, so that `swad train --help` answers at once; the checks
 that need datasets, algorithms or the machine, and the defaults that depend on them, are in `swad.training.resolve`.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from swad.training.setting import Setting, setting
+from swad.training.setting import Setting, add_args, setting
 from swad.util.names import did_you_mean
 
 FORMAT = 2
@@ -302,7 +302,8 @@ class RunConfig:
     swad.training.config.ConfigError: there is no setting 'step': did you mean 'steps'?
 
     Args:
-        output: Directory of the run. If it contains an unfinished run with the same settings, that run is resumed.
+        output (Path, required): Directory of the run. If it contains an unfinished run with the same settings, that
+            run is resumed.
     """
 
     output: Path
@@ -318,7 +319,11 @@ class RunConfig:
 
     @classmethod
     def from_options(cls, *, output: Path | str, **options: Any) -> RunConfig:
-        """Build the settings from the fields' names alone, without their sections."""
+        """Build the settings from the fields' names alone, without their sections.
+
+        Args:
+            output (Path | str, required): Directory of the run.
+        """
         _require_known(options)
         required = [name for name, known in SETTINGS.items() if known.required and name not in options]
         if required:
@@ -514,3 +519,19 @@ def _settings() -> dict[str, Setting]:
 
 SETTINGS: dict[str, Setting] = _settings()
 """Every field by name; names are unique across sections."""
+
+
+def _document() -> None:
+    """Add every field to the docstrings of the sections, of `RunConfig` and of `from_options`."""
+    summaries = []
+    for section, section_class in SECTIONS.items():
+        required = any(known.required for known in SETTINGS.values() if known.section == section)
+        default = ", required" if required else f" = {section_class.__name__}()"
+        summary = (section_class.__doc__ or "").partition("\n")[0]
+        summaries.append(f"{section} ({section_class.__name__}{default}): {summary}")
+        add_args(section_class, [known.doc for known in SETTINGS.values() if known.section == section])
+    add_args(RunConfig, summaries)
+    add_args(RunConfig.from_options.__func__, [known.doc for known in SETTINGS.values()])  # type: ignore[attr-defined]
+
+
+_document()

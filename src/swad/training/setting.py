@@ -1,12 +1,17 @@
 """The declaration of a setting: its role, help text and bounds, written once with the field.
 
 `setting` declares a field of a config section; `Setting` is the same declaration for whatever is derived from it.
+`add_args` derives the `Args:` of a docstring, which `help()` shows.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
+import textwrap
 import types
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -60,6 +65,18 @@ class Setting:
     free_on_resume: bool
 
     @property
+    def doc(self) -> str:
+        """The entry of the setting in a docstring: its name, type, default and help text.
+
+        >>> Setting("steps", "training", int | None, None, False, "protocol", "Optimizer steps.", 1, False).doc
+        'steps (int | None = None): Optimizer steps.'
+        """
+        names = [kind.__name__ if isinstance(kind, type) else str(kind) for kind in self.types]
+        names = [re.sub(r"\b(typing|collections\.abc)\.", "", name) for name in names]
+        default = ", required" if self.required else f" = {self.default!r}"
+        return f"{self.name} ({' | '.join([*names, 'None'] if self.optional else names)}{default}): {self.help}"
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The values of a Literal; empty for other types."""
         return tuple(choice for kind in self.types if get_origin(kind) is Literal for choice in get_args(kind))
@@ -95,3 +112,26 @@ class Setting:
         else:  # paths, mappings and lists are converted when a section is built
             return None
         return None if valid else f"{self.name} {rule}, got {value!r}"
+
+
+def add_args(documented: Any, entries: Iterable[str]) -> None:
+    """Append entries to the `Args:` of the docstring of a class or function, so that `help()` shows them.
+
+    >>> def train(steps):
+    ...     '''Train a network.'''
+    >>> add_args(train, ["steps (int, required): Optimizer steps."])
+    >>> print(train.__doc__)
+    Train a network.
+    <BLANKLINE>
+    Args:
+        steps (int, required): Optimizer steps.
+    """
+    if documented.__doc__ is None:  # python -OO removes docstrings
+        return
+    text = inspect.cleandoc(documented.__doc__)
+    if "\nArgs:\n" not in text:
+        text += "\n\nArgs:"
+    wrapper = textwrap.TextWrapper(
+        116, initial_indent=" " * 4, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
+    )
+    documented.__doc__ = "\n".join([text, *(wrapper.fill(entry) for entry in entries)])
