@@ -2,8 +2,9 @@
 
 Every field states its type, its default, its help text and its role. Everything else is derived from that: the
 options of `swad train`, their reference page, the `Args:` that `help()` shows, the checks below, `config.json`, and
-which settings must agree when a run is resumed or compared. This module imports nothing heavy, so that `swad train --help` answers at once; the checks
-that need datasets, algorithms or the machine, and the defaults that depend on them, are in `swad.training.resolve`.
+which settings must agree when a run is resumed or compared. This module imports nothing heavy, so that
+`swad train --help` answers at once; the checks that need datasets, algorithms or the machine, and the defaults that
+depend on them, are in `swad.training.resolve`.
 """
 
 from __future__ import annotations
