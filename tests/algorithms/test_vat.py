@@ -99,7 +99,8 @@ def test_gradients_by_hand(dropout):
             total = total + entropy(clean, labels[i]) + 3 * (p * (p.log() - moved.log_softmax(0))).sum()
         return total / 12
 
-    require_same_gradients(algorithm, batch, noise, twin_loss, rtol=2e-3)
+    # VAT divides by a tiny norm, which amplifies float32 rounding: 6e-3 on one CPU. A prediction that is not detached shows as 6e-2.
+    require_same_gradients(algorithm, batch, noise, twin_loss, rtol=1e-2)
 
 
 def test_the_direction_is_found_in_full_precision_under_autocast():

@@ -18,7 +18,6 @@ import zipfile
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
 
 from swad.data.benchmark import Benchmark, Download
 from swad.data.benchmarks import get
@@ -224,16 +223,16 @@ class _HeaderError(Exception):
 class _BoundedTarInfo(tarfile.TarInfo):
     """A tar header that refuses to be large. tarfile would read any size into memory."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Read one block of 512 bytes, and check it before its extension is read."""
-        header = super().frombuf(buf, encoding, errors)
-        extended = header.type in (*_EXTENDED_HEADERS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-        if extended and header.size > MAX_HEADER:
-            raise _HeaderError(f"a header of {header.size:,} bytes")
-        if header.type == tarfile.GNUTYPE_SPARSE:
+    # Both methods are private, but the public ones are not called by every version of Python that tarfile comes with.
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
+        """Check the header before its extension is read."""
+        extended = self.type in (*_EXTENDED_HEADERS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        if extended and self.size > MAX_HEADER:
+            raise _HeaderError(f"a header of {self.size:,} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
             raise _HeaderError("a sparse file")
-        return header
+        member: tarfile.TarInfo | None = super()._proc_member(archive)  # type: ignore[misc]
+        return member
 
     def _proc_gnusparse_10(self, *args: object) -> None:
         raise _HeaderError("a sparse file")
