@@ -99,7 +99,8 @@ def test_gradients_by_hand(dropout):
             total = total + entropy(clean, labels[i]) + 3 * (p * (p.log() - moved.log_softmax(0))).sum()
         return total / 12
 
-    # VAT divides by a tiny norm, which amplifies float32 rounding: 6e-3 on one CPU. A prediction that is not detached shows as 6e-2.
+    # VAT divides by a tiny norm, which amplifies float32 rounding: 6e-3 on one CPU. A clean prediction that is not
+    # detached shows as 6e-2.
     require_same_gradients(algorithm, batch, noise, twin_loss, rtol=1e-2)
 
 
