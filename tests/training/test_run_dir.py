@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from random import Random
@@ -290,3 +291,56 @@ def test_a_checkpoint_with_other_content_is_one_line(tmp_path):
         with pytest.raises(RunError) as caught:
             train(short(tmp_path / "run"))
         assert "\n" not in str(caught.value)
+
+
+def test_an_interrupt_after_the_result_is_written_keeps_the_finished_run(tmp_path, finished_run, monkeypatch):
+    """Ctrl-C while the checkpoint of a finished run is removed."""
+    run_dir = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train(short(run_dir, checkpoint_every=1000))
+    assert train(short(run_dir, checkpoint_every=1000)).scores == train(short(finished_run)).scores
+    require_same(finished_run, run_dir)
+
+
+def test_settings_that_were_edited_during_training_are_not_sealed(tmp_path, finished_run):
+    run_dir = tmp_path / "run"
+
+    class Editor:
+        def on_stage(self, description: str) -> None:
+            path = run_dir / "config.json"
+            path.write_text(path.read_text().replace('"lr": 0.08', '"lr": 0.1'))
+
+    train(short(run_dir), callback=Editor())
+    assert runs.load_run(run_dir).hyperparameters["lr"] == 0.08
+
+
+def test_records_that_disappear_during_training_are_reported_in_one_line(tmp_path):
+    run_dir = tmp_path / "run"
+
+    class Remover:
+        def on_stage(self, description: str) -> None:
+            (run_dir / "records.jsonl").unlink(missing_ok=True)
+
+    with pytest.raises(RunError, match=r"records.jsonl.*No such file"):
+        train(short(run_dir), callback=Remover())
+
+
+def test_time_is_not_counted_twice_when_the_result_cannot_be_written(tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    real = os.replace
+
+    def full(source, target):
+        if str(target).endswith("done.json"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    began = time.perf_counter()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(RunError, match="No space left"):
+            train(short(run_dir, checkpoint_every=1000))
+    elapsed = time.perf_counter() - began
+    state = torch.load(run_dir / "checkpoint" / "state.pt", weights_only=True)
+    assert state["clock"]["total"] < elapsed

@@ -32,7 +32,7 @@ from swad.averaging.valley import Status
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import DataError, Dataset
 from swad.data.splits import hold_out
-from swad.results.records import Record, export_tensorboard, iterate_records
+from swad.results.records import Record, RecordError, export_tensorboard, iterate_records
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, process_group
@@ -129,6 +129,8 @@ def _train(config: RunConfig, callback: RunCallback) -> RunResult:
             # A package that is interrupted while it is imported may swallow the interrupt and fail in another way.
             if stop.raised:
                 raise Interrupted(config.output, run.checkpoint_step) from None
+            if isinstance(error, RecordError):
+                raise RunError(str(error)) from None
             explained = explain(error, config, get_algorithm(config.training.algorithm))
             if explained is not None:
                 raise explained from error
@@ -358,12 +360,18 @@ class _Run:
                 self._export_tensorboard()
                 self.run_dir.finish(result.to_json())
         except BaseException:  # e.g. an image of the target that cannot be read
-            if self.run_dir is not None and records_offset is not None and self.checkpoint_step < self.training.step:
-                self.run_dir.truncate_records(records_offset)  # the next attempt writes the whole report
-                self._save_checkpoint()
+            if self.run_dir is not None and records_offset is not None and not self.run_dir.has_result:
+                self._keep_training(records_offset)
             raise
         self.dist.barrier()  # no process leaves before the result is written
         return result
+
+    def _keep_training(self, records_offset: int) -> None:
+        """Save the finished training without its report, which the next attempt writes as a whole."""
+        assert self.run_dir is not None
+        if self.checkpoint_step < self.training.step:
+            self.run_dir.truncate_records(records_offset)
+            self._save_checkpoint()
 
     def _report(self) -> RunResult:
         training, config = self.training, self.config
@@ -384,8 +392,9 @@ class _Run:
         for step in config.files.snapshots:
             if step <= training.step:
                 files[_snapshot_name(step)] = _weights_file(_snapshot_name(step))
-        training.clock.total += time.perf_counter() - self.start_time
-        self._append(self._timing_records())
+        # The clock stays as it is: if the result cannot be written, a checkpoint adds this time to it.
+        seconds = training.clock.total + time.perf_counter() - self.start_time
+        self._append(self._timing_records(seconds))
         engine, pipeline, precision = training.engine.kind, config.data.input_pipeline, config.training.precision
         return RunResult(
             run_dir=config.output,
@@ -394,7 +403,7 @@ class _Run:
             scores=scores,
             ranges=ranges,
             weights=files,
-            seconds=training.clock.total,
+            seconds=seconds,
             warnings=self._warnings(),
             versions={"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
             notes=(f"engine {engine}, {pipeline} input pipeline, {precision}", *self.messages),
@@ -414,10 +423,10 @@ class _Run:
                 warnings.simplefilter("ignore", NeverConvergedWarning)
                 yield name, f"An average of the weights along the trajectory: {name}", average.averaged_state()
 
-    def _timing_records(self) -> list[Record]:
+    def _timing_records(self, seconds: float) -> list[Record]:
         clock = self.training.clock
         return [
-            self._record("seconds_total", clock.total),
+            self._record("seconds_total", seconds),
             self._record("seconds_per_step", clock.steps / max(1, self.training.step)),
             self._record("seconds_evaluation", clock.evaluation),
         ]

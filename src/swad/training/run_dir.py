@@ -242,11 +242,13 @@ class RunDir:
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save the state to resume from: tensors and plain values only, so that loading it runs no code."""
         offset = self.records_offset()
+        with disk_errors(self._records.path):
+            records_sha256 = sha256(self._records.path, offset)
         content = {
             **state,
             "config": json.dumps(self._settings, default=str),
             "records_offset": offset,
-            "records_sha256": sha256(self._records.path, offset),
+            "records_sha256": records_sha256,
         }
         path = self.path / CHECKPOINT / "state.pt"
         with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
@@ -255,9 +257,16 @@ class RunDir:
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which marks the run as finished, and remove the checkpoint."""
         self.records_offset()
-        checksums = {name: sha256(self.path / name) for name in (CONFIG, RECORDS)}
+        self._write_json(CONFIG, self._settings)  # the checksum must be that of the settings of this training
+        with disk_errors(self._records.path):
+            checksums = {name: sha256(self.path / name) for name in (CONFIG, RECORDS)}
         self._write_json(DONE, {**result, "checksums": {**checksums, DONE: result_checksum(result)}})
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the result is written, so that nothing in the directory may change any more."""
+        return (self.path / DONE).exists()
 
     def close(self) -> None:
         """Release the directory."""
