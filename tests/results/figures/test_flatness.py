@@ -51,6 +51,31 @@ def test_the_paired_figure_shows_zero_and_whole_bands(measured_runs):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["SWAD"]
 
 
+@pytest.mark.parametrize("reference", ["", "ERM"])
+def test_wide_bands_are_not_cut_off(reference):
+    ends = [(0.0, k - 6.0, k - 80.0) for k in (1, 2)], [(0.0, k + 6.0, k + 90.0) for k in (1, 2)]
+    curves = [
+        FlatnessCurve(name, RADII, (0.0, k, 4.0 * k), ends[0][k - 1], ends[1][k - 1])
+        for k, name in enumerate(("SWA", "SWAD"), start=1)
+    ]
+    (axes,) = flatness_figure({"photo": {"seen": curves}}, sides=("seen",), reference=reference).axes
+    low, high = axes.get_ylim()
+    assert low < -79
+    assert high > 92
+    left, right = axes.get_xlim()
+    assert left < RADII[0]
+    assert right > RADII[-1]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_axes_are_labeled(measured_runs, bare):
+    groups = curves_by_target([read_flatness(run) for run in measured_runs])
+    seen, _, unseen, last = flatness_figure(groups, bare=bare).axes
+    assert "rise of the loss" in seen.get_ylabel()
+    assert "rise of the loss" in unseen.get_ylabel()
+    assert unseen.get_xlabel() == last.get_xlabel() == "radius γ"
+
+
 def test_curves_without_intervals_are_drawn_without_bands():
     nan = (math.nan,) * 3
     curves = [
@@ -142,7 +167,13 @@ def test_the_bounds_figure_says_that_it_diverges():
     (axes,) = bound_figure([bound(0.1, [apart], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
     (band,) = axes.collections
     assert band.get_label() == "its interval"
+    assert axes.get_ylabel() == "error (log scale)"
     assert {0.2, 0.4} == {round(y, 6) for y in band.get_paths()[0].vertices[:, 1].tolist()}
+    wide = Divergence(0.5, 0.001, 40.0, 0.375)
+    (axes,) = bound_figure([bound(0.1, [wide], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
+    low, high = axes.get_ylim()
+    assert low < 0.0005
+    assert high > 20
     with pytest.raises(ValueError, match="one radius or more"):
         bound_figure([])
 

@@ -96,26 +96,21 @@ def flatness_figure(
         for column, (title, by_side) in enumerate(groups.items()):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
-                _draw_panel(axes, by_side[side], colors, dashes, is_difference=bool(reference))
+                _draw_panel(axes, by_side[side], colors, dashes)
                 if row == 0 and not bare:
                     axes.set_title(title, loc="left")
                 if row == len(sides) - 1:
                     axes.set_xlabel("radius γ")
-                if column == 0 and not bare:
+                if column == 0:
                     quantity = f"$F_γ$ minus that of {reference}" if reference else "$F_γ$: rise of the loss"
-                    axes.set_ylabel(f"{SIDE_LABELS.get(side, side)}\n{quantity}")
+                    axes.set_ylabel(quantity if bare else f"{SIDE_LABELS.get(side, side)}\n{quantity}")
         if not bare:
             add_legend(figure, [axes for row in panels for axes in row], size[0] * shape[1])
         return figure
 
 
 def _draw_panel(
-    axes: Axes,
-    curves: Sequence[FlatnessCurve],
-    colors: Mapping[str, int],
-    dashes: Mapping[str, int],
-    *,
-    is_difference: bool,
+    axes: Axes, curves: Sequence[FlatnessCurve], colors: Mapping[str, int], dashes: Mapping[str, int]
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -130,14 +125,13 @@ def _draw_panel(
     axes.grid(axis="y")
     axes.set_axisbelow(True)
     axes.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
-    axes.margins(x=0.3 if single_radius else 0)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.margins(x=0.3 if single_radius else 0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     if single_radius:
         axes.set_xticks(list(radii))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(length=3)
-    # The band matters most for a difference, and single points have no shape that a wide band could flatten.
-    _fit(axes, curves, room=100 if single_radius else 1.5 if is_difference else 0.4)
+    _fit(axes, curves)
 
 
 def _draw_point(axes: Axes, curve: FlatnessCurve, color: str, offset: float) -> None:
@@ -162,15 +156,12 @@ def _draw_band(axes: Axes, curve: FlatnessCurve, color: str, dash: int) -> None:
     )
 
 
-def _fit(axes: Axes, curves: Sequence[FlatnessCurve], room: float) -> None:
-    """Show the whole lines, and of the bands at most `room` times the height of the lines on each side."""
-    means = [value for curve in curves for value in curve.mean if math.isfinite(value)]
-    ends = [value for curve in curves for value in (*curve.low, *curve.high) if math.isfinite(value)] or means
-    if not means or max(means) <= min(means):
-        return
-    span = max(means) - min(means)
-    low, high = max(min(ends), min(means) - room * span), min(max(ends), max(means) + room * span)
-    axes.set_ylim(low - 0.04 * span, high + 0.04 * span)
+def _fit(axes: Axes, curves: Sequence[FlatnessCurve]) -> None:
+    """Show the whole lines and bands. A band that the axes cut off would look narrower than it is."""
+    shown = [value for c in curves for value in (*c.mean, *c.low, *c.high) if math.isfinite(value)]
+    if shown and max(shown) > min(shown):
+        margin = 0.04 * (max(shown) - min(shown))
+        axes.set_ylim(min(shown) - margin, max(shown) + margin)
 
 
 # ------------------------------------------------------------ ranking and bound
@@ -267,11 +258,13 @@ def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5
             values = [bound.confidence[form] for bound in bounds]
             axes.plot(radii, values, color=PALETTE[1], linestyle=style, label=f"confidence, {form}")
         axes.set_yscale("log")
-        values = [v for b in bounds for v in (b.robust, b.divergence / 2, *b.confidence.values()) if v > 0]
-        axes.set_ylim(0.6 * min(values), 4 * max(*sums, 1.0))
+        values = [v for b in bounds for v in (b.robust, b.divergence / 2, *b.confidence.values())] + lows
+        # Values of 0 have no place on a logarithmic axis: an interval down to 0 reaches its lower end.
+        axes.set_ylim(0.6 * min(value for value in values if value > 0), 4 * max(*sums, *highs, 1.0))
         if len(radii) > 1 and radii[0] > 0 and radii[-1] / radii[0] > 20:
             axes.set_xscale("log")
         axes.set_xlabel("radius γ")
+        axes.set_ylabel("error (log scale)")
         axes.set_title(
             "Theorem 1. The confidence term grows without limit as γ → 0.\nAbove 1 (shaded) the bound is vacuous.",
             loc="left",
