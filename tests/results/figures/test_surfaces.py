@@ -19,7 +19,10 @@ def test_surfaces_of_several_algorithms_are_told_apart(tmp_path):
     runs = [write_measured_run(tmp_path / name, algorithm=name) for name in ("erm", "sam")]
     figure = surface_figure([read_surface(run) for run in runs])
     panels = [axes for axes in figure.axes if axes.get_aspect() == 1.0]
-    assert [axes.get_title(loc="left") for axes in panels[:2]] == ["target: photo, ERM", "target: photo, SAM"]
+    assert [axes.get_title(loc="left") for axes in panels[:2]] == [
+        "target: photo, ERM\nSeen domains",
+        "target: photo, SAM\nSeen domains",
+    ]
     one, two = (next(line for line in axes.lines if "SWAD" in line.get_label()) for axes in panels[:2])
     assert (one.get_label(), two.get_label()) == ("SWAD", "SAM + SWAD")
     assert one.get_marker() != two.get_marker()
@@ -41,17 +44,42 @@ def test_flat_planes_stand_close_together(tmp_path):
     assert not [1 for index, a in enumerate(found) for b in found[:index] if a.overlaps(b)]
 
 
+@pytest.mark.parametrize("bare", [False, True])
+def test_corners_are_numbered_and_axes_labeled(measured_runs, bare):
+    figure = surface_figure([read_surface(run) for run in measured_runs], bare=bare)
+    panels = [axes for axes in figure.axes if axes.get_aspect() == 1.0]
+    for axes in panels:
+        numbers = {text.get_text(): text.xy for text in axes.texts}
+        assert numbers == {"1": (0.0, 0.0), "2": (1.0, 0.0), "3": (0.5, 1.0)}
+    assert [axes.get_ylabel() for axes in panels] == ["distance from line 1–2", ""] * 2
+    assert [axes.get_xlabel() for axes in panels] == ["", "", *["distance from 1 toward 2"] * 2]
+    bars = [axes.child_axes[0].get_ylabel() for axes in panels]
+    assert bars == ["loss (log scale)", "loss (log scale)", "loss", "loss"]
+    legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert legends == ([] if bare else ["1, 2, 3: ERM after 50, 70, 90 steps", "mean of 1, 2, 3", "SWAD"])
+
+
+def test_corners_that_differ_between_runs_are_explained_for_each(measured_runs):
+    first, second = (read_surface(run) for run in measured_runs)
+    second = dataclasses.replace(second, settings={**second.settings, "corners": ["best", "step-000070", "last"]})
+    (legend,) = surface_figure([first, second]).legends
+    assert [text.get_text() for text in legend.get_texts()][::3] == [
+        "1, 2, 3: ERM after 50, 70, 90 steps, target photo",
+        "1: ERM (best), 2: ERM (step 70), 3: ERM (last), target art",
+    ]
+
+
 def test_contours_with_triangles_and_a_cross(measured_runs):
     surfaces = [read_surface(run) for run in measured_runs]
     figure = surface_figure(surfaces)
     panels = [axes for axes in figure.axes if axes.get_aspect() == 1.0]
     assert len(panels) == 4
     lines = {line.get_label(): line for line in panels[0].lines}
-    triangles = lines["three weights"]
+    triangles = lines["1, 2, 3: ERM after 50, 70, 90 steps"]
     assert triangles.get_marker() == "^"
     assert list(zip(*triangles.get_data(), strict=True)) == [(0.0, 0.0), (1.0, 0.0), (0.5, 1.0)]
-    assert lines["their mean"].get_marker() == "x"
-    assert lines["their mean"].get_xydata().tolist() == [[0.5, 1 / 3]]
+    assert lines["mean of 1, 2, 3"].get_marker() == "x"
+    assert lines["mean of 1, 2, 3"].get_xydata().tolist() == [[0.5, 1 / 3]]
     assert lines["SWAD"].get_marker() == "*"
     grid = surfaces[0].grids
     assert grid["seen"][1][0] == pytest.approx(1.01)  # y = 0, x = -1
@@ -86,6 +114,8 @@ def test_the_line_between_two_weights(tmp_path):
     assert [label.get_text() for label in axes.get_xticklabels()] == ["ERM (best)", "", "SWAD"]
     spots = {(line.get_marker(), *line.get_xydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
     assert spots == {("x", 0.5, 0.5), ("x", 0.5, 2.5), ("P", 0.8, 0.8), ("P", 0.8, 2.8)}  # EMA is beyond the end
+    assert axes.get_xlabel() == "position on the line through both weights"
+    assert axes.get_ylim()[0] < 0  # a marker at 0 is whole
     labels = [line.get_label() for line in axes.lines if not line.get_label().startswith("_")]
     assert labels == ["Seen domains", "Unseen domain", "mean of the two", "SWA"]
     assert '<div class="panels single">' in build_page([run])

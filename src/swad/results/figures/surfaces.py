@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from swad.results.figures.flatness import SIDE_LABELS
 from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style
 from swad.results.labels import run_titles, weights_label
-from swad.results.surfaces import MEAN, RunSurface
+from swad.results.surfaces import CORNERS, MEAN, RunSurface
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MEAN_LABEL = "mean of 1, 2, 3"
 OTHER_MARKERS = "ov<>ph"
 SURFACE_COLORS = "viridis_r"
 LEVELS = 14
@@ -22,6 +23,7 @@ MARKER_INK = "#101010"
 """Edge color of markers. It is not a color of the page, because the ground below them is the same on a dark page."""
 LABEL_LENGTH = 1.5
 """Inches that the label of an axis needs in one line."""
+LABEL_SIZE = 8
 
 
 def surface_figure(
@@ -33,7 +35,8 @@ def surface_figure(
 ) -> Figure:
     """Draw contours of the loss on the plane through three weights: a column for each run, seen above unseen.
 
-    Triangles are the three weights, the cross is their mean, and averages are projected onto the plane.
+    Numbered triangles are the three weights, the cross is their mean, and averages are projected onto the plane. Both
+    axes are distances between weights: along the line from the first to the second, and from that line.
 
     Args:
         surfaces: One plane per run.
@@ -46,33 +49,48 @@ def surface_figure(
     if not surfaces:
         raise ValueError("a figure needs at least one surface, got none: measure it with `swad surface`")
     markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
+    titles = run_titles([surface.run for surface in surfaces])
+    corner_labels = [corner_label(surface) for surface in surfaces]
+    if len(set(corner_labels)) > 1:
+        corner_labels = [f"{label}, target {title}" for label, title in zip(corner_labels, titles, strict=True)]
     with figure_style():
         shape = (len(sides), len(surfaces))
         # Both axes have the same scale, so a panel has the proportions of its plane.
         ratios = [(surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0]) for surface in surfaces]
-        height = width * min(1.3, max(0.26, *ratios)) + 0.35
-        figure = Figure(
-            figsize=((width + 0.75) * shape[1], height * shape[0] + (0.1 if bare else 0.5)), layout="constrained"
-        )
+        height = width * min(1.3, max(0.26, *ratios)) + (0.35 if bare else 0.6)
+        full_width = (width + 0.95) * shape[1]
+        figure = Figure(figsize=(full_width, height * shape[0] + (0.3 if bare else 0.7)), layout="constrained")
         panels = figure.subplots(*shape, squeeze=False)
-        for column, (surface, title) in enumerate(
-            zip(surfaces, run_titles([surface.run for surface in surfaces]), strict=True)
-        ):
+        for column, surface in enumerate(surfaces):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
-                _draw_contours(axes, surface, side)
-                _draw_points(axes, surface, markers)
-                if row == 0 and not bare:
-                    axes.set_title(f"target: {title}", loc="left")
-                if column == 0 and not bare:
-                    label = f"{SIDE_LABELS[side]}, loss"
-                    axes.set_ylabel(label if height > LABEL_LENGTH else label.replace(" ", "\n", 1))
+                _draw_contours(axes, surface, side, short=height <= LABEL_LENGTH)
+                _draw_points(axes, surface, markers, corner_labels[column])
+                if not bare:
+                    title = f"target: {titles[column]}\n" if row == 0 else ""
+                    axes.set_title(f"{title}{SIDE_LABELS[side]}", loc="left", fontsize=9)
+                if row == len(sides) - 1:
+                    axes.set_xlabel("distance from 1 toward 2", fontsize=LABEL_SIZE)
+                if column == 0:
+                    separator = "\n" if height <= LABEL_LENGTH else " "
+                    axes.set_ylabel(f"distance from{separator}line 1–2", fontsize=LABEL_SIZE)
         if not bare:
-            add_legend(figure, [axes for row in panels for axes in row], (width + 0.75) * shape[1])
+            add_legend(figure, [axes for row in panels for axes in row], full_width)
         return figure
 
 
-def _draw_contours(axes: Axes, surface: RunSurface, side: str) -> None:
+def corner_label(surface: RunSurface) -> str:
+    """Explain the numbers of a plane's corners, or name the ends of a line."""
+    steps = [int(name.removeprefix("step-")) for name in surface.corners if name.startswith("step-")]
+    if len(steps) < len(surface.corners):
+        names = [weights_label(surface.run, name) for name in surface.corners]
+        return ", ".join(f"{number}: {name}" for number, name in zip(CORNERS, names, strict=False))
+    numbers = ", ".join(CORNERS[: len(steps)])
+    label = weights_label(surface.run, None)
+    return f"{numbers}: {label} after {', '.join(f'{step:,}' for step in steps)} steps"
+
+
+def _draw_contours(axes: Axes, surface: RunSurface, side: str, *, short: bool) -> None:
     import numpy as np
     from matplotlib.colors import LogNorm, Normalize
 
@@ -101,6 +119,7 @@ def _draw_contours(axes: Axes, surface: RunSurface, side: str) -> None:
     bar.ax.minorticks_off()
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, length=0)
+    bar.set_label(("loss\n(log scale)" if short else "loss (log scale)") if steep else "loss", fontsize=LABEL_SIZE)
 
 
 def distinct_labels(values: Sequence[float]) -> list[str]:
@@ -130,11 +149,25 @@ def surface_markers(methods: Collection[str]) -> dict[str, tuple[str, int]]:
     return markers | {name: (OTHER_MARKERS[i % 6], (6, 7, 2, 0, 3)[i % 5]) for i, name in enumerate(others)}
 
 
-def _draw_points(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str, int]]) -> None:
-    common: dict[str, Any] = {"linestyle": "none", "markeredgecolor": MARKER_INK}
-    corners = zip(*surface.corners.values(), strict=True)
-    axes.plot(*corners, marker="^", markersize=7, markerfacecolor="#ffffff", label="three weights", zorder=5, **common)
-    axes.plot(*surface.mean, marker="x", markersize=7, markeredgewidth=1.8, label="their mean", zorder=6, **common)
+def _draw_points(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str, int]], corner_text: str) -> None:
+    common: dict[str, Any] = {"linestyle": "none", "markeredgecolor": MARKER_INK, "clip_on": False}
+    corners = list(surface.corners.values())
+    xs, ys = zip(*corners, strict=True)
+    axes.plot(xs, ys, marker="^", markersize=12, markerfacecolor="#ffffff", label=corner_text, zorder=5, **common)
+    for number, corner in zip(CORNERS, corners, strict=True):
+        # The center of a triangle's area is below the middle of its height.
+        axes.annotate(
+            number,
+            corner,
+            (0, -1.6),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=6.5,
+            color=MARKER_INK,
+            zorder=5.5,
+        )
+    axes.plot(*surface.mean, marker="x", markersize=7, markeredgewidth=1.8, label=MEAN_LABEL, zorder=6, **common)
     for name, (x, y, _) in surface.projected.items():
         label = weights_label(surface.run, name)
         marker, color = markers[label]
@@ -197,9 +230,10 @@ def _draw_line(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str,
     axes.set_xticks([0.0, 0.5, 1.0], [first, "", last])
     for x in (0.0, 1.0):
         axes.axvline(x, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])  # markers at 0 are not cut off
     axes.grid(axis="y")
     axes.tick_params(length=3)
+    axes.set_xlabel("position on the line through both weights")
     axes.set_ylabel("loss")
 
 

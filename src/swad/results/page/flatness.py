@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from swad.results.figures.flatness import flatness_figure, method_colors, method_dashes
 from swad.results.figures.style import themed_svg
-from swad.results.figures.surfaces import line_figure, points_on_line, surface_figure, surface_markers
+from swad.results.figures.surfaces import (
+    MEAN_LABEL,
+    corner_label,
+    line_figure,
+    points_on_line,
+    surface_figure,
+    surface_markers,
+)
 from swad.results.flatness_rows import Row
 from swad.results.flatness_runs import (
     RunFlatness,
@@ -22,7 +29,7 @@ from swad.results.flatness_runs import (
 )
 from swad.results.flatness_stats import SIDES, CurvesBySide
 from swad.results.flatness_tables import curvature_table, verdict_table, worst_case_table
-from swad.results.labels import algorithm_label, weights_label
+from swad.results.labels import weights_label
 from swad.results.runs import RunData
 from swad.results.surfaces import RunSurface, read_surface
 from swad.results.tables import Table
@@ -216,17 +223,10 @@ def _surface_legend(surface: RunSurface) -> tuple[tuple[str, str, int], ...]:
         legend = [("—", "seen", 1), ("—", "unseen", 2)]
         labels = points_on_line(surface)
     else:
-        legend = [("△", _corner_label(surface), 0), ("✕", "their mean", 0)]
+        legend = [("△", corner_label(surface), 0), ("✕", MEAN_LABEL, 0)]
         labels = {name: weights_label(surface.run, name) for name in surface.projected}
     for name, label in labels.items():
         marker, color = markers.get(label, ("x", -1))
         distance = f", {surface.points[name][2]:.2g} from the {shape}" if label in markers else ""
         legend.append((SYMBOLS[marker], f"{label}{distance}", 0 if shape == "line" else color + 1))
     return tuple(legend)
-
-
-def _corner_label(surface: RunSurface) -> str:
-    steps = [int(name.removeprefix("step-")) for name in surface.corners if name.startswith("step-")]
-    if len(steps) < len(surface.corners):
-        return ", ".join(weights_label(surface.run, name) for name in surface.corners)
-    return f"{algorithm_label(surface.run.algorithm)} after {', '.join(f'{step:,}' for step in steps)} steps"
