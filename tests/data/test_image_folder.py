@@ -1,5 +1,6 @@
 """Reading <domain>/<class>/<image>: labels never shift, and everything that is ignored is reported."""
 
+import dataclasses
 import os
 import unicodedata
 
@@ -8,6 +9,7 @@ import pytest
 from helpers.small_trees import make, make_tree, save_image
 from swad.data import benchmarks
 from swad.data.domains import DataError
+from swad.data.image_folder import locate
 
 FORMS = {"a": "NFC", "b": "NFD"}
 
@@ -148,3 +150,11 @@ def test_a_note_names_classes_that_some_domains_lack(tmp_path):
     assert (
         note == "class dog has no images in b, class eel has no images in b; the labels of other classes do not change"
     )
+
+
+def test_only_a_dataset_that_can_be_downloaded_says_so(tmp_path):
+    vlcs = benchmarks.get("vlcs")
+    with pytest.raises(DataError, match="run `swad datasets download VLCS` or give the folder"):
+        locate(vlcs, tmp_path)
+    with pytest.raises(DataError, match="; give the folder that contains them"):
+        locate(dataclasses.replace(vlcs, downloads=()), tmp_path)

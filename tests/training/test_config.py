@@ -11,6 +11,7 @@ import pytest
 
 from helpers.runs import short
 from swad.training.config import SECTIONS, SETTINGS, TITLES, ConfigError, RunConfig
+from swad.training.loop import train
 from swad.training.resolve import resolve
 
 
@@ -32,6 +33,8 @@ def test_unknown_and_missing_names_are_refused_together(tmp_path):
     )
     with pytest.raises(ConfigError, match="target is required"):
         RunConfig.from_options(dataset="digits", output=tmp_path)
+    with pytest.raises(ConfigError, match="output is required"):
+        train({"dataset": "digits", "target": "paper"})
 
 
 def test_every_field_has_a_help_text_and_a_role():

@@ -106,3 +106,12 @@ def test_a_crafted_card_is_one_line(tmp_path, finished_run):
             load_predictor(path)
         except NetworkError as error:
             assert "\n" not in str(error)
+
+
+def test_weights_of_an_own_algorithm_say_how_it_is_found(tmp_path, finished_run):
+    original = finished_run / "weights" / "swad.safetensors"
+    path = tmp_path / "swad.safetensors"
+    card = {**read_card(original), "algorithm": "spectral_decoupling"}
+    save_file(load_file(original), path, metadata={"swad": json.dumps(card)})
+    with pytest.raises(NetworkError, match="no algorithm 'spectral_decoupling'.*name its folder in SWAD_ALGORITHMS$"):
+        load_predictor(path)

@@ -77,9 +77,10 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
     for candidate in (root / benchmark.folder, root):
         if candidate.is_dir() and known & set(_folders(candidate)):
             return candidate
+    download = f"run `swad datasets download {benchmark.name}` or " if benchmark.downloads else ""
     raise DataError(
         f"no domain of {benchmark.name} ({', '.join(benchmark.domains)}) is in {root} or {root / benchmark.folder}; "
-        f"run `swad datasets download {benchmark.name}` or give the folder that contains them"
+        f"{download}give the folder that contains them"
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
-from swad.algorithms.registry import get_algorithm
+from swad.algorithms.registry import AlgorithmError, get_algorithm
 from swad.data.domains import ImageSpec
 from swad.data.splits import Sources
 from swad.data.transforms import Normalize, eval_transform
@@ -101,6 +101,9 @@ def load_predictor(path: Path | str) -> Predictor:
         return _predictor(weights, card)
     except networks.NetworkError as error:
         raise networks.NetworkError(f"cannot load {path}: {error}") from None
+    except AlgorithmError as error:
+        hint = "if it is your own, name its folder in SWAD_ALGORITHMS"
+        raise networks.NetworkError(f"cannot load {path}: {error}; {hint}") from None
     except Exception as error:  # a card may hold anything
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise networks.NetworkError(

@@ -91,6 +91,8 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; call again to resume.
     """
     if not isinstance(config, RunConfig):
+        if "output" not in config:
+            raise ConfigError(["output is required: the directory of the run"])
         config = RunConfig.from_options(**config)
     config = resolve(config)
     with ExitStack() as stack:
