@@ -113,5 +113,5 @@ def test_weights_of_an_own_algorithm_say_how_it_is_found(tmp_path, finished_run)
     path = tmp_path / "swad.safetensors"
     card = {**read_card(original), "algorithm": "spectral_decoupling"}
     save_file(load_file(original), path, metadata={"swad": json.dumps(card)})
-    with pytest.raises(NetworkError, match="no algorithm 'spectral_decoupling'.*name its folder in SWAD_ALGORITHMS$"):
+    with pytest.raises(NetworkError, match=r"no algorithm 'spectral_decoupling'.*name its folder in SWAD_ALGORITHMS$"):
         load_predictor(path)
