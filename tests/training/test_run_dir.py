@@ -36,6 +36,14 @@ def test_the_result_of_a_finished_run_is_returned_at_once(finished_run):
     assert before == {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
 
 
+def test_only_the_main_process_reports_a_finished_run(finished_run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    callback = RecordingCallback()
+    assert train(short(finished_run), callback=callback).scores
+    assert callback.events == []
+
+
 def test_a_run_that_failed_before_its_first_evaluation_is_not_reported(tmp_path):
     train(short(tmp_path / "paper-0"))
     with pytest.raises(ZeroDivisionError):

@@ -110,6 +110,13 @@ def _scale_gradient(value: Tensor, factor: int) -> Tensor:
     return _ScaleGradient.apply(value, factor) if value.requires_grad else value
 
 
+def in_main_process() -> bool:
+    """Whether this process writes files and reports, also before it has joined the others."""
+    if torch_dist.is_initialized():
+        return torch_dist.get_rank() == 0
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def process_group(device: str) -> Iterator[Dist]:
     """Join the processes that ``torchrun`` started, or run alone, for the duration of the block.

@@ -35,7 +35,7 @@ from swad.data.splits import hold_out
 from swad.results.records import Record, RecordError, export_tensorboard, iterate_records
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
-from swad.training.distributed import Dist, process_group
+from swad.training.distributed import Dist, in_main_process, process_group
 from swad.training.evaluation import Evaluator, Score, Scores, score_records
 from swad.training.export import cpu_weights, model_card, save_weights
 from swad.training.failures import explain
@@ -106,6 +106,8 @@ def train(
 
 
 def _train(config: RunConfig, callback: RunCallback) -> RunResult:
+    if not in_main_process():
+        callback = RunCallback()
     finished = read_result(config)
     if finished is not None:
         result = RunResult.from_json(finished, config)
@@ -116,8 +118,6 @@ def _train(config: RunConfig, callback: RunCallback) -> RunResult:
         stack.enter_context(torch_settings(config, dist.device))
         stop = stack.enter_context(catch_interrupts())
         run_dir, finished = _open_run_dir(config, dist, stack)
-        if not dist.is_main:
-            callback = RunCallback()
         if finished is not None:  # by another process, between the check above and the lock
             result = RunResult.from_json(finished, config)
             callback.on_end(result)
