@@ -8,6 +8,10 @@ import pytest
 
 from helpers.commands import QUICK
 from helpers.run_tree import write_run
+from swad.cli.report import print_report
+from swad.results.figures import training
+from swad.results.runs import find_runs
+from swad.results.selection import select
 
 pytestmark = pytest.mark.slow  # needs the demo
 
@@ -27,6 +31,27 @@ def test_report_draws_figures(demo, here, tmp_path):
     here("report", folder, "--figures", tmp_path / "figures", "--figure-formats", "svg,png", "-o", tmp_path / "p.html")
     names = {file.suffix for file in (tmp_path / "figures").iterdir()}
     assert names == {".svg", ".png"}
+
+
+@pytest.mark.parametrize("average", ["swad", "best"])
+def test_figures_show_the_selected_run_of_a_sweep(tmp_path, monkeypatch, average):
+    folder = tmp_path / "runs"
+    for lr in (1e-5, 3e-5, 5e-5):
+        write_run(folder / f"lr-{lr}", lr=lr)
+    if average == "best":  # without an average that has a range, the selection of the live weights counts
+        for path in folder.glob("*/records.jsonl"):
+            path.write_text("".join(line for line in path.open() if '"swad"' not in line))
+    (selected,) = select(find_runs(folder), average=average)
+    selected.directory.rename(folder / "z")  # the last run
+    drawn = []
+
+    def valleys_figure(runs, *arguments):
+        drawn.extend(run.path.name for run in runs)
+        return training.valley_figure(runs[0])
+
+    monkeypatch.setattr(training, "valleys_figure", valleys_figure)
+    assert print_report(folder, tmp_path / "page.html", figure_folder=tmp_path, figure_formats="svg")
+    assert drawn == ["z"]
 
 
 def test_an_unwritable_page_is_a_one_line_error(demo, here, tmp_path):

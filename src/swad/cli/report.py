@@ -30,7 +30,9 @@ def report(
             help="Split of the held-out domain that is reported: in (80 %), out (20 %), full (all of it) or test."
         ),
     ] = "in",
-    figures: Annotated[Path | None, typer.Option(help="Also draw the validation curves into this directory.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also draw the validation curves of the selected runs into this directory.")
+    ] = None,
     figure_formats: Annotated[str, typer.Option(help="One or several of svg, pdf, png.")] = "svg,pdf",
     paper: Annotated[
         str, typer.Option(help="Rows of the paper below ours: few (ERM, SWAD and the same methods), all or none.")
@@ -102,7 +104,7 @@ def print_report(
     try:
         written = [write_page(runs, page_path, method=select, split=split, allow_missing_targets=allow_missing_targets)]
         if figure_folder is not None:
-            written += save_valley_figures(runs, figure_folder, formats=tuple(figure_formats.split(",")))
+            written += save_valley_figures(by_dataset, figure_folder, formats=tuple(figure_formats.split(",")))
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)
         return False

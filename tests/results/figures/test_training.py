@@ -5,10 +5,12 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from helpers.figures import text_boxes
+from helpers.run_tree import write_run
 from swad.results.figures.style import save_figure
 from swad.results.figures.training import save_valley_figures, valley_figure, valleys_figure
+from swad.results.method_results import collect_results
 from swad.results.records import Record
-from swad.results.runs import RunData
+from swad.results.runs import RunData, find_runs
 from swad.results.training_curves import mean_curve, source_curves, valley
 
 
@@ -32,10 +34,20 @@ def test_the_panel_shows_curves_threshold_and_range(runs: list[RunData]) -> None
 
 
 def test_a_figure_for_each_trial_with_the_targets_side_by_side(runs: list[RunData], tmp_path: Path) -> None:
-    paths = save_valley_figures(runs, tmp_path, formats=("svg",))
+    paths = save_valley_figures(collect_results(runs), tmp_path, formats=("svg",))
     assert [path.name for path in paths] == ["valley-PACS-erm-trial0.svg", "valley-PACS-erm-trial1.svg"]
     text = paths[0].read_text()
     assert all(f"target: {target}" in text for target in ("art_painting", "sketch"))
+
+
+def test_of_several_runs_without_a_selection_each_has_its_own_figure(tmp_path: Path) -> None:
+    for lr in (1e-5, 5e-5):
+        write_run(tmp_path / "runs" / f"lr-{lr}", lr=lr, finished=False)
+    write_run(tmp_path / "runs" / "sketch", target="sketch")
+    paths = save_valley_figures(collect_results(find_runs(tmp_path / "runs")), tmp_path, formats=("svg",))
+    stem = "valley-PACS-erm-trial0"
+    assert [path.name for path in paths] == [f"{stem}.svg", f"{stem}-lr-1e-05.svg", f"{stem}-lr-5e-05.svg"]
+    assert "target: photo" not in paths[0].read_text()
 
 
 def test_labels_do_not_overlap(runs: list[RunData]) -> None:

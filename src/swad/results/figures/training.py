@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swad.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_style, save_figure
+from swad.results.labels import directory_names
+from swad.results.method_results import DatasetResults
 from swad.results.runs import RunData
 from swad.results.training_curves import Curve, Valley, mean_curve, source_curves, valley, valley_averages
 
@@ -65,21 +67,60 @@ def valleys_figure(
 
 
 def save_valley_figures(
-    runs: Sequence[RunData],
+    results: Sequence[DatasetResults],
     directory: str | os.PathLike[str],
     average: str | None = None,
     formats: Sequence[str] = ("svg", "pdf"),
 ) -> list[Path]:
-    """Write one figure for each dataset, algorithm and trial, with a column per target; return the paths."""
-    groups: dict[tuple[str, str, int], dict[tuple[str, ...], RunData]] = {}
-    for run in runs:
-        groups.setdefault((run.dataset, run.algorithm, run.trial), {}).setdefault(run.targets, run)
+    """Write one figure for each dataset, algorithm and trial, with a column per target; return the paths.
+
+    Of several runs of a target, the figure shows the selected one. If none of them is selected, each has a figure of
+    its own, with its directory in the name of the file.
+
+    Args:
+        results: The runs of each dataset and the selection among them.
+        directory: Directory of the figures.
+        average: The average whose range is shown and whose selection counts; by default the first one with a range.
+        formats: Formats of the files.
+    """
     written = []
-    for (dataset, algorithm, trial), by_target in groups.items():
-        figure = valleys_figure([by_target[target] for target in sorted(by_target)], average)
-        stem = re.sub(r"[^\w.-]+", "_", f"valley-{dataset}-{algorithm}-trial{trial}")
-        written += [save_figure(figure, Path(directory) / f"{stem}.{suffix}") for suffix in formats]
+    for dataset_results in results:
+        groups: dict[tuple[str, int], dict[tuple[str, ...], list[RunData]]] = {}
+        for run in dataset_results.runs:
+            groups.setdefault((run.algorithm, run.trial), {}).setdefault(run.targets, []).append(run)
+        names = dict(
+            zip((run.path for run in dataset_results.runs), directory_names(dataset_results.runs), strict=True)
+        )
+        for (algorithm, trial), by_target in groups.items():
+            stem = f"valley-{dataset_results.dataset}-{algorithm}-trial{trial}"
+            columns: list[RunData] = []
+            figures: dict[str, list[RunData]] = {stem: columns}
+            for _, candidates in sorted(by_target.items()):
+                selected = _selected_run(dataset_results, candidates, average)
+                if selected is not None:
+                    columns.append(selected)
+                else:
+                    figures |= {f"{stem}-{names[candidate.path]}": [candidate] for candidate in candidates}
+            for name, runs in figures.items():
+                if runs:
+                    figure = valleys_figure(runs, average)
+                    path = Path(directory) / re.sub(r"[^\w.-]+", "_", name)
+                    written += [save_figure(figure, f"{path}.{suffix}") for suffix in formats]
     return written
+
+
+def _selected_run(results: DatasetResults, candidates: Sequence[RunData], average: str | None) -> RunData | None:
+    """Return the run that was selected among those of a target and trial, preferably for the average that is drawn.
+
+    A run without others needs no selection. None if there are several and none is selected.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    drawn = [average] if average else [name for run in candidates for name in valley_averages(run)[:1]]
+    methods = sorted(results.methods, key=lambda method: method.average not in drawn)
+    paths = {run.path: run for run in candidates}
+    selected = [result.run.path for method in methods for result in method.results if result.run.path in paths]
+    return paths[selected[0]] if selected else None
 
 
 def _draw(
