@@ -148,11 +148,22 @@ def test_partial_files_of_a_killed_process_are_removed(tmp_path, finished_run):
     run_dir = tmp_path / "run"
     with pytest.raises(Interrupted):
         train(short(run_dir), callback=interrupt_at(6))
-    partial = run_dir / "checkpoint" / "state.pt.123.partial"
+    partial = run_dir / "checkpoint" / "state.pt.123-0a1b2c3d.partial"
     partial.write_bytes(b"half a checkpoint")
     train(short(run_dir))
     assert not partial.exists()
     require_same(finished_run, run_dir)
+
+
+def test_partial_files_of_others_in_the_run_directory_stay(tmp_path):
+    """A run in the current directory must not remove a download there, or the file that a run below it writes."""
+    run_dir = tmp_path / "run"
+    others = [run_dir / "movie.partial", run_dir / "other-run" / "weights" / "swad.safetensors.123-0a1b2c3d.partial"]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half a file")
+    train(short(run_dir))
+    assert all(path.exists() for path in others)
 
 
 def test_a_damaged_checkpoint_is_reported_in_one_line(tmp_path):

@@ -31,7 +31,10 @@ class RunCallback:
         """Work before the first step has progressed; the signature is that of `swad.util.progress.Progress`."""
 
     def on_step(self, step: int, loss: Tensor) -> None:
-        """A step was made. Reading the loss waits for the device, so read it rarely."""
+        """A step was made. Reading the loss waits for the device, so read it rarely.
+
+        The next step may write to the same tensor: clone it to keep it.
+        """
 
     def on_evaluation(
         self,

@@ -28,7 +28,7 @@ import torch
 from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, RecordWriter
 from swad.results.runs import require_unchanged
 from swad.training.config import ConfigError, RunConfig, stored_options
-from swad.util.files import atomic_write, sha256, write_json
+from swad.util.files import atomic_write, remove_partial_files, sha256, write_json
 
 CHECKPOINT = "checkpoint"
 WEIGHTS = "weights"
@@ -205,8 +205,8 @@ class RunDir:
     def _open_unfinished(self, config: RunConfig) -> None:
         """Go back to the last checkpoint, or to the beginning if there is none."""
         _require_same_settings(config)
-        for partial in self.path.rglob("*.partial"):  # left by a process that was killed while writing
-            partial.unlink(missing_ok=True)
+        for name in ("", CHECKPOINT, WEIGHTS, SEGMENTS):
+            remove_partial_files(self.path / name)
         state = self.resumed = read_checkpoint(self.path)
         if state is not None:
             # The settings that count are those of the training; config.json may be missing or edited.

@@ -58,6 +58,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def remove_partial_files(directory: Path) -> None:
+    """Remove what `atomic_write` left in a directory when its process was killed; no one may be writing there now."""
+    for path in directory.glob("*.partial"):
+        if re.search(r"\.\d+-[0-9a-f]{8}\.partial$", path.name):
+            path.unlink(missing_ok=True)
+
+
 def _replaceable(path: Path) -> Path:
     """Return the path behind symbolic links; raise `OSError` if it exists and is not a regular file."""
     try:
