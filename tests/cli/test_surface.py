@@ -26,7 +26,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "Loss surfaces on digits" in text
     assert text.count(">paper as target, trial 0<") == 2  # the plane measured last, and the line
-    assert "ERM (best), ERM (step 30), ERM (step 10)" in text
+    assert "1: ERM (best), 2: ERM (step 30), 3: ERM (step 10)" in text
 
 
 @pytest.mark.parametrize(
