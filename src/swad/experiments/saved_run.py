@@ -147,6 +147,7 @@ class SavedRun:
 def stratified_subset(split: DomainSplit, n: int | None, seed: int = 0) -> DomainSplit:
     """Choose at most `n` images of a split with the classes in proportion; the same seed gives the same images.
 
+    >>> from swad.data import benchmarks
     >>> from swad.data.splits import hold_out
     >>> train = hold_out(benchmarks.load("digits"), "paper").sources.train[0]
     >>> subset = stratified_subset(train, 50)
