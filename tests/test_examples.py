@@ -18,6 +18,7 @@ def test_there_are_examples():
     assert set(NEEDS) | {"pytorch_loop"} <= {example.stem for example in EXAMPLES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(example, tmp_path):
     for package in ("sklearn", NEEDS.get(example.stem, "torch")):

@@ -13,6 +13,7 @@ def test_nothing_heavy_without_a_tensor(code):
     assert not modules_after(code) & set(HEAVY)
 
 
+@pytest.mark.slow
 def test_the_core_needs_torch_alone():
     # numpy comes with torch where it is installed.
     benchmark = {"train", "load_predictor"}

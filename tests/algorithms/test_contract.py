@@ -142,6 +142,7 @@ def test_updates_change_trained_parameters_and_pending_buffers_only(name):
     assert any("running_mean" in key for key in after)
 
 
+@pytest.mark.slow
 @every
 def test_it_learns(name):
     """Training on one batch lowers its cross entropy."""
@@ -332,6 +333,7 @@ def few(monkeypatch, few_digits):
     monkeypatch.setattr(benchmarks, "load", lambda *args, **options: few_digits)
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.usefixtures("few")
 def test_an_interrupted_run_with_averages_resumes(name, tmp_path):

@@ -153,6 +153,7 @@ def measured(algorithm):
     return abs(between_domains / between_classes).item(), right.double().mean().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dann", "cdann"])
 def test_features_become_invariant_to_the_domain_but_not_the_class(name):
     plain = train_points("erm", two_domains, steps=300, features=1, lr=0.01)

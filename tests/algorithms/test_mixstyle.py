@@ -209,6 +209,7 @@ def test_probability_zero_is_erm():
     torch.testing.assert_close(algorithm.loss(batch, noise), plain.loss(batch, {"dropout_mask": noise["dropout_mask"]}))
 
 
+@pytest.mark.slow
 def test_compiled_networks_are_mixed_too():
     algorithm = make("mixstyle", p=1.0, alpha=1.0)
     batch = batch_for(algorithm)

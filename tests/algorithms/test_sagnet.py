@@ -100,6 +100,7 @@ def test_every_parameter_has_exactly_one_optimizer():
     assert not any("style" in name for name in algorithm.predictor.state_dict())
 
 
+@pytest.mark.slow
 def test_the_style_loses_the_class():
     """At first the mean of the features, which is style, tells the class: ERM keeps it, the adversary removes it."""
 

@@ -24,6 +24,7 @@ def settings(name, **more):
     return {"algorithm": name, "steps": 8, "hyperparameters": {"batch_size": 4, "lr": 0.01, **own}, **more}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mtl", "arm", "mixstyle", "sagnet", "coral+sam", "mtl+sam"])
 def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
     whole = short(tmp_path / "whole" / name, **settings(name))
@@ -47,6 +48,7 @@ def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
     assert read_card(path)["algorithm"] == name
 
 
+@pytest.mark.slow
 def test_cards_of_wrapped_networks_do_not_mention_timm(tmp_path):
     result = train(
         short(tmp_path / "run", network="test_resnet", **settings("mtl", weights="random", evaluate_every=8))

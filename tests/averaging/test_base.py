@@ -308,6 +308,7 @@ def test_swapping_restores_another_model_whole():
         assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_ddp_ranks_have_the_average_of_one_process(tmp_path):
     run_ranks("ddp", tmp_path)
@@ -316,11 +317,13 @@ def test_ddp_ranks_have_the_average_of_one_process(tmp_path):
         assert torch.equal(first[name], second[name])
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_fsdp2_averages_each_shard_on_its_rank(tmp_path):
     run_ranks("fsdp", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_ranks_that_disagree_about_the_loss_raise(tmp_path):
     run_ranks("disagree", tmp_path)

@@ -7,6 +7,7 @@ import pytest
 from helpers.averages import run_ranks
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_distributed_checkpoint_loads_on_another_number_of_processes(tmp_path):
     run_ranks("checkpoint", tmp_path)
@@ -14,6 +15,7 @@ def test_a_distributed_checkpoint_loads_on_another_number_of_processes(tmp_path)
     run_ranks("resumed", tmp_path, world=1)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_group_is_restored_from_a_distributed_checkpoint(tmp_path):
     run_ranks("group_checkpoint", tmp_path)

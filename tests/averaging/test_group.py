@@ -303,11 +303,13 @@ def test_segment_log_keeps_means_that_add_up(tmp_path):
     assert len(again["log"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_ranks_that_disagree_about_the_loss_raise(tmp_path):
     run_ranks("group_disagrees", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("kill_after", [7, 23])
 def test_a_killed_training_resumes_bit_equal(tmp_path, kill_after):

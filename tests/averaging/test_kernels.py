@@ -10,6 +10,7 @@ from swad import EMA, SWAD, AverageGroup
 pytest.importorskip("triton", reason="needs triton")
 
 
+@pytest.mark.slow
 @without_interpreter
 def test_everything_below_in_the_interpreter():
     run_in_the_interpreter(__file__)

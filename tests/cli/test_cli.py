@@ -15,6 +15,7 @@ from helpers.imports import HEAVY, modules_after
 from swad import cli
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy():
     assert not modules_after("import swad.cli") & (set(HEAVY) - {"rich"})
     text = swad("--help").stdout

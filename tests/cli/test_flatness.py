@@ -25,6 +25,7 @@ QUICK = ["--directions", "4", "--images", "12", "--radii", "0:6:3"]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.slow
 def test_flatness_measures_prints_draws_and_lists_the_files(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--device", "cpu"]
@@ -59,6 +60,7 @@ def test_flatness_measures_prints_draws_and_lists_the_files(here: Call, tiny_run
     assert "Loss surfaces" not in text
 
 
+@pytest.mark.slow
 def test_only_included_parameters_are_perturbed(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--weights", "best,swad", "--figure-formats", "svg", "--device", "cpu"]
@@ -93,6 +95,7 @@ def test_the_documentation_names_every_option():
     assert not [p.opts for p in mine if not written & {*p.opts, *p.secondary_opts}]
 
 
+@pytest.mark.slow
 def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
     root = tmp_path / "runs"
     root.mkdir()
@@ -116,6 +119,7 @@ def test_wrong_radii_are_reported_before_anything_is_measured(here: Call, tiny_r
     assert not (folder / "flatness.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_the_first_name_is_the_reference_in_table_and_page(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     few = [*QUICK, "--figure-formats", "svg", "--device", "cpu"]
@@ -130,6 +134,7 @@ def test_the_first_name_is_the_reference_in_table_and_page(here: Call, tiny_run,
     assert read_flatness(load_run(folder)).reference == "best"
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_do_not_stop_table_and_page(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     few = ["--directions", "4", "--images", "12", "--radii", "0,3,1e25", "--figure-formats", "svg", "--device", "cpu"]

@@ -8,6 +8,7 @@ pytest.importorskip("matplotlib")
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.slow
 def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
     """Three runs of 20 steps on one target; the other figures reuse the runs of the first."""
     options = ["-t", "paper", "--steps", "20", "-o", tmp_path, "--figure-formats", "svg", "--device", "cpu"]

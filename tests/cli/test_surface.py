@@ -12,6 +12,7 @@ pytest.importorskip("matplotlib")
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.slow
 def test_surface_and_line(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     quick = ["--steps", "3", "--images", "12", "--figure-formats", "svg", "--device", "cpu"]

@@ -92,6 +92,7 @@ def test_help_shows_every_section(capsys):
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_train_one_target_with_hyperparameters_and_averages(tmp_path):
     result = swad(
         "train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--set", "lr=1e-3", "--set", "batch_size=8",
@@ -111,6 +112,7 @@ def test_train_one_target_with_hyperparameters_and_averages(tmp_path):
     assert "--no-resume" in swad("train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--no-resume", code=1).stderr
 
 
+@pytest.mark.slow
 def test_a_dataset_in_a_directory_of_ones_own(here, tmp_path, own_dataset):
     options = ["-d", own_dataset, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]
     text = here("train", "folder", *options, "--steps", "4", "--evaluate-every", "2", "-o", tmp_path).stdout
@@ -126,6 +128,7 @@ def test_a_dataset_in_a_directory_of_ones_own(here, tmp_path, own_dataset):
     assert "north+south-0: finished" in both
 
 
+@pytest.mark.slow
 def test_training_without_the_report_extra_ends_with_the_table(tmp_path, own_dataset):
     missing = ["matplotlib", "jinja2", "scipy"]
     options = ["-d", own_dataset, "--network", "test_resnet", "--weights", "random", "--set", "batch_size=2"]

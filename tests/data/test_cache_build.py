@@ -121,6 +121,7 @@ def builder(root: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_cache_whose_builder_was_killed_is_rebuilt(tmp_path, folder):
     root = make_files(tmp_path / "data", per_domain=BLOCK)
     process = builder(root, folder, workers=2)

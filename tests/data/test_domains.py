@@ -72,6 +72,7 @@ def test_orientation_and_alpha_are_ignored(tmp_path):
     assert (np.asarray(read_image(tmp_path / "x.png")) == np.asarray(image)[..., :3]).all()
 
 
+@pytest.mark.slow
 def test_domains_and_datasets_do_not_import_torch():
     code = (
         "import sys, swad.data.domains, swad.data.benchmarks as d; d.load('digits'); sys.exit('torch' in sys.modules)"

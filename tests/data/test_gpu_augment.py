@@ -210,6 +210,7 @@ def test_images_do_not_depend_on_the_others():
     assert torch.equal(whole, alone)
 
 
+@pytest.mark.slow
 def test_compiled_without_graph_breaks_it_gives_the_same_numbers():
     images = some_images(6, 20, 22)
     parameters = torch.from_numpy(draw(np.random.RandomState(0), np.array([[20, 22]] * 6)))

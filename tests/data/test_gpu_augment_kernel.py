@@ -23,6 +23,7 @@ SIZE = 33  # 1,089 pixels: a whole chunk of an image and part of a second one
 CLOSE = {"rtol": 0, "atol": 1e-4}
 
 
+@pytest.mark.slow
 @without_interpreter
 def test_everything_below_in_the_interpreter():
     run_in_the_interpreter(__file__)
@@ -201,6 +202,7 @@ def test_images_do_not_depend_on_the_others_and_a_batch_may_be_empty(monkeypatch
     assert gpu_augment.augment(images[:0], rows[:0], 16, *normalization()).shape == (0, 3, 16, 16)
 
 
+@pytest.mark.slow
 def test_without_triton_or_a_gpu_the_plain_code_runs():
     assert gpu_augment._kernels(torch.zeros(1, 4, 4, 3)) is None
     code = """

@@ -10,6 +10,7 @@ from swad.data.domains import DataError
 from swad.data.verify import check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["", "MNIST", "MNIST/raw", "raw"])
 @pytest.mark.parametrize("zipped", [True, False])
 def test_idx_files_are_found(tmp_path, folder, zipped):

@@ -75,6 +75,7 @@ def test_terra_incognita_has_two_correct_totals(tmp_path):
     assert len(check(tmp_path).problems) == 4
 
 
+@pytest.mark.slow
 def test_domain_net_with_its_duplicates_is_noted(tmp_path):
     root = make(benchmarks.get("DomainNet"), tmp_path)
     save_image(root / "domain_net" / "clipart" / "class_000" / "twice.png", 1)

@@ -97,6 +97,7 @@ def test_a_stratified_subset_keeps_the_classes_in_proportion(n):
 # --- flatness -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_flatness_is_what_a_plain_loop_finds(tiny_run, tmp_path):
     """The slow twin: a fresh model for every direction, its weights written one by one."""
     folder = copied(tiny_run, tmp_path / "run")
@@ -147,6 +148,7 @@ def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, t
     assert (folder / FLATNESS).read_text() == written
 
 
+@pytest.mark.slow
 def test_more_directions_and_more_weights_add_to_what_is_there(tiny_run, tmp_path):
     folder, fresh = copied(tiny_run, tmp_path / "grown"), copied(tiny_run, tmp_path / "fresh")
     run_flatness.run_local(open_run(folder), NAMES[:1], COARSE)
@@ -159,6 +161,7 @@ def test_more_directions_and_more_weights_add_to_what_is_there(tiny_run, tmp_pat
     assert run_flatness.run_local(open_run(folder), NAMES[:2], COARSE).models["swad"].n_directions == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "file", "fatal"), [("flatness", FLATNESS, 6), ("surface", SURFACE, 12)])
 def test_killed_work_goes_on_to_the_same_rows(tiny_run, tmp_path, what, file, fatal):
     killed, whole = copied(tiny_run, tmp_path / "killed"), copied(tiny_run, tmp_path / "whole")
@@ -267,6 +270,7 @@ def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeyp
 # --- worst case, curvature, bound -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, monkeypatch):
     folder = copied(tiny_run, tmp_path / "run")
     found = run_flatness.run_worst_case(
@@ -285,6 +289,7 @@ def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, mon
     )
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
     bounds = run_flatness.run_bounds(run, "swad", [0.02, 0.2], vc_cover=5, vc=20, n_images=12)
@@ -295,6 +300,7 @@ def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
     assert bounds[0].vacuous
 
 
+@pytest.mark.slow
 def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
     (found,) = run_flatness.run_bounds(run, "swad", [0.2], vc_cover=5, vc=20, n_images=12)
@@ -320,6 +326,7 @@ def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     assert found.divergence_low < found.divergence <= found.divergence_high
 
 
+@pytest.mark.slow
 def test_curvature_of_a_run(tiny_run, tmp_path):
     pytest.importorskip("curvlinops")
     folder = copied(tiny_run, tmp_path / "run")
@@ -379,6 +386,7 @@ def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
         run_flatness.run_surface(open_run(folder), ["swad", "swad"])
 
 
+@pytest.mark.slow
 def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
     changes = {
         "algorithm": "arm",

@@ -381,6 +381,7 @@ def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_
     assert_equal(model.state_dict(), live)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes(tmp_path):
     """DDP and FSDP2 average alike on both ranks, resume exactly, and a loss that is not synced is refused."""

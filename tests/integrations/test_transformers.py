@@ -145,6 +145,7 @@ def test_resumes_to_the_last_bit(unbroken, tmp_path, step):
     assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
 
 
+@pytest.mark.slow
 def test_resumes_from_a_checkpoint_of_a_resumed_training(unbroken, tmp_path):
     folder, _, whole, trainer = unbroken
     train(tmp_path, SWADCallback(**OPTIONS), resume=folder / "checkpoint-10", **{**SAVED, "save_steps": 16})
@@ -154,6 +155,7 @@ def test_resumes_from_a_checkpoint_of_a_resumed_training(unbroken, tmp_path):
     assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
 
 
+@pytest.mark.slow
 def test_a_moved_checkpoint_is_passed_as_resume_from(unbroken, tmp_path):
     folder, _, whole, _ = unbroken
     state = json.loads((folder / "checkpoint-10" / "trainer_state.json").read_text())
@@ -172,6 +174,7 @@ def test_a_moved_checkpoint_is_passed_as_resume_from(unbroken, tmp_path):
     assert callback.status == whole.status
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_an_average_is_refused_unless_allowed_to_start(tmp_path):
     train(tmp_path, max_steps=4, **SAVED)
     resume = tmp_path / "checkpoint-4"
@@ -241,6 +244,7 @@ class Normed(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update_bn", [True, lambda model, batch: model(**batch)])
 def test_batch_norm_statistics_are_recomputed_for_the_average(tmp_path, update_bn):
     with pytest.warns(UserWarning, match="statistics belong to the last averaged update.*update_bn=True"):
@@ -296,6 +300,7 @@ def test_misspelt_options_name_the_choices():
         SWADCallback(semantics="papper")
 
 
+@pytest.mark.slow
 def test_each_training_starts_a_new_average_and_removes_its_hook(tmp_path):
     callback = SWADCallback(**OPTIONS)
     trainer = train(tmp_path, callback)
@@ -312,6 +317,7 @@ def test_only_the_process_that_saves_writes(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("swad.safetensors"))
 
 
+@pytest.mark.slow
 def test_other_averages_resume_too(tmp_path):
     callback = SWADCallback(average=swad.SMA, start=10, name="sma")
     keep = KeepAll()

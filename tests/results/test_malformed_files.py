@@ -120,6 +120,7 @@ def read_everything(root: Path, damaged: Path) -> None:
     find_problems(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "records.jsonl"])
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_files_never_crash_a_reader(tmp_path: Path, name: str, seed: int) -> None:

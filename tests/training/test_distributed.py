@@ -13,6 +13,7 @@ from swad.training.distributed import Dist, process_group
 from swad.training.loop import train
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     changes = {"hyperparameters": {"batch_size": 8, "dropout": 0.5, "lr": 1e-4}, "snapshots": [1, 4]}

@@ -38,6 +38,7 @@ def test_a_signal_in_an_immediate_block_raises_at_once():
     assert not stop.raised
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, finished_run, signum):
     run_dir = tmp_path / "run"

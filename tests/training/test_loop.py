@@ -20,6 +20,7 @@ from swad.training.loop import Interrupted, RunError, train
 from swad.training.resolve import resolve
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_records_and_weights(tmp_path, finished_run):
     before = torch.random.get_rng_state()
     torch.set_num_threads(2)  # a run with the small network uses one
@@ -84,6 +85,7 @@ def test_golden_losses(finished_run):
     assert losses[:4] == pytest.approx([2.35311, 2.33323, 2.30999, 2.29899], abs=5e-4)
 
 
+@pytest.mark.slow
 def test_the_target_is_not_read_before_the_end(tmp_path, monkeypatch):
     opened: list[tuple[str, int]] = []
     step = 0

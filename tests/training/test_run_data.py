@@ -27,6 +27,7 @@ def test_a_damaged_image_of_the_target_is_found_before_training(tmp_path, noise_
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_images_are_decoded_once_until_they_change(tmp_path, noise_folder, monkeypatch):
     decoded = []
     monkeypatch.setattr(run_data, "find_bad_images", lambda paths, *rest: decoded.append(len(paths)) or ())

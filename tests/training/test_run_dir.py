@@ -295,6 +295,7 @@ def test_settings_of_other_types_are_one_line(tmp_path, finished_run):
             assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_other_content_is_one_line(tmp_path):
     state = interrupted(tmp_path / "run") / "checkpoint" / "state.pt"
     original = torch.load(state, weights_only=True)

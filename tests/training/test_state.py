@@ -118,6 +118,7 @@ def test_a_run_that_crashed_before_its_first_checkpoint_starts_again(tmp_path, f
     require_same(finished_run, run_dir)
 
 
+@pytest.mark.slow
 def test_segments_written_before_a_crash_are_replaced(tmp_path):
     settings = {"checkpoint_every": None, "keep_segments": True}
     with pytest.raises(ZeroDivisionError):

@@ -55,6 +55,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_complete_lines_only(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     delays = random.Random(0)

@@ -144,6 +144,7 @@ def test_labels_do_not_overlap(measured_runs):
         assert not [pair for pair in pairs if pair[0].overlaps(pair[1])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_is_written_and_the_same_twice(measured_runs, tmp_path, kind):
     groups = curves_by_target(one for run in measured_runs if (one := read_flatness(run)) is not None)

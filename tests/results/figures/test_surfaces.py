@@ -15,6 +15,7 @@ from swad.results.page.build import build_page
 from swad.results.surfaces import read_surface
 
 
+@pytest.mark.slow
 def test_surfaces_of_several_algorithms_are_told_apart(tmp_path):
     runs = [write_measured_run(tmp_path / name, algorithm=name) for name in ("erm", "sam")]
     figure = surface_figure([read_surface(run) for run in runs])

@@ -50,6 +50,7 @@ def test_of_several_runs_without_a_selection_each_has_its_own_figure(tmp_path: P
     assert "target: photo" not in paths[0].read_text()
 
 
+@pytest.mark.slow
 def test_labels_do_not_overlap(runs: list[RunData]) -> None:
     boxes = text_boxes(valleys_figure([run for run in runs if run.trial == 0]))
     assert not [1 for index, a in enumerate(boxes) for b in boxes[:index] if a.overlaps(b)]

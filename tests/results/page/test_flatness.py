@@ -14,6 +14,7 @@ from swad.results.page.build import build_page
 from swad.results.page.flatness import flatness_sections
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_was_measured(measured_runs):
     pytest.importorskip("jinja2")
     text = build_page(measured_runs)
@@ -34,6 +35,7 @@ def test_the_page_shows_what_was_measured(measured_runs):
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_a_groups_legend_lists_what_it_draws(tmp_path):
     one, two = write_measured_run(tmp_path / "a"), write_measured_run(tmp_path / "b", target="art")
     with RowFile(two.path, FLATNESS) as file:
@@ -54,6 +56,7 @@ def test_algorithms_with_and_without_groups_of_images_share_a_section(tmp_path):
     assert [len(section.groups[-1].legend) for section in flatness_sections(runs)] == [6]
 
 
+@pytest.mark.slow
 def test_the_page_shows_worst_case_and_curvature_of_every_domain(tmp_path):
     run = write_measured_run(tmp_path / "a")
     with RowFile(run.path, FLATNESS) as file:
@@ -79,6 +82,7 @@ def test_the_page_shows_worst_case_and_curvature_of_every_domain(tmp_path):
     assert "Curvature" not in build_page([write_measured_run(tmp_path / "b")])
 
 
+@pytest.mark.slow
 def test_runs_measured_in_other_ways_are_not_averaged(measured_runs):
     pytest.importorskip("jinja2")
     with RowFile(measured_runs[1].path, FLATNESS) as file:
