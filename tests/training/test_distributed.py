@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers.runs import short, start_worker, values, weights
+from swad.training import loop
 from swad.training.distributed import Dist, process_group
 from swad.training.loop import train
 
@@ -62,3 +63,17 @@ def test_a_shard_has_the_same_part_of_every_group(rank):
         start + 8,
         start + 9,
     ]
+
+
+def test_other_processes_learn_of_any_error_of_the_main_process(tmp_path, monkeypatch):
+    """The others wait for the broadcast: without it they would wait for ever."""
+    sent = []
+
+    def fail(config):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(loop, "RunDir", fail)
+    monkeypatch.setattr(Dist, "broadcast", lambda self, text: sent.append(text) or text)
+    with pytest.raises(OSError, match="no space left"):
+        train(short(tmp_path / "run"))
+    assert sent == ["no space left"]

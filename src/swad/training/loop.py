@@ -146,15 +146,17 @@ def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> tuple[RunD
 
     Also returns the result, in every process, if the run turns out to be finished.
     """
-    run_dir, problem, finished = None, None, None
+    run_dir, error, finished = None, None, None
     if dist.is_main:
         try:
             run_dir = RunDir(config)
             stack.callback(run_dir.close)
             finished = None if run_dir.finished is None else json.dumps(run_dir.finished)
-        except RunError as error:
-            problem = str(error)
-    problem = dist.broadcast(problem)
+        except Exception as caught:  # of any kind: the other processes wait for the broadcast
+            error = caught
+    problem = dist.broadcast(None if error is None else str(error) or type(error).__name__)
+    if error is not None:
+        raise error
     if problem is not None:
         raise RunError(problem)
     finished = dist.broadcast(finished)
