@@ -46,14 +46,6 @@ def test_the_last_row_of_each_combination_counts() -> None:
     assert [row["mean"] for row in latest_rows(rows, "weights")] == [3, 2]
 
 
-def test_rows_can_be_rewritten_and_appended_to_afterwards(tmp_path: Path) -> None:
-    with RowFile(tmp_path, FLATNESS) as file:
-        file.append(*({"key": "a", "kind": "row", "n": n} for n in range(3)))
-        file.rewrite(lambda rows: [row for row in rows if row["n"] != 1])
-        file.append({"key": "a", "kind": "row", "n": 3})
-    assert [row["n"] for row in read_rows(tmp_path, FLATNESS)] == [0, 2, 3]
-
-
 def test_a_torn_line_is_ignored_and_removed_by_the_next_writer(tmp_path: Path) -> None:
     with RowFile(tmp_path, FLATNESS) as file:
         file.append({"key": "a", "kind": "row"})

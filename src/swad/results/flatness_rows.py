@@ -23,12 +23,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from swad.results.records import RecordError, lock_run_directory
-from swad.util.files import write_text
 from swad.util.jsonl import JsonlWriter, read_lines
 
 FLATNESS = "flatness.jsonl"
@@ -82,16 +81,6 @@ class RowFile:
         lines = [_line(row) for row in rows]
         self._writer.append(*lines)
         self.rows += [_parse(line)[1] for line in lines]  # as a reader sees them: lists instead of tuples
-
-    def rewrite(self, change: Callable[[list[Row]], Iterable[Row]]) -> None:
-        """Replace the file atomically by the rows that `change` returns for the present ones."""
-        rows = list(change(self.rows))
-        self._writer.close()
-        try:
-            write_text(self.path, "".join(f"{_line(row)}\n" for row in rows))
-        finally:
-            self._writer = JsonlWriter(self.path)
-        self.rows = rows
 
     def close(self) -> None:
         """Force the rows to disk and release the run directory."""

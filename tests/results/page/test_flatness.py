@@ -7,7 +7,7 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from helpers.measured_runs import RADII, write_measured_run
-from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile
+from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.results.flatness_runs import read_flatness
 from swad.results.flatness_tables import curvature_table, worst_case_table
 from swad.results.page.build import build_page
@@ -35,11 +35,16 @@ def test_the_page_shows_what_was_measured(measured_runs):
     assert len(ids) == len(set(ids))
 
 
+def replace_rows(run_dir, rows):
+    (run_dir / FLATNESS).unlink()
+    with RowFile(run_dir, FLATNESS) as file:
+        file.append(*rows)
+
+
 @pytest.mark.slow
 def test_a_groups_legend_lists_what_it_draws(tmp_path):
     one, two = write_measured_run(tmp_path / "a"), write_measured_run(tmp_path / "b", target="art")
-    with RowFile(two.path, FLATNESS) as file:
-        file.rewrite(lambda rows: [row for row in rows if row.get("weights") != "swa"])
+    replace_rows(two.path, [row for row in read_rows(two.path, FLATNESS) if row.get("weights") != "swa"])
     text = build_page([one, two])
     heads = {"mean over targets": 2, "art": 2, "photo": 3}
     for title, count in heads.items():
@@ -50,9 +55,9 @@ def test_a_groups_legend_lists_what_it_draws(tmp_path):
 
 def test_algorithms_with_and_without_groups_of_images_share_a_section(tmp_path):
     runs = [write_measured_run(tmp_path / name, algorithm=name) for name in ("erm", "arm")]
-    with RowFile(runs[1].path, FLATNESS) as file:
-        groups = {"settings": {"mixed_groups": 8}}
-        file.rewrite(lambda rows: [{**row, **groups.get(row["kind"], {}), "key": "arm's"} for row in rows])
+    groups = {"settings": {"mixed_groups": 8}}
+    rows = [{**row, **groups.get(row["kind"], {}), "key": "arm's"} for row in read_rows(runs[1].path, FLATNESS)]
+    replace_rows(runs[1].path, rows)
     assert [len(section.groups[-1].legend) for section in flatness_sections(runs)] == [6]
 
 
