@@ -80,6 +80,11 @@ def _complete_algorithm(incomplete: str) -> list[str]:
     return [name for name in registry.list_algorithms() if name.startswith(incomplete)]
 
 
+def _switch_off(flag: str, help: str) -> Special:
+    """Return the option that sets a field to False."""
+    return Special((flag,), default=False, help=help, convert=operator.not_)
+
+
 SPECIAL: dict[str, Special] = {
     "target": Special(
         ("--target", "-t"),
@@ -89,30 +94,15 @@ SPECIAL: dict[str, Special] = {
         "NAME",
     ),
     "data_dir": Special(("--data", "-d")),
-    "check_counts": Special(
-        ("--allow-count-mismatch",),
-        default=False,
-        help="Allow image counts that differ from the published dataset.",
-        convert=operator.not_,
+    "check_counts": _switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
+    "freeze_bn": _switch_off(
+        "--no-freeze-bn", "Update the running statistics of batch norms, which are frozen by default."
     ),
-    "freeze_bn": Special(
-        ("--no-freeze-bn",),
-        default=False,
-        help="Update the running statistics of batch norms, which are frozen by default.",
-        convert=operator.not_,
+    "report_live": _switch_off(
+        "--no-report-live",
+        "Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",
     ),
-    "report_live": Special(
-        ("--no-report-live",),
-        default=False,
-        help="Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",
-        convert=operator.not_,
-    ),
-    "early_stop": Special(
-        ("--no-early-stop",),
-        default=False,
-        help="Keep training after every requested average is complete.",
-        convert=operator.not_,
-    ),
+    "early_stop": _switch_off("--no-early-stop", "Keep training after every requested average is complete."),
     "image_mean": Special(annotation=str | None, default=None, metavar="NUMBERS", convert=parse.numbers),
     "image_std": Special(annotation=str | None, default=None, metavar="NUMBERS", convert=parse.numbers),
     "trial": Special(
