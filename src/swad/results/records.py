@@ -46,6 +46,10 @@ class RecordError(RuntimeError):
     """The records of a run cannot be written or read. The message is one line that says what to do."""
 
 
+class DirectoryLockedError(RecordError):
+    """Another process writes the run directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One measured value.
@@ -150,7 +154,7 @@ def lock_run_directory(directory: str | os.PathLike[str]) -> FileLock:
     try:
         return FileLock(Path(directory) / LOCK)
     except FileLockedError as error:
-        raise RecordError(
+        raise DirectoryLockedError(
             f"{directory} is being written by process {error.owner}: "
             "wait for it to finish, stop it, or choose another directory"
         ) from None

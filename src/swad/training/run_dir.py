@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from swad.results.records import CONFIG, DONE, RECORDS, Record, RecordError, RecordWriter
+from swad.results.records import CONFIG, DONE, RECORDS, DirectoryLockedError, Record, RecordError, RecordWriter
 from swad.results.runs import require_unchanged
 from swad.training.config import ConfigError, RunConfig, stored_options
 from swad.util.files import atomic_write, remove_partial_files, sha256, write_json
@@ -40,6 +40,10 @@ class RunError(RuntimeError):
     """A run that cannot start or continue; the message is one line that says what to do."""
 
 
+class RunLockedError(RunError):
+    """Another process trains the run."""
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn an error of the disk while `path` is written into a one-line `RunError`."""
@@ -48,6 +52,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise RunError(f"cannot write {path}: {reason}; check the disk, then run the same command again") from None
+    except DirectoryLockedError as error:
+        raise RunLockedError(str(error)) from None
     except RecordError as error:
         raise RunError(str(error)) from None
 

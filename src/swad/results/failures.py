@@ -1,0 +1,90 @@
+"""Why a run failed: one small file in its directory, which the next attempt replaces and success removes.
+
+>>> import tempfile
+>>> directory = tempfile.mkdtemp()
+>>> _ = write_failure(directory, "out of memory on cuda", ["Traceback ...", "RuntimeError: CUDA out of memory"])
+>>> failure = write_failure(directory, "out of memory on cuda")
+>>> failure.attempts, read_failure(directory) == failure
+(2, True)
+>>> remove_failure(directory)
+>>> read_failure(directory) is None
+True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from swad.util.files import write_json
+
+FAILURE = "failure.json"
+
+LINES = 20
+"""Lines of the traceback that are kept: the last ones."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last failed attempt at a run.
+
+    Args:
+        error: The error, in one line.
+        lines: The last lines of its traceback.
+        attempts: How many attempts failed since the run last succeeded.
+        host: Name of the machine.
+        time: When it failed, in UTC.
+    """
+
+    error: str
+    lines: tuple[str, ...] = ()
+    attempts: int = 1
+    host: str = ""
+    time: str = ""
+
+
+def write_failure(directory: str | os.PathLike[str], error: str, lines: Sequence[str] = ()) -> Failure:
+    """Store why a run failed, and return it. The attempts before are counted.
+
+    Args:
+        directory: The run directory; it is created if it does not exist.
+        error: The error; line breaks become spaces.
+        lines: The traceback.
+    """
+    before = read_failure(directory)
+    failure = Failure(
+        " ".join(error.split()),
+        tuple(lines)[-LINES:],
+        1 + (0 if before is None else before.attempts),
+        socket.gethostname(),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    write_json(Path(directory) / FAILURE, dataclasses.asdict(failure))
+    return failure
+
+
+def read_failure(directory: str | os.PathLike[str]) -> Failure | None:
+    """Return why the run in a directory failed; None if it did not."""
+    path = Path(directory) / FAILURE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        lines = tuple(str(line) for line in content["lines"])
+        return Failure(
+            str(content["error"]), lines, int(content["attempts"]), str(content["host"]), str(content["time"])
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        # The run failed, whatever became of the file; one damaged file must not hide the state of a whole sweep.
+        return Failure(f"{path} cannot be read")
+
+
+def remove_failure(directory: str | os.PathLike[str]) -> None:
+    """Forget why a run failed; without a failure this does nothing."""
+    (Path(directory) / FAILURE).unlink(missing_ok=True)
