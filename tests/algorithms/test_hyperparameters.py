@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
-from swad.algorithms.hyperparameters import draw, fill, search_range
+from swad.algorithms.hyperparameters import Constant, draw, fill, search_range
 from swad.algorithms.registry import get_algorithm, list_algorithms
 
 LR, SMALL_LR = "10^U(-5, -3.5)", "10^U(-4.5, -2.5)"
@@ -88,7 +90,8 @@ def test_batches_on_domainnet_are_at_most_32():
     for name, largest in (("erm", 32), ("dann", 32), ("coral+sam", 32), ("arm", 8)):
         kind = get_algorithm(name).Hyperparameters
         sizes = {
-            dataset: [draw(kind, seed, dataset).batch_size for seed in range(100)] for dataset in ("PACS", "domainnet")
+            dataset: [draw(kind, dataset, number)["batch_size"] for number in range(1, 100)]
+            for dataset in ("PACS", "domainnet")
         }
         assert max(sizes["domainnet"]) <= largest
         assert (max(sizes["PACS"]) > 32) is (name != "arm")
@@ -103,14 +106,50 @@ def test_hyperparameters_check_themselves():
     assert kind() == kind(lr=5e-5, batch_size=32, weight_decay=0.0, dropout=0.0)
 
 
-def test_draws_are_in_the_ranges_of_domainbed():
+GOLDEN = json.loads(Path(__file__).with_name("domainbed_draws.json").read_text())
+NAMES = {"Mixup": "i_mixup", "GroupDRO": "group_dro"}
+
+
+@pytest.mark.parametrize("seeding", ["2020", "present"])
+def test_draws_are_domainbeds(seeding):
+    """The file holds what DomainBed's own code of 2020-09-30 and 2024-12-11 draws, by its names."""
+    compared = 0
+    for key, wanted in GOLDEN[seeding].items():
+        algorithm, dataset, number, trial = key.split("/")
+        name = NAMES.get(algorithm, algorithm)
+        drawn = draw(get_algorithm(name).Hyperparameters, dataset, int(number), int(trial), seeding)
+        for declared in fields(name):
+            # Values that DomainBed draws and never uses, such as the batch size of ARM, are constant here.
+            if not isinstance(search_range(declared, dataset, seeding), Constant):
+                assert drawn[declared.name] == wanted[declared.metadata["domainbed"] or declared.name], (key, declared)
+                compared += 1
+    assert compared == 474
+
+
+def test_draw_zero_is_the_defaults_and_trials_differ():
     kind = get_algorithm("erm").Hyperparameters
-    some = [draw(kind, seed, "PACS") for seed in range(200)]
-    assert all(1e-5 <= one.lr <= 10**-3.5 for one in some)
-    assert all(8 <= one.batch_size <= 45 and isinstance(one.batch_size, int) for one in some)
-    assert {one.dropout for one in some} == {0, 0.1, 0.5}
-    assert draw(kind, 3, "PACS") == draw(kind, 3, "PACS") != draw(kind, 4, "PACS")
-    assert all(one.weight_decay == 0 for one in (draw(kind, seed, "RotatedMNIST") for seed in range(5)))
+    for seeding in ("2020", "present"):
+        assert draw(kind, "PACS", 0, 2, seeding) == {}
+        assert (
+            draw(kind, "PACS", 3, 1, seeding) == draw(kind, "PACS", 3, 1, seeding) != draw(kind, "PACS", 3, 2, seeding)
+        )
+
+
+def test_both_ranges_of_i_mixup_are_named():
+    kind = get_algorithm("i_mixup").Hyperparameters
+    (alpha,) = (one for one in dataclasses.fields(kind) if one.name == "alpha")
+    assert str(search_range(alpha, "PACS", "2020")) == "10^U(-1, -1)"
+    assert str(search_range(alpha, "PACS")) == "10^U(-1, 1)"
+    assert {draw(kind, "PACS", number, 0, "2020")["alpha"] for number in range(1, 9)} == {0.1}
+
+
+def test_draws_are_in_their_ranges():
+    kind = get_algorithm("erm").Hyperparameters
+    some = [draw(kind, "PACS", number) for number in range(1, 200)]
+    assert all(1e-5 <= one["lr"] <= 10**-3.5 for one in some)
+    assert all(8 <= one["batch_size"] <= 45 and isinstance(one["batch_size"], int) for one in some)
+    assert {one["dropout"] for one in some} == {0, 0.1, 0.5}
+    assert all(draw(kind, "RotatedMNIST", number)["weight_decay"] == 0 for number in range(1, 6))
 
 
 def test_values_above_the_maximum_are_named():

@@ -29,10 +29,20 @@ class AdversarialHyperparameters(Hyperparameters):
     lr_d: float = hyper(
         0.0, Power(10, -5, -3.5), "learning rate of the discriminator; 0: same as lr", low_res=Power(10, -4.5, -2.5)
     )
-    wd_g: float = hyper(0.0, Power(10, -6, -2), "L2 penalty of the predictor", low_res=Constant(0))
-    wd_d: float = hyper(0.0, Power(10, -6, -2), "L2 penalty of the discriminator")
-    adversary: float = hyper(1.0, Power(10, -2, 2), "weight of the discriminator's loss in the predictor's, λ")
-    d_steps: int = hyper(1, Power(2, 0, 3, integer=True), "discriminator steps for each predictor step", low=1)
+    wd_g: float = hyper(
+        0.0, Power(10, -6, -2), "L2 penalty of the predictor", low_res=Constant(0), domainbed="weight_decay_g"
+    )
+    wd_d: float = hyper(0.0, Power(10, -6, -2), "L2 penalty of the discriminator", domainbed="weight_decay_d")
+    adversary: float = hyper(
+        1.0, Power(10, -2, 2), "weight of the discriminator's loss in the predictor's, λ", domainbed="lambda"
+    )
+    d_steps: int = hyper(
+        1,
+        Power(2, 0, 3, integer=True),
+        "discriminator steps for each predictor step",
+        low=1,
+        domainbed="d_steps_per_g_step",
+    )
     grad_penalty: float = hyper(0.0, Power(10, -2, 1), "weight of the squared gradient at the discriminator's input")
     beta1: float = hyper(0.5, Choice((0, 0.5)), "first beta of Adam on both sides; the second is .9")
     mlp_width: int = hyper(256, Power(2, 6, 10, integer=True), "units of a hidden layer of the discriminator", low=1)

@@ -19,8 +19,15 @@ from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 class AnnealedHyperparameters(Hyperparameters):
     """The common hyperparameters, the weight of the penalty, and when it applies."""
 
-    penalty: float = hyper(10.0, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before")
-    anneal: int = hyper(500, Power(10, 0, 4, integer=True), "updates before the penalty takes its weight")
+    penalty: float = hyper(
+        10.0, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before", domainbed="vrex_lambda"
+    )
+    anneal: int = hyper(
+        500,
+        Power(10, 0, 4, integer=True),
+        "updates before the penalty takes its weight",
+        domainbed="vrex_penalty_anneal_iters",
+    )
 
 
 class Annealed(Algorithm):

@@ -28,7 +28,7 @@ from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 class CORALHyperparameters(Hyperparameters):
     """The common hyperparameters and the weight of the distance."""
 
-    gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains, γ")
+    gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains, γ", domainbed="mmd_gamma")
 
 
 class CORAL(Algorithm):

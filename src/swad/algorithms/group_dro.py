@@ -27,7 +27,7 @@ from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 class GroupDROHyperparameters(Hyperparameters):
     """The common hyperparameters and the step size of the domain weights."""
 
-    eta: float = hyper(0.01, Power(10, -3, -1), "step size of the domain weights, η")
+    eta: float = hyper(0.01, Power(10, -3, -1), "step size of the domain weights, η", domainbed="groupdro_eta")
 
 
 class GroupDRO(Algorithm):

@@ -14,13 +14,18 @@ An algorithm declares its own in a subclass of `Hyperparameters`:
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from swad.data import benchmarks
+
+Seeding = Literal["2020", "present"]
+"""How DomainBed seeds the draws of a search: in its version of October 2020, or since November 2020."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Power:
     def __str__(self) -> str:
         return f"{'int ' if self.integer else ''}{self.base:g}^U({self.low:g}, {self.high:g})"
 
-    def draw(self, random: random.Random) -> float:
+    def draw(self, random: np.random.RandomState) -> float:
         """Draw a value."""
         value = self.base ** random.uniform(self.low, self.high)
         return int(value) if self.integer else float(value)
@@ -51,7 +56,7 @@ class Uniform:
     def __str__(self) -> str:
         return f"U({self.low:g}, {self.high:g})"
 
-    def draw(self, random: random.Random) -> float:
+    def draw(self, random: np.random.RandomState) -> float:
         """Draw a value."""
         return random.uniform(self.low, self.high)
 
@@ -65,9 +70,10 @@ class Choice:
     def __str__(self) -> str:
         return f"one of {', '.join(f'{value:g}' for value in self.values)}"
 
-    def draw(self, random: random.Random) -> float:
+    def draw(self, random: np.random.RandomState) -> float:
         """Draw a value."""
-        return random.choice(self.values)
+        value: float = random.choice(self.values).item()
+        return value
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class Constant:
     def __str__(self) -> str:
         return f"{self.value:g}, not searched"
 
-    def draw(self, random: random.Random) -> float:
+    def draw(self, random: np.random.RandomState) -> float:
         """Return the value."""
         return self.value
 
@@ -96,6 +102,8 @@ def hyper(
     high: float = math.inf,
     low_res: Range | None = None,
     by_dataset: Mapping[str, Range] | None = None,
+    range_2020: Range | None = None,
+    domainbed: str = "",
 ) -> Any:
     """Declare a hyperparameter as a dataclass field.
 
@@ -107,11 +115,15 @@ def hyper(
         high: The largest value allowed.
         low_res: The search range on low-resolution images (digits, MNIST), if it differs.
         by_dataset: Search ranges of single datasets by name, if they differ.
+        range_2020: The search range in DomainBed's version of October 2020, if it differs.
+        domainbed: Its name in DomainBed, which seeds its draws, if it differs.
     """
     metadata = {
         "range": search,
         "low_res": low_res or search,
         "by_dataset": by_dataset or {},
+        "range_2020": range_2020,
+        "domainbed": domainbed,
         "help": help,
         "low": low,
         "high": high,
@@ -134,7 +146,11 @@ class Hyperparameters:
     )
     weight_decay: float = hyper(0.0, Power(10, -6, -2), "Adam's L2 penalty", low_res=Constant(0))
     dropout: float = hyper(
-        0.0, Choice((0, 0.1, 0.5)), "fraction of the features dropped before the head", low_res=Constant(0)
+        0.0,
+        Choice((0, 0.1, 0.5)),
+        "fraction of the features dropped before the head",
+        low_res=Constant(0),
+        domainbed="resnet_dropout",
     )
 
     def problems(self) -> list[str]:
@@ -171,18 +187,72 @@ def fill(cls: type[Hyperparameters], values: Mapping[str, Any]) -> Hyperparamete
     return cls(**values)
 
 
-def draw(cls: type[Hyperparameters], seed: int, dataset: str) -> Hyperparameters:
-    """Draw every hyperparameter from its range on a dataset; each value depends on the seed and its own range alone."""
-    values: dict[str, Any] = {
-        declared.name: search_range(declared, dataset).draw(random.Random(f"{seed}/{declared.name}"))
-        for declared in dataclasses.fields(cls)
+def draw(
+    cls: type[Hyperparameters], dataset: str, number: int, trial: int = 0, seeding: Seeding = "present"
+) -> dict[str, Any]:
+    """Draw hyperparameters as DomainBed does: the same numbers give the same values, and every trial has its own.
+
+    The version of October 2020 draws all values from one stream, in a fixed order. Later versions give every name a
+    stream of its own, so that a value does not depend on which others the algorithm has.
+
+    Args:
+        cls: The class of the algorithm's hyperparameters.
+        dataset: Name of the dataset, on which the ranges depend.
+        number: Number of the draw, DomainBed's `hparams_seed`. Number 0 is the defaults: no value is set.
+        trial: Number of the trial, DomainBed's `trial_seed`.
+        seeding: The version of DomainBed.
+    """
+    if number == 0:
+        return {}
+    seed = seed_hash(number, trial)
+    declared = {field.name: field for field in dataclasses.fields(cls)}
+    if seeding == "2020":
+        return _draw_2020(declared, dataset, np.random.RandomState(seed))
+    return {
+        name: search_range(field, dataset).draw(
+            np.random.RandomState(seed_hash(seed, field.metadata["domainbed"] or name))
+        )
+        for name, field in declared.items()
     }
-    return cls(**values)
 
 
-def search_range(declared: dataclasses.Field[Any], dataset: str) -> Range:
+_ORDER_2020 = ("dropout", "lr", "batch_size", "weight_decay", "lr_g", "lr_d", "wd_g", "adversary", "wd_d")
+"""The hyperparameters that are drawn first; the others follow as they are declared."""
+
+
+def _draw_2020(
+    declared: Mapping[str, dataclasses.Field[Any]], dataset: str, random: np.random.RandomState
+) -> dict[str, Any]:
+    common = {field.name: field for field in dataclasses.fields(Hyperparameters)}
+    first = [name for name in _ORDER_2020 if name in declared]
+    values: dict[str, Any] = {}
+    for name in (*first, *(name for name in declared if name not in first)):
+        own = search_range(declared[name], dataset, "2020")
+        drawn = own
+        if name in common:  # drawn for every algorithm, also for one that ignores the value: ARM's batch size is 8
+            drawn = search_range(common[name], dataset, "2020")
+        if name == "dropout":  # drawn on low-resolution images too, whose network has none
+            drawn = common[name].metadata["range"]
+        value = drawn.draw(random)
+        values[name] = own.value if isinstance(own, Constant) else value
+    return {name: values[name] for name in declared}
+
+
+def seed_hash(*values: Any) -> int:
+    """Return DomainBed's seed for a tuple of values.
+
+    >>> seed_hash(0, 1)
+    1514274641
+    """
+    return int(hashlib.md5(str(values).encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
+
+
+def search_range(declared: dataclasses.Field[Any], dataset: str, seeding: Seeding = "present") -> Range:
     """Return the range of a hyperparameter on a dataset: the dataset's own range, or that of its resolution."""
     benchmark = benchmarks.get(dataset)
+    if seeding == "2020" and declared.metadata["range_2020"]:
+        former: Range = declared.metadata["range_2020"]
+        return former
     usual = declared.metadata["low_res" if benchmark.image_spec.low_res else "range"]
     search: Range = declared.metadata["by_dataset"].get(benchmark.name, usual)
     return search

@@ -31,7 +31,14 @@ from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 class IMixupHyperparameters(Hyperparameters):
     """The common hyperparameters and the distribution of λ."""
 
-    alpha: float = hyper(0.2, Power(10, -1, 1), "α of Beta(α, α), the weight of the first domain; 0: no mixing")
+    alpha: float = hyper(
+        0.2,
+        Power(10, -1, 1),
+        "α of Beta(α, α), the weight of the first domain; 0: no mixing",
+        # Until January 2023, and in the published SWAD code, both ends of the range were -1.
+        range_2020=Power(10, -1, -1),
+        domainbed="mixup_alpha",
+    )
 
 
 class IMixup(Algorithm):

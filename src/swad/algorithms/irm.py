@@ -27,9 +27,17 @@ from swad.algorithms.hyperparameters import Power, hyper
 
 @dataclass(frozen=True)
 class IRMHyperparameters(AnnealedHyperparameters):
-    """The annealed penalty with DomainBed's weight for IRM."""
+    """The annealed penalty with DomainBed's weight and names for IRM."""
 
-    penalty: float = hyper(100.0, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before")
+    penalty: float = hyper(
+        100.0, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before", domainbed="irm_lambda"
+    )
+    anneal: int = hyper(
+        500,
+        Power(10, 0, 4, integer=True),
+        "updates before the penalty takes its weight",
+        domainbed="irm_penalty_anneal_iters",
+    )
 
 
 class IRM(Annealed):

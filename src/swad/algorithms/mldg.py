@@ -40,7 +40,7 @@ from swad.averaging.tensors import restored
 class MLDGHyperparameters(Hyperparameters):
     """The common hyperparameters and the weight of the partner domain."""
 
-    beta: float = hyper(1.0, Power(10, -1, 1), "weight of the loss after the inner step")
+    beta: float = hyper(1.0, Power(10, -1, 1), "weight of the loss after the inner step", domainbed="mldg_beta")
 
 
 class MLDG(ERM):

@@ -31,7 +31,7 @@ SCALES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 class MMDHyperparameters(Hyperparameters):
     """The common hyperparameters and the weight of the distance."""
 
-    gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains, γ")
+    gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains, γ", domainbed="mmd_gamma")
 
 
 class MMD(Algorithm):

@@ -40,7 +40,11 @@ class MTLHyperparameters(Hyperparameters):
     """The common hyperparameters and how fast a domain's embedding moves."""
 
     ema: float = hyper(
-        0.99, Choice((0.5, 0.9, 0.99, 1)), "weight of the batch in its domain's embedding; 1: no memory", high=1
+        0.99,
+        Choice((0.5, 0.9, 0.99, 1)),
+        "weight of the batch in its domain's embedding; 1: no memory",
+        high=1,
+        domainbed="mtl_ema",
     )
 
 

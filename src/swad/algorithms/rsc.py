@@ -32,8 +32,12 @@ from swad.models import networks
 class RSCHyperparameters(Hyperparameters):
     """The common hyperparameters and how much is muted."""
 
-    feature_drop: float = hyper(1 / 3, Uniform(0, 0.5), "fraction of an image's features that are muted", high=1)
-    batch_drop: float = hyper(1 / 3, Uniform(0, 0.5), "fraction of the images whose features are muted", high=1)
+    feature_drop: float = hyper(
+        1 / 3, Uniform(0, 0.5), "fraction of an image's features that are muted", high=1, domainbed="rsc_f_drop_factor"
+    )
+    batch_drop: float = hyper(
+        1 / 3, Uniform(0, 0.5), "fraction of the images whose features are muted", high=1, domainbed="rsc_b_drop_factor"
+    )
 
 
 class RSC(Algorithm):

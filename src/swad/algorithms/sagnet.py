@@ -39,7 +39,7 @@ EPS = 1e-5
 class SagNetHyperparameters(Hyperparameters):
     """The common hyperparameters and the weight of the adversary."""
 
-    w_adv: float = hyper(0.1, Power(10, -2, 1), "weight of the adversary against style")
+    w_adv: float = hyper(0.1, Power(10, -2, 1), "weight of the adversary against style", domainbed="sag_w_adv")
 
 
 class SagNet(Algorithm):
