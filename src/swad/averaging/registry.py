@@ -36,6 +36,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from swad.util.names import did_you_mean
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -207,7 +209,8 @@ def parse(text: str) -> Spec:
     """Parse one average."""
     name, _, rest = text.partition(":")
     if name not in _ENTRIES:
-        raise AverageError(f"there is no average {name!r}; choose from {', '.join(_ENTRIES)}")
+        hint = did_you_mean(name, _ENTRIES)
+        raise AverageError(f"there is no average {name!r}; choose from {', '.join(_ENTRIES)}{hint and ': '}{hint}")
     allowed = _ENTRIES[name].options
     label, options = name, {}
     for item in filter(None, rest.split(",")):

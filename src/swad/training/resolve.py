@@ -69,14 +69,14 @@ def fill_defaults(config: RunConfig, *, stored: Mapping[str, Any], n_images: int
         bf16: Whether the device computes in bf16.
     """
     benchmark = benchmarks.get(config.data.dataset)
-    algorithm_class = get_algorithm(config.training.algorithm)
+    algorithm = canonical_name(config.training.algorithm)
     network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
     steps = config.training.steps or benchmark.defaults.steps
     images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
     complete = config.replace(
         dataset=benchmark.name,
-        algorithm=canonical_name(config.training.algorithm),
-        hyperparameters=_hyperparameters(config, benchmark, algorithm_class),
+        algorithm=algorithm,
+        hyperparameters={**default_hyperparameters(benchmark.name, algorithm), **config.training.hyperparameters},
         network=network,
         **images,
         weights=config.model.weights or ("random" if network == SMALL else "pretrained"),
@@ -267,16 +267,17 @@ def _machine_problems(config: RunConfig) -> list[str]:
 # -- defaults -----------------------------------------------------------------------------------------------------
 
 
-def _hyperparameters(config: RunConfig, benchmark: Benchmark, algorithm_class: Any) -> dict[str, Any]:
-    common, own = Hyperparameters(), algorithm_class.Hyperparameters()
+def default_hyperparameters(dataset: str, algorithm: str) -> dict[str, Any]:
+    """Return the hyperparameters of an algorithm on a dataset for which a run sets nothing."""
+    benchmark, own = benchmarks.get(dataset), get_algorithm(algorithm).Hyperparameters()
+    common = Hyperparameters()
     # An algorithm's own lr or batch size wins over the dataset's, except on low-resolution data, as in DomainBed.
     of_dataset = {
         name: getattr(benchmark.defaults, name)
         for name in ("lr", "batch_size")
         if benchmark.image_spec.low_res or getattr(own, name) == getattr(common, name)
     }
-    filled = algorithm_class.Hyperparameters(**(of_dataset | dict(config.training.hyperparameters)))
-    return dataclasses.asdict(filled)
+    return dataclasses.asdict(dataclasses.replace(own, **of_dataset))
 
 
 def _image_options(config: RunConfig, benchmark: Benchmark, network: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import stat
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -167,11 +168,12 @@ class FileLock:
         try:
             fcntl.flock(fd, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            if on_wait is None:
+            if on_wait is None and not _retry(fd, mode | fcntl.LOCK_NB):
                 owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise FileLockedError(self.path, owner) from None
-            on_wait()
-            fcntl.flock(fd, mode)
+            if on_wait is not None:
+                on_wait()
+                fcntl.flock(fd, mode)
         except OSError as error:
             warnings.warn(
                 f"cannot lock {self.path} ({error.strerror}): make sure only one process writes", stacklevel=4
@@ -191,6 +193,51 @@ class FileLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _retry(fd: int, mode: int) -> bool:
+    """Try a lock again after a moment: `is_locked` may have held it just then."""
+    import fcntl
+
+    time.sleep(0.02)
+    try:
+        fcntl.flock(fd, mode)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Whether a process holds a lock file exclusively. Where files cannot be locked: whether it changed just now.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "run.lock"
+    >>> with FileLock(path):
+    ...     is_locked(path)
+    True
+    >>> is_locked(path)
+    False
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):  # no locks here: the records next to the lock grow at every evaluation
+        newest = max(entry.stat().st_mtime for entry in os.scandir(Path(path).parent))
+        return time.time() - newest < GROWING_SECONDS
+    finally:
+        os.close(fd)
+    return False
+
+
+GROWING_SECONDS = 300.0
+"""How long ago a file of a directory in use changed, at most, on file systems without locks."""
 
 
 # A forked child, such as a data loader's worker, inherits the descriptor and with it the lock. It would hold the lock
