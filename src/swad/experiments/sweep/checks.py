@@ -1,0 +1,211 @@
+"""Everything that can be wrong with a sweep, listed before anything starts.
+
+>>> for problem in find_problems(SweepSpec(algorithms=("corral",), datasets=("digitz",), draws=5)):
+...     print(problem)
+there is no algorithm 'corral': did you mean 'coral'?
+there is no dataset 'digitz': did you mean 'digits'?
+draws is for the protocols domainbed and random, got 5 with defaults
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from swad.algorithms import registry as algorithms
+from swad.algorithms.hyperparameters import fill
+from swad.averaging import registry as averages
+from swad.data import benchmarks, image_folder, mnist
+from swad.data.domains import DataError
+from swad.experiments.sweep import search
+from swad.experiments.sweep.plan import run_options, single_targets, target_sets
+from swad.experiments.sweep.spec import OWN_OPTIONS, PROTOCOLS, SweepSpec
+from swad.results.selection import SELECTORS
+from swad.training import resolve
+from swad.training.config import SETTINGS, ConfigError, RunConfig
+from swad.util.names import did_you_mean
+
+
+def require_valid(spec: SweepSpec) -> None:
+    """Raise a `ConfigError` that lists all problems of a spec, those of the datasets' directories included."""
+    problems = find_problems(spec)
+    if not _errors(spec.datasets, benchmarks.get):
+        problems += data_problems(spec).values()
+    if problems:
+        raise ConfigError(problems)
+
+
+def find_problems(spec: SweepSpec) -> list[str]:
+    """List everything that is wrong with a spec and can be known without data, one sentence each."""
+    problems = _name_problems(spec) + _protocol_problems(spec) + _option_problems(spec)
+    if not problems:
+        problems = _target_problems(spec) + _run_problems(spec)
+    return list(dict.fromkeys(problems))
+
+
+def data_problems(spec: SweepSpec) -> dict[str, str]:
+    """Say of every dataset whose directory is not there what to do, by the dataset's name."""
+    problems = {}
+    for name in spec.datasets:
+        benchmark = benchmarks.get(name)
+        if benchmark.layout == "embedded":
+            continue
+        if spec.data is None:
+            problems[benchmark.name] = f"dataset {benchmark.name} needs its directory: give the one above it (--data)"
+        elif benchmark.layout == "folders":
+            try:
+                image_folder.locate(benchmark, spec.data)
+            except DataError as error:
+                problems[benchmark.name] = str(error)
+        elif not spec.data.is_dir() or mnist.find(spec.data) is None:
+            problems[benchmark.name] = (
+                f"{benchmark.name} needs the four idx files of MNIST, which are not in {spec.data}: "
+                f"run `swad datasets download {benchmark.name}`, or give the folder that contains them"
+            )
+    return problems
+
+
+def _name_problems(spec: SweepSpec) -> list[str]:
+    empty = [name for name in ("algorithms", "trials") if not getattr(spec, name)]
+    problems = [f"{name} must not be empty: a sweep needs at least one run" for name in empty]
+    problems += _errors(spec.algorithms, algorithms.get_algorithm)
+    problems += _errors(spec.datasets, benchmarks.get)
+    problems += averages.problems(spec.averages, None)
+    if invalid := [trial for trial in spec.trials if type(trial) is not int or trial < 0]:
+        problems.append(f"trials must be whole numbers of at least 0, got {', '.join(map(str, invalid))}")
+    return problems
+
+
+def _errors(names: Sequence[str], get: Callable[[str], Any]) -> list[str]:
+    problems = []
+    for name in names:
+        try:
+            get(name)
+        except (algorithms.AlgorithmError, DataError) as error:
+            problems.append(str(error))
+    return problems
+
+
+def _protocol_problems(spec: SweepSpec) -> list[str]:
+    problems = []
+    choices = (
+        ("protocol", spec.protocol, PROTOCOLS),
+        ("select", spec.selector, tuple(SELECTORS)),
+        ("seeding", spec.seeding, ("2020", "present")),
+    )
+    for name, value, allowed in choices:
+        if value not in allowed:
+            hint = did_you_mean(str(value), allowed)
+            problems.append(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint and ': '}{hint}")
+    random = spec.protocol in ("domainbed", "random")
+    defaults = {field.name: field.default for field in dataclasses.fields(SweepSpec)}
+    for name in ("draws", "seeding"):
+        if getattr(spec, name) != defaults[name] and not random:
+            value = getattr(spec, name)
+            problems.append(f"{name} is for the protocols domainbed and random, got {value} with {spec.protocol}")
+    if spec.draws < 1:
+        problems.append(f"draws must be 1 or more, got {spec.draws}")
+    if spec.grid and spec.protocol not in ("grid", "paper"):
+        problems.append(f"a grid is for the protocols grid and paper, got {', '.join(spec.grid)} with {spec.protocol}")
+    if spec.protocol == "grid" and not spec.grid:
+        problems.append("the protocol grid needs values: give e.g. --grid lr=1e-5,3e-5")
+    if empty := [name for name, values in spec.grid.items() if not values]:
+        problems.append(f"every hyperparameter of a grid needs a value, got none for {', '.join(empty)}")
+    return problems + _choice_problems(spec)
+
+
+def _choice_problems(spec: SweepSpec) -> list[str]:
+    try:
+        labels = ["best", "last", *(average.label for average in averages.parse_all(spec.averages))]
+    except averages.AverageError:  # reported with the averages
+        return []
+    if spec.choose_by not in labels:
+        hint = did_you_mean(spec.choose_by, labels)
+        return [f"choose_by must be one of {', '.join(labels)}, got {spec.choose_by!r}{hint and ': '}{hint}"]
+    if spec.choose_by in ("best", "last") and spec.options.get("report_live") is False:
+        return [f"choose_by {spec.choose_by} needs the live weights: keep report_live, or choose by an average"]
+    return []
+
+
+def _option_problems(spec: SweepSpec) -> list[str]:
+    problems = []
+    for name in spec.options:
+        if name in OWN_OPTIONS or name == "output":
+            instead = OWN_OPTIONS.get(name, "the directory of the sweep")
+            problems.append(f"{name} cannot be an option of all runs: use {instead}")
+        elif name not in SETTINGS:
+            hint = did_you_mean(name, SETTINGS) or f"the settings are {', '.join(SETTINGS)}"
+            problems.append(f"there is no setting {name!r}: {hint}")
+    fixed = spec.options.get("hyperparameters", {})
+    searched: set[str] = set(spec.grid or (search.PAPER_GRID if spec.protocol == "paper" else ()))
+    if both := sorted(searched & set(fixed)):
+        problems.append(f"{', '.join(both)} cannot be both fixed and searched: set it, or leave it in the grid")
+    if fixed and spec.protocol in ("domainbed", "random"):
+        problems.append(
+            f"the protocol {spec.protocol} draws all hyperparameters, got values for {', '.join(fixed)}: use grid"
+        )
+    return problems
+
+
+def _target_problems(spec: SweepSpec) -> list[str]:
+    problems = []
+    known = {benchmarks.get(name).name: spec.domain_names(name) for name in spec.datasets}
+    if any(not domains for domains in known.values()):  # a folder that has not been read yet
+        return []
+    every = [domain for domains in known.values() for domain in domains]
+    for target in spec.targets:
+        if target not in every:
+            hint = did_you_mean(target, every) or f"there are {', '.join(dict.fromkeys(every))}"
+            problems.append(f"there is no domain {target!r}: {hint}")
+    if spec.targets and not problems:
+        problems += [
+            f"dataset {name} has none of the targets {', '.join(spec.targets)}: its domains are {', '.join(domains)}"
+            for name, domains in known.items()
+            if not set(spec.targets) & set(domains)
+        ]
+    return problems
+
+
+def _run_problems(spec: SweepSpec) -> list[str]:
+    """Check the settings of one run for each dataset and algorithm, and every point of the search."""
+    problems: list[str] = []
+    for dataset in spec.datasets:
+        for algorithm in spec.algorithms:
+            sets = target_sets(spec, dataset, algorithm)
+            try:
+                config = RunConfig.from_options(
+                    output=Path(),
+                    dataset=dataset,
+                    algorithm=algorithm,
+                    target=(spec.domain_names(dataset) or ("?",))[0] if not sets else sets[0],
+                    **{**run_options(spec), "data_dir": spec.data or Path("data")},
+                )
+            except (TypeError, ValueError, ArithmeticError) as error:
+                return [*problems, str(error)]
+            problems += resolve.find_problems(config)
+            problems += _point_problems(spec, dataset, algorithm)
+            if spec.select == "lodo" and sets and len(sets) == len(single_targets(spec, dataset)):
+                problems.append(
+                    f"lodo trains {algorithm} on {dataset} with two domains held out, which leaves too few: "
+                    "select by iid, or leave out the dataset"
+                )
+    return problems
+
+
+def _point_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
+    cls = algorithms.get_algorithm(algorithm).Hyperparameters
+    low_res = benchmarks.get(dataset).image_spec.low_res
+    fixed = spec.options.get("hyperparameters", {})
+    problems = []
+    for point in search.points(spec, algorithm, dataset, spec.trials[0]):
+        try:
+            filled = fill(cls, {**fixed, **point})
+        except ValueError as error:
+            known = [field.name for field in dataclasses.fields(cls)]
+            hints = [hint for name in point if name not in known and (hint := did_you_mean(name, known))]
+            problems.append(f"{algorithm}: {error}{': ' if hints else ''}{' '.join(hints)}")
+            continue
+        problems += filled.problems() or (filled.problems_on_low_res() if low_res else [])
+    return problems

@@ -1,0 +1,155 @@
+"""The directory of a sweep: what was asked for, and the runs.
+
+    sweep.json    the specs: the first request and every later extension
+    runs/         DATASET/ALGORITHM/TARGET-TRIAL/KEY, one directory per run
+
+Nothing else is stored. The plan follows from the specs, and the state of every run from its own directory, so a sweep
+can be killed at any moment, copied, or continued on another machine. The hyperparameters that a search chose follow
+from the records of its runs.
+
+>>> import tempfile
+>>> sweep = SweepDir(tempfile.mkdtemp())
+>>> sweep.add(SweepSpec(datasets=("digits",), targets=("paper",), trials=(0,)))
+>>> sweep.add(SweepSpec(datasets=("digits",), targets=("paper",), trials=(0, 1)))
+>>> sorted(state.name for state in sweep.states().values())
+['PENDING', 'PENDING']
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from swad.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, merge, same_request
+from swad.experiments.sweep.search import Point
+from swad.experiments.sweep.spec import SweepSpec
+from swad.results import selection
+from swad.results.records import DONE, LOCK
+from swad.results.runs import load_run
+from swad.training.config import ConfigError
+from swad.util.files import FileLock, is_locked, write_json
+
+SWEEP = "sweep.json"
+FORMAT = 1
+"""Version of `sweep.json`."""
+
+FAILURE = "failure.json"
+
+
+class State(enum.Enum):
+    """What a run's directory tells about it."""
+
+    PENDING = "pending"
+    """Not started, or interrupted: it resumes from its checkpoint."""
+    RUNNING = "running"
+    FAILED = "failed"
+    DONE = "done"
+
+
+class SweepDir:
+    """A sweep on disk.
+
+    Args:
+        path: Its directory. It need not exist: `add` creates it.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._chosen: dict[tuple[str, ...], Point] = {}
+        self._done: set[str] = set()
+
+    # -- specs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def specs(self) -> tuple[SweepSpec, ...]:
+        """The requests in their order; empty if there is no sweep in the directory."""
+        file = self.path / SWEEP
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError([f"cannot read {file} ({error}): restore it, or choose another directory"]) from None
+        specs = content.get("specs") if isinstance(content, dict) else None
+        if not isinstance(specs, list) or content.get("format") != FORMAT:
+            raise ConfigError([f"{file} was not written by this version of swad: choose another directory"])
+        return tuple(SweepSpec.from_json(spec, file) for spec in specs)
+
+    def add(self, spec: SweepSpec) -> None:
+        """Add a valid request; one that differs only in settings of the machine replaces the earlier one."""
+        spec = spec.with_domains()
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError([f"{self.path} is a file: choose a directory for the sweep"])
+        self.path.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path / "sweep.lock", on_wait=lambda: None):
+            specs = [earlier for earlier in self.specs if not same_request(earlier, spec)]
+            write_json(self.path / SWEEP, {"format": FORMAT, "specs": [one.to_json() for one in (*specs, spec)]})
+
+    def require(self) -> None:
+        """Require that there is a sweep in the directory."""
+        if not self.specs:
+            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): give the --output of a `swad sweep`"])
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    def plan(self, specs: Iterable[SweepSpec] | None = None) -> Plan:
+        """Return the runs of some specs, by default of all; runs that follow a choice as far as it is known."""
+        requested = self.specs if specs is None else tuple(spec.with_domains() for spec in specs)
+        return merge([expand(spec, self.path, self.choose) for spec in requested])
+
+    def states(self, runs: Iterable[PlannedRun] | None = None) -> dict[str, State]:
+        """Return the state of runs by key, by default of the whole plan, from their directories alone."""
+        return {run.key: self.state(run) for run in (self.plan().runs if runs is None else runs)}
+
+    def state(self, run: PlannedRun) -> State:
+        """Return the state of one run."""
+        if run.key in self._done:
+            return State.DONE
+        try:
+            names = set(os.listdir(run.config.output))
+        except (FileNotFoundError, NotADirectoryError):
+            return State.PENDING
+        if DONE in names:
+            self._done.add(run.key)
+            return State.DONE
+        if LOCK in names and is_locked(run.config.output / LOCK):
+            return State.RUNNING
+        return State.FAILED if FAILURE in names else State.PENDING
+
+    def done_content(self, run: PlannedRun) -> dict[str, Any]:
+        """Return the content of a finished run's `done.json`; empty if it cannot be read."""
+        try:
+            content = json.loads((run.config.output / DONE).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    # -- the choice of a search -----------------------------------------------------------------------------------
+
+    def choose(self, search: Search) -> Point | None:
+        """Return the hyperparameters that a search chose on its sources; None as long as one of its runs is missing.
+
+        The target's values cannot be seen: the selector gets the views of `swad.results.selection`, which lack them.
+        """
+        name = (search.dataset, search.algorithm, search.target, search.choose_by, *(run.key for run in search.runs))
+        if name not in self._chosen:
+            if any(self.state(run) is not State.DONE for run in search.runs):
+                return None
+            views = [
+                selection.source_view(load_run(run.config.output), search.target, index)
+                for index, run in enumerate(search.runs)
+            ]
+            selector = selection.lodo if search.lodo else selection.iid
+            singles = views if search.lodo else [view for view in views if view.held_out is None]
+            chosen = selector(singles, search.choose_by)
+            self._chosen[name] = dict(search.runs[chosen.index].config.training.hyperparameters)
+        return self._chosen[name]
+
+
+def runs_folder(path: Path | str) -> Path:
+    """Return the folder of a sweep's runs."""
+    return Path(path) / RUNS

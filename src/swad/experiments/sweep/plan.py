@@ -1,0 +1,270 @@
+"""The runs of a sweep: each has a key, a directory and settings that do not depend on the machine.
+
+>>> spec = SweepSpec(datasets=("digits",), targets=("paper",), trials=(0, 1))
+>>> plan = expand(spec, "sweep")
+>>> [str(run.config.output) for run in plan.runs]
+['sweep/runs/digits/erm/paper-0/6ee9f5c70977', 'sweep/runs/digits/erm/paper-1/bc054952ae7c']
+>>> plan = expand(SweepSpec(protocol="paper"), "sweep")
+>>> len(plan.runs), plan.pending
+(396, 44)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from swad.algorithms.registry import canonical_name, get_algorithm
+from swad.data import benchmarks
+from swad.experiments.sweep.search import Point, points
+from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms
+from swad.training.config import SETTINGS, RunConfig
+from swad.training.resolve import default_hyperparameters
+
+RUNS = "runs"
+"""The folder of the runs in the directory of a sweep."""
+
+Stage = Literal["search", "repeat"]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep.
+
+    Args:
+        key: Unique in the sweep, and the same on every machine.
+        config: Its settings, as requested: defaults are filled in on the machine that trains it.
+        stage: "repeat" for the runs whose hyperparameters were chosen by the search of the first trial.
+    """
+
+    key: str
+    config: RunConfig
+    stage: Stage = "search"
+
+
+@dataclass(frozen=True)
+class Search:
+    """The runs of the first trial among which the hyperparameters of a target's other trials are chosen."""
+
+    dataset: str
+    algorithm: str
+    target: str
+    runs: tuple[PlannedRun, ...]
+    """The runs that hold out the target, alone or with another domain."""
+    lodo: bool
+    choose_by: str
+    pending: int
+    """The largest number of runs that follow the choice."""
+    repeat: Callable[[Point], list[PlannedRun]]
+    """Returns the runs that repeat a point in the other trials."""
+
+    @property
+    def name(self) -> str:
+        """The search in messages."""
+        return f"{self.algorithm} on {self.dataset}, target {self.target}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs that are known now, and the searches whose choice is not known yet."""
+
+    runs: tuple[PlannedRun, ...]
+    searches: tuple[Search, ...] = ()
+
+    @property
+    def pending(self) -> int:
+        """The number of runs that wait for a choice; with `lodo` their largest number."""
+        return sum(search.pending for search in self.searches)
+
+    @property
+    def total(self) -> int:
+        """The number of all runs."""
+        return len(self.runs) + self.pending
+
+    @cached_property
+    def by_key(self) -> dict[str, PlannedRun]:
+        """The runs by key."""
+        return {run.key: run for run in self.runs}
+
+    @property
+    def counts(self) -> Counter[tuple[str, str, str]]:
+        """The number of runs by dataset, algorithm and stage."""
+        counts: Counter[tuple[str, str, str]] = Counter((*run_group(run), run.stage) for run in self.runs)
+        for search in self.searches:
+            counts[search.dataset, search.algorithm, "repeat"] += search.pending
+        return counts
+
+
+def run_group(run: PlannedRun) -> tuple[str, str]:
+    """Return the dataset and the algorithm of a run, as its directory names them."""
+    parts = run.config.output.parts
+    return parts[-4], parts[-3]
+
+
+Choose = Callable[[Search], Point | None]
+"""Returns the chosen point of a search; None if it is not complete."""
+
+
+def expand(spec: SweepSpec, directory: Path | str, choose: Choose = lambda search: None) -> Plan:
+    """Return the runs of a valid spec.
+
+    Args:
+        spec: What to compare.
+        directory: The directory of the sweep.
+        choose: Returns the chosen point of a search, where it is known.
+    """
+    runs: dict[str, PlannedRun] = {}
+    searches: list[Search] = []
+    for dataset, algorithm in itertools.product(spec.datasets, canonical_algorithms(spec)):
+        factory = _Factory(spec, dataset, algorithm, Path(directory))
+        trials = spec.trials[:1] if spec.searches_first_trial else spec.trials
+        for trial in trials:
+            for run in factory.runs(trial, points(spec, algorithm, dataset, trial)):
+                runs.setdefault(run.key, run)
+        if spec.searches_first_trial:
+            for search in factory.searches(list(runs.values())):
+                point = choose(search)
+                if point is None:
+                    searches.append(search)
+                else:
+                    runs.update((run.key, run) for run in search.repeat(point) if run.key not in runs)
+    return Plan(tuple(runs.values()), tuple(searches))
+
+
+def merge(plans: Sequence[Plan]) -> Plan:
+    """Return the union of plans. Of runs with one key the last is kept, whose machine settings are the latest."""
+    runs = {run.key: run for plan in plans for run in plan.runs}
+    return Plan(tuple(runs.values()), tuple(search for plan in plans for search in plan.searches))
+
+
+# -- targets ------------------------------------------------------------------------------------------------------
+
+
+def single_targets(spec: SweepSpec, dataset: str) -> list[str]:
+    """Return the domains of a dataset that are held out one by one."""
+    domains = spec.domain_names(dataset)
+    return [name for name in domains if not spec.targets or name in spec.targets]
+
+
+def target_sets(spec: SweepSpec, dataset: str, algorithm: str) -> list[tuple[str, ...]]:
+    """Return the sets of domains that are held out together: single targets, and for `lodo` pairs with each of them.
+
+    Pairs are left out where too few domains would remain for the algorithm.
+    """
+    domains, singles = spec.domain_names(dataset), single_targets(spec, dataset)
+    pairs: list[tuple[str, ...]] = []
+    if spec.plans_pairs and len(domains) - 2 >= get_algorithm(algorithm).min_domains:
+        pairs = [pair for pair in itertools.combinations(domains, 2) if set(pair) & set(singles)]
+    return [*((name,) for name in singles), *pairs]
+
+
+# -- settings and keys --------------------------------------------------------------------------------------------
+
+
+def run_options(spec: SweepSpec) -> dict[str, Any]:
+    """Return the settings that all runs of a sweep share, by name."""
+    return {**spec.options, "averages": spec.averages, "data_dir": spec.data}
+
+
+class _Factory:
+    """Makes the runs of one dataset and algorithm. What they share is built once: a sweep may have 100,000 runs."""
+
+    def __init__(self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path) -> None:
+        benchmark = benchmarks.get(dataset)
+        own_folder = not benchmark.domains and spec.data is not None
+        self.name = spec.data.name if own_folder and spec.data is not None else benchmark.name
+        self.spec, self.dataset, self.algorithm = spec, benchmark.name, canonical_name(algorithm)
+        self.root = directory / RUNS / self.name / self.algorithm
+        self.sets = target_sets(spec, dataset, algorithm)
+        self.defaults = default_hyperparameters(self.dataset, self.algorithm)
+        self.template = RunConfig.from_options(
+            output=self.root, dataset=self.dataset, algorithm=self.algorithm, target="", **run_options(spec)
+        )
+        self.shared_key = _shared_key(self.template, self.name)
+
+    def runs(
+        self, trial: int, points: Sequence[Point], stage: Stage = "search", sets: Sequence[tuple[str, ...]] = ()
+    ) -> Iterator[PlannedRun]:
+        """Return the runs of one trial: every point for every set of targets."""
+        trainings = [self._training(point) for point in points]
+        template = self.template
+        for targets in sets or self.sets:
+            data = dataclasses.replace(template.data, target=targets, trial=trial)
+            folder = self.root / f"{'+'.join(targets)}-{trial}"
+            for training, hyperparameters in trainings:
+                key = _key(f"{self.shared_key}|{json.dumps([targets, trial])}|{hyperparameters}")
+                config = dataclasses.replace(template, output=folder / key, data=data, training=training)
+                yield PlannedRun(key, config, stage)
+
+    def searches(self, runs: Sequence[PlannedRun]) -> Iterator[Search]:
+        """Return the search of every target."""
+        own = [run for run in runs if run_group(run) == (self.name, self.algorithm) and run.stage == "search"]
+        lodo, trials = self.spec.select == "lodo", self.spec.trials[1:]
+        for target in single_targets(self.spec, self.dataset):
+            sets = [targets for targets in self.sets if target in targets]
+            members = tuple(run for run in own if target in run.config.data.targets)
+
+            def repeat(point: Point, sets: Sequence[tuple[str, ...]] = sets) -> list[PlannedRun]:
+                return [run for trial in trials for run in self.runs(trial, [point], "repeat", sets)]
+
+            yield Search(
+                self.name,
+                self.algorithm,
+                target,
+                members,
+                lodo,
+                self.spec.choose_by,
+                len(sets) * len(trials),
+                repeat,
+            )
+
+    def _training(self, point: Point) -> tuple[Any, str]:
+        """Return the section with the values of a point, and the point as text. Defaults are left out of both."""
+        requested = {**self.template.training.hyperparameters, **point}
+        values = {}
+        for name, value in sorted(requested.items()):
+            default = self.defaults.get(name)
+            # 1 and 1.0 are the same value and must have the same key.
+            value = float(value) if isinstance(default, float) and not isinstance(value, bool) else value
+            if value != default:
+                values[name] = value
+        training = dataclasses.replace(self.template.training, hyperparameters=values)
+        return training, json.dumps(values)
+
+
+def _shared_key(config: RunConfig, dataset: str) -> str:
+    """Return the settings that all runs of a dataset and an algorithm share and that change their results, as text."""
+    values = {}
+    varied = {"target", "trial", "hyperparameters", "dataset"}
+    for name, value in config.options().items():
+        setting = SETTINGS[name]
+        if name not in varied and not setting.free_on_resume and value != setting.default:
+            values[name] = sorted(value) if name == "averages" else value
+    return json.dumps({"dataset": dataset, **values}, sort_keys=True, default=str)
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def same_request(one: SweepSpec, other: SweepSpec) -> bool:
+    """Whether two specs plan the same runs and differ at most in settings of the machine, such as the device."""
+    return _request(one) == _request(other)
+
+
+def _request(spec: SweepSpec) -> Mapping[str, Any]:
+    content = spec.to_json()
+    own_folder = any(not benchmarks.get(name).domains for name in spec.datasets)
+    content["data"] = content["data"] if own_folder else None
+    content["options"] = {
+        name: value for name, value in content["options"].items() if not SETTINGS[name].free_on_resume
+    }
+    return content
