@@ -1,0 +1,188 @@
+"""Digital corruptions: contrast, elastic deformation, large pixels, JPEG artifacts."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from swad.robustness.corruptions._filters import gaussian_blur, sample
+from swad.robustness.corruptions._random import Noise
+
+
+def contrast(images: Tensor, noise: Noise, factor: float) -> Tensor:
+    """Move every value towards the mean of its channel."""
+    mean = images.mean((2, 3), keepdim=True)
+    return (images - mean) * factor + mean
+
+
+# ------------------------------------------------------------ elastic
+
+
+def elastic_transform(images: Tensor, noise: Noise, alpha: float, sigma: float, affine: float) -> Tensor:
+    """Deform: a random affine map, then a smooth random displacement of every pixel.
+
+    Args:
+        images: Batch of images.
+        noise: Random numbers.
+        alpha: Scale of the displacements, in pixels before smoothing.
+        sigma: Standard deviation of the Gaussian that smooths them, in pixels.
+        affine: Each corner of a central triangle moves by up to this many pixels per axis.
+    """
+    height, width = images.shape[2:]
+    y, x = affine_coordinates(noise, height, width, affine)
+    images = sample(images, y, x, "mirror")
+    moves = noise.between("elastic_transform", -1, 1, 2, height, width)
+    moves = alpha * gaussian_blur(moves, sigma, truncate=3.0, border="reflect")
+    rows, columns = _grid(height, width, images)
+    return sample(images, rows + moves[:, 1], columns + moves[:, 0], "reflect").to(images)
+
+
+def affine_coordinates(noise: Noise, height: int, width: int, affine: float) -> tuple[Tensor, Tensor]:
+    """Return the coordinates that a random affine map samples at, `[images, height, width]` each.
+
+    The map moves three points around the center; it is inverted to find where each output pixel comes from.
+    """
+    moves = noise.between("elastic_transform/affine", -affine, affine, 3, 2)
+    center, reach = (height // 2, width // 2), min(height, width) // 3
+    points = moves.new_tensor(
+        [
+            [center[1] + reach, center[0] + reach],
+            [center[1] + reach, center[0] - reach],
+            [center[1] - reach, center[0] - reach],
+        ]
+    )
+    moved = torch.cat([points + moves, torch.ones_like(moves[..., :1])], -1)
+    inverse = torch.linalg.solve(moved, points.expand(len(moves), -1, -1))  # rows: x, y, constant
+    rows, columns = _grid(height, width, moves)
+    x = columns * inverse[:, 0, 0, None, None] + rows * inverse[:, 1, 0, None, None] + inverse[:, 2, 0, None, None]
+    y = columns * inverse[:, 0, 1, None, None] + rows * inverse[:, 1, 1, None, None] + inverse[:, 2, 1, None, None]
+    return y, x
+
+
+def _grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    rows = torch.arange(height, dtype=torch.float64, device=like.device)
+    columns = torch.arange(width, dtype=torch.float64, device=like.device)
+    return rows[:, None].expand(-1, width), columns.expand(height, -1)
+
+
+# ------------------------------------------------------------ pixelate
+
+
+def pixelate(images: Tensor, noise: Noise, factor: float) -> Tensor:
+    """Shrink by this factor and enlarge again, both with Pillow's box filter."""
+    height, width = images.shape[2:]
+    small = (int(height * factor), int(width * factor))
+    for new_height, new_width in (small, (height, width)):
+        rows = box_matrix(images.shape[2], new_height).to(images)
+        columns = box_matrix(images.shape[3], new_width).to(images)
+        images = rows @ images @ columns.T
+    return images
+
+
+@cache
+def box_matrix(size: int, new_size: int) -> Tensor:
+    """Return the matrix that resizes a line with Pillow's box filter."""
+    scale = size / new_size
+    support = max(scale, 1.0) / 2
+    matrix = torch.zeros(new_size, size, dtype=torch.float64)
+    for row in range(new_size):
+        center = (row + 0.5) * scale
+        first, last = max(0, int(center - support + 0.5)), min(size, int(center + support + 0.5))
+        for column in range(first, last):
+            position = (column - center + 0.5) / max(scale, 1.0)
+            matrix[row, column] = float(-0.5 < position <= 0.5)
+    return matrix / matrix.sum(1, keepdim=True)
+
+
+# ------------------------------------------------------------ JPEG
+
+_LUMINANCE = (
+    (16, 11, 10, 16, 24, 40, 51, 61),
+    (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56),
+    (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77),
+    (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101),
+    (72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMINANCE = (
+    (17, 18, 24, 47, 99, 99, 99, 99),
+    (18, 21, 26, 66, 99, 99, 99, 99),
+    (24, 26, 56, 99, 99, 99, 99, 99),
+    (47, 66, 99, 99, 99, 99, 99, 99),
+    *((99,) * 8,) * 4,
+)
+"""Quantization tables of annex K of the JPEG standard, for quality 50."""
+
+
+def jpeg_compression(images: Tensor, noise: Noise, quality: float) -> Tensor:
+    """Encode and decode as baseline JPEG with halved chroma resolution, without the lossless part."""
+    values = (images * 255).round()
+    if images.shape[1] == 1:
+        return _decoded(values - 128, _table(_LUMINANCE, quality)).add(128).round().clamp(0, 255) / 255
+    height, width = images.shape[2:]
+    red, green, blue = _pad_to(values, 16).unbind(1)
+    luma = (0.299 * red + 0.587 * green + 0.114 * blue).round()
+    blue_difference = (-0.168736 * red - 0.331264 * green + 0.5 * blue).round()
+    red_difference = (0.5 * red - 0.418688 * green - 0.081312 * blue).round()
+    luma = (_decoded(luma[:, None] - 128, _table(_LUMINANCE, quality)) + 128).round().clamp(0, 255)
+    chroma = torch.nn.functional.avg_pool2d(torch.stack([blue_difference, red_difference], 1), 2)
+    # libjpeg adds 1/4 and 1/2 by turns before it rounds down, so that the mean has no bias.
+    chroma = (chroma + chroma.new_tensor([0.25, 0.5]).repeat(chroma.shape[-1] // 2)).floor()
+    chroma = _decoded(chroma, _table(_CHROMINANCE, quality)).round().clamp(-128, 127)
+    blue_difference, red_difference = _double(chroma).round().unbind(1)
+    luma = luma[:, 0]
+    decoded = torch.stack(
+        [
+            luma + 1.402 * red_difference,
+            luma - 0.344136 * blue_difference - 0.714136 * red_difference,
+            luma + 1.772 * blue_difference,
+        ],
+        1,
+    )
+    return decoded.round().clamp(0, 255)[:, :, :height, :width] / 255
+
+
+def _table(base: tuple[tuple[int, ...], ...], quality: float) -> Tensor:
+    """Scale a quantization table as libjpeg does."""
+    scale = 5000 / quality if quality < 50 else 200 - 2 * quality
+    return torch.tensor(base).mul(int(scale)).add(50).div(100, rounding_mode="floor").clamp(1, 255)
+
+
+def _decoded(channels: Tensor, table: Tensor) -> Tensor:
+    """Quantize the cosine transform of every block of 8 x 8 values and transform back."""
+    height, width = channels.shape[2:]
+    padded = _pad_to(channels, 8)
+    transform, steps = _cosines().to(channels), table.to(channels)
+    blocks = padded.unfold(2, 8, 8).unfold(3, 8, 8)
+    quantized = (transform @ blocks @ transform.T / steps).round() * steps
+    blocks = transform.T @ quantized @ transform
+    return blocks.transpose(3, 4).reshape(padded.shape)[:, :, :height, :width]
+
+
+@cache
+def _cosines() -> Tensor:
+    k = torch.arange(8, dtype=torch.float64)
+    matrix = torch.cos((2 * k + 1) * k[:, None] * math.pi / 16) / 2
+    matrix[0] /= math.sqrt(2)
+    return matrix
+
+
+def _pad_to(images: Tensor, multiple: int) -> Tensor:
+    height, width = images.shape[2:]
+    return torch.nn.functional.pad(images, (0, -width % multiple, 0, -height % multiple), mode="replicate")
+
+
+def _double(chroma: Tensor) -> Tensor:
+    """Double the resolution with the triangle filter of libjpeg: 3/4 of the near value, 1/4 of the far one."""
+    for axis in (2, 3):
+        near = chroma.movedim(axis, -1)
+        before = torch.cat([near[..., :1], near[..., :-1]], -1)
+        after = torch.cat([near[..., 1:], near[..., -1:]], -1)
+        doubled = torch.stack([0.75 * near + 0.25 * before, 0.75 * near + 0.25 * after], -1).flatten(-2)
+        chroma = doubled.movedim(-1, axis)
+    return chroma
