@@ -312,9 +312,7 @@ def test_contrast_moves_values_to_the_mean_of_their_channel():
             np.testing.assert_allclose(values, channel.mean() + 0.2 * (channel - channel.mean()), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-XX, 1.5, 2.0), (3.0, 0.3, 1.0), (0.0, 0.0, 3.0), (60, 20, 4)]
-)
+@pytest.mark.parametrize(("alpha", "sigma", "affine"), [(48, 1.5, 2), (3, 0.3, 1), (0, 0, 3), (60, 20, 4)])
 def test_elastic_is_an_affine_map_and_a_smooth_displacement(alpha, sigma, affine):
     size = 30
     images, source = pictures(1, size), make_noise(1)
