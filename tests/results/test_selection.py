@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from helpers.configs import roles
 from swad.results import selection
+from swad.results.record_table import RecordTable, SeriesKey
 from swad.results.records import Record
 from swad.results.runs import RunData
 from swad.results.selection import (
@@ -212,14 +213,14 @@ def reachable(thing: object) -> set[object]:
         if id(one) in seen:
             continue
         seen[id(one)] = one
-        if isinstance(one, (list, tuple, set, frozenset)):
+        if isinstance(one, (list, tuple, set, frozenset, RecordTable)):
             todo += one
         elif isinstance(one, dict):
             todo += [*one, *one.values()]
         elif dataclasses.is_dataclass(one):
             todo += [getattr(one, field.name) for field in dataclasses.fields(one)]
         todo += vars(one).values() if hasattr(one, "__dict__") and not isinstance(one, type) else []
-    return {one for one in seen.values() if isinstance(one, (Record, RunData, Path))}
+    return {one for one in seen.values() if isinstance(one, (Record, SeriesKey, RunData, Path))}
 
 
 @given(
@@ -240,6 +241,7 @@ def test_no_record_of_the_target_can_be_reached_from_a_view(records: list[Record
     view = source_view(run(*records), TARGET)
     found = reachable(view)
     assert not any(isinstance(one, (RunData, Path)) for one in found)
+    assert {one.domain for one in found if isinstance(one, SeriesKey)} <= set(SOURCES)
     assert {one for one in found if isinstance(one, Record)} == {
         record for record in records if record.domain in SOURCES
     }

@@ -27,7 +27,10 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
                 not_converged[average].append(name)
         problems += [f"{name}: {text}." for text in run.warnings if "never converged" not in text]  # grouped below
         nonfinite = sum(
-            r.metric in ("loss", "valley_loss", "train_loss") and not math.isfinite(r.value) for r in run.records
+            not math.isfinite(value)
+            for key, (_, values) in run.table.series.items()
+            if key.metric in ("loss", "valley_loss", "train_loss")
+            for value in values
         )
         if nonfinite:
             problems.append(f"{name} recorded {nonfinite} losses that are not finite.")

@@ -327,7 +327,7 @@ def _equal_numbers(first: Sequence[Sequence[float]], second: Sequence[Sequence[f
 def _target_accuracy(run: RunData) -> dict[str, float]:
     """Return the accuracy on the in split of the held-out domain by weights; the mean if several are held out."""
     accuracies: dict[str, list[float]] = {}
-    for record in run.records:
-        if record.metric == "accuracy" and record.domain in run.targets and record.split == "in" and record.average:
-            accuracies.setdefault(record.average, []).append(record.value)
+    for key, (_, values) in run.table.series.items():
+        if key.metric == "accuracy" and key.domain in run.targets and key.split == "in" and key.average:
+            accuracies.setdefault(key.average, []).extend(values)
     return {name: math.fsum(values) / len(values) for name, values in accuracies.items()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from swad.results import published
@@ -21,11 +21,17 @@ def algorithm_label(algorithm: str) -> str:
     ('GroupDRO', 'CORAL + SAM', 'my_method')
     """
 
-    def letters(name: str) -> str:
-        return "".join(letter for letter in name.lower().replace("π", "pi") if letter.isalnum())
+    return " + ".join(_spellings().get(_letters(part), part) for part in algorithm.split("+"))
 
-    spellings = {letters(row.name): row.name for number in (2, 3) for row in published.table(number).rows}
-    return " + ".join(spellings.get(letters(part), part) for part in algorithm.split("+"))
+
+@cache
+def _spellings() -> dict[str, str]:
+    return {_letters(row.name): row.name for number in (2, 3) for row in published.table(number).rows}
+
+
+@cache
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower().replace("π", "pi") if letter.isalnum())
 
 
 def method_label(algorithm: str, average: str | None) -> str:
@@ -113,7 +119,7 @@ def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:
     """
     differing: set[str] = set()
     for algorithm in {run.algorithm for run in runs}:
-        settings = [_compared_settings(run) for run in runs if run.algorithm == algorithm]
+        settings = [run.compared_settings for run in runs if run.algorithm == algorithm]
         names = {name for each in settings for name in each}
         differing |= {name for name in names if len({each.get(name) for each in settings}) > 1}
     return sorted(differing)
@@ -121,14 +127,4 @@ def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:
 
 def hyperparameter_text(run: RunData, name: str) -> str:
     """Return the value of a hyperparameter or setting of the protocol as text; "–" if the run lacks it."""
-    return _compared_settings(run).get(name, "–")
-
-
-def _compared_settings(run: RunData) -> dict[str, str]:
-    settings = {**run.settings("protocol"), **run.hyperparameters}
-    return {name: setting_text(value) for name, value in settings.items() if name not in ("dataset", "target", "trial")}
-
-
-def setting_text(value: object) -> str:
-    """Return the value of a setting as text."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return run.compared_settings.get(name, "–")

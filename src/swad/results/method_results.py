@@ -66,7 +66,7 @@ def _dataset_results(
 ) -> DatasetResults:
     targets = tuple(sorted({run.targets[0] for run in runs if len(run.targets) == 1}))
     # Every run evaluates its sources, so the domains of the dataset are known from the records.
-    domains = {record.domain for run in runs for record in run.records if record.domain is not None}
+    domains = {key.domain for run in runs for key in run.table.series if key.domain is not None}
     domains |= {name for run in runs for name in run.targets}
     # An unfinished run may hold out a domain that does not exist; a finished one does not.
     domains |= {name for entry in skipped if entry.run is not None and entry.run.finished for name in entry.run.targets}
@@ -101,9 +101,9 @@ def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str
     """
     names: dict[str | None, None] = {}
     for run in runs:
-        for record in run.records:
-            if record.metric == "accuracy" and record.domain in run.targets:
-                names[record.average] = None
+        for key in run.table.series:
+            if key.metric == "accuracy" and key.domain in run.targets:
+                names[key.average] = None
     if method != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
         names.pop(None, None)
 

@@ -8,11 +8,13 @@ import os
 import reprlib
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swad.results.record_table import RecordTable, read_record_table
 from swad.results.records import (
     CONFIG,
     DONE,
@@ -20,11 +22,12 @@ from swad.results.records import (
     RECORDS,
     Record,
     RecordError,
-    iterate_records,
     make_frame,
     records_frame,
 )
+from swad.results.summary import MIN_RUNS, StoredRun, read_summary, signature, write_summary
 from swad.util.files import sha256
+from swad.util.progress import Progress
 
 if TYPE_CHECKING:
     import pandas
@@ -36,13 +39,18 @@ class RunData:
 
     path: Path
     config: dict[str, Any]
-    records: tuple[Record, ...] = field(repr=False)
+    records: Sequence[Record] = field(repr=False)
     finished: bool
     roles: Mapping[str, str] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
     """What the run itself warned of at its end."""
 
-    @property
+    @cached_property
+    def table(self) -> RecordTable:
+        """The records in columns, where those of one metric, domain, split and average are found at once."""
+        return self.records if isinstance(self.records, RecordTable) else RecordTable(self.records)
+
+    @cached_property
     def targets(self) -> tuple[str, ...]:
         """The held-out domains: usually one, and two in runs for the selection "lodo"."""
         target = self.config.get("target")
@@ -50,7 +58,7 @@ class RunData:
             return ()
         return (str(target),) if isinstance(target, str) else tuple(str(name) for name in target)
 
-    @property
+    @cached_property
     def dataset(self) -> str:
         """The name of the dataset; for the dataset "folder", the name of the user's directory."""
         name = str(self.config.get("dataset", "unknown"))
@@ -67,7 +75,7 @@ class RunData:
         """The number of the trial, which determines the split into training and validation."""
         return int(self.config.get("trial", 0))
 
-    @property
+    @cached_property
     def hyperparameters(self) -> dict[str, Any]:
         """The settings that a search varies, with those of the algorithm (`lr`, `batch_size`, ...) by their own names.
 
@@ -79,6 +87,18 @@ class RunData:
         for name, value in self.settings("hyperparameter").items():
             flat |= value if name == "hyperparameters" and isinstance(value, dict) else {name: value}
         return flat
+
+    @cached_property
+    def search_settings(self) -> str:
+        """The settings of a search and of its protocol as text, the same for runs that differ in neither."""
+        return json.dumps(self.settings("hyperparameter", "protocol"), default=str)
+
+    @cached_property
+    def compared_settings(self) -> dict[str, str]:
+        """Hyperparameters and settings of the protocol as text, in which runs of one algorithm may differ."""
+        settings = {**self.settings("protocol"), **self.hyperparameters}
+        identity = ("dataset", "target", "trial")
+        return {name: setting_text(value) for name, value in settings.items() if name not in identity}
 
     def to_frame(self) -> pandas.DataFrame:
         """Return the records as a pandas data frame with one row per record."""
@@ -98,6 +118,11 @@ class RunData:
         return self.roles.get(name, "hyperparameter")
 
 
+def setting_text(value: object) -> str:
+    """Return the value of a setting as text."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
 def load_run(directory: str | os.PathLike[str]) -> RunData:
     """Read a run directory, finished or not."""
     directory = Path(directory)
@@ -106,7 +131,7 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
     done = _read_object(directory / DONE) if finished else {}
     require_unchanged(directory, done)
     # A run that has just started has a config and no records yet.
-    records = tuple(iterate_records(directory)) if (directory / RECORDS).exists() else ()
+    records = read_record_table(directory) if (directory / RECORDS).exists() else RecordTable()
     recorded = done.get("warnings")
     texts = tuple(text for text in recorded if isinstance(text, str)) if isinstance(recorded, list) else ()
     return RunData(directory, config, records, finished, roles, texts)
@@ -231,7 +256,9 @@ class RunList(list[RunData]):
         return make_frame(rows, ["directory", *identity, *(f.name for f in dataclasses.fields(Record))])
 
 
-def find_runs(root: str | os.PathLike[str], *, warn: bool = True) -> RunList:
+def find_runs(
+    root: str | os.PathLike[str], *, warn: bool = True, progress: Progress | None = None, summary: bool = True
+) -> RunList:
     """Read every run in a directory and its subdirectories, in the order of their paths.
 
     A run without usable results is not in the list: one whose settings or records are missing, empty or damaged. It is
@@ -240,16 +267,20 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True) -> RunList:
     Args:
         root: The directory to search.
         warn: Warn about skipped runs; False for a caller that prints `skipped`.
+        progress: Called while runs are read.
+        summary: Read finished runs from the directory's summary (see `swad.results.summary`), and write it if there
+            are many; the result is the same without it.
     """
     root = Path(root)
     if not root.is_dir():
         raise RecordError(f"{root} is not a directory: give one that holds runs")
     directories, skipped = _run_directories(root)
+    reader = _RunReader(root, len(directories), progress, summary)
     runs, waiting = [], []
     for directory in directories:
         name = str(directory.relative_to(root)) if directory != root else directory.name
         try:
-            run = load_run(directory)
+            run = reader.load(directory, name)
         except RecordError as error:
             skipped.append(SkippedRun(directory, name, str(error).replace(f"{root}{os.sep}", "")))
             continue
@@ -261,6 +292,7 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True) -> RunList:
             skipped.append(SkippedRun(directory, name, reason, run))
         else:
             waiting.append(SkippedRun(directory, name, "no value has been recorded yet", run))
+    reader.close()
     if not runs and waiting:
         # The runs have just started, and a report can show that.
         runs, waiting = [entry.run for entry in waiting if entry.run is not None], []
@@ -272,6 +304,40 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True) -> RunList:
         for entry in skipped:
             warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=2)
     return RunList(runs, sorted([*skipped, *waiting], key=lambda entry: entry.path))
+
+
+class _RunReader:
+    """Reads runs, those that the summary holds from there; at the end it updates the summary."""
+
+    def __init__(self, root: Path, total: int, progress: Progress | None, summary: bool) -> None:
+        self._root, self._total, self._progress = root, total, progress
+        self._keep = summary and total >= MIN_RUNS
+        self._stored = read_summary(root) if self._keep else {}
+        self._used: dict[str, StoredRun] = {}
+        self._done = self._new = 0
+
+    def load(self, directory: Path, name: str) -> RunData:
+        """Return a run; raise `RecordError` if it cannot be used."""
+        self._done += 1
+        # Taken before the files are read: if one changes meanwhile, the summary does not fit it.
+        current = signature(directory) if self._keep else None
+        stored = self._stored.get(name)
+        if stored is None or stored.signature != current:
+            run = load_run(directory)
+            if current is not None and run.finished:
+                self._new += 1
+                stored = StoredRun(current, run.config, dict(run.roles), run.warnings, run.table)
+                self._used[name] = stored
+            if self._progress is not None and (self._done % 50 == 0 or self._done == self._total):
+                self._progress("reading runs", self._done, self._total)
+            return run
+        self._used[name] = stored
+        return RunData(directory, stored.config, stored.table, True, stored.roles, stored.warnings)
+
+    def close(self) -> None:
+        # A few new runs are read in a moment; writing everything again for them takes longer.
+        if self._new > len(self._used) / 50:
+            write_summary(self._root, self._used)
 
 
 def _run_directories(root: Path) -> tuple[list[Path], list[SkippedRun]]:

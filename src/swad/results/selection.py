@@ -16,7 +16,6 @@ A step is selected for the live weights only. An average is evaluated at the end
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swad.results.records import Record, make_frame
+from swad.results.record_table import RecordTable, Series
+from swad.results.records import make_frame
 from swad.results.runs import RunData
 from swad.util.statistics import mean
 
@@ -52,7 +52,7 @@ class SourceView:
 
     index: int
     settings: str
-    records: tuple[Record, ...] = field(repr=False)
+    records: RecordTable = field(repr=False)
     held_out: str | None = None
 
 
@@ -60,7 +60,7 @@ class SourceView:
 class OracleView(SourceView):
     """A `SourceView` with the target's records, for the oracles."""
 
-    target_records: tuple[Record, ...] = field(default=(), repr=False)
+    target_records: RecordTable = field(default_factory=RecordTable, repr=False)
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,14 @@ def source_view(run: RunData, target: str, index: int = 0) -> SourceView:
     Records without a domain are left out, because the target may have influenced them.
     """
     others = [name for name in run.targets if name != target]
-    records = tuple(record for record in run.records if record.domain is not None and record.domain != target)
+    records = run.table.of_other_domains(target)
     return SourceView(index, hyperparameters(run), records, others[0] if others else None)
 
 
 def oracle_view(run: RunData, target: str, index: int = 0) -> OracleView:
     """Copy the part of `run` that an oracle may see: every record with a domain."""
     view = source_view(run, target, index)
-    target_records = tuple(record for record in run.records if record.domain == target)
-    return OracleView(view.index, view.settings, view.records, view.held_out, target_records)
+    return OracleView(view.index, view.settings, view.records, view.held_out, run.table.of_domain(target))
 
 
 def hyperparameters(run: RunData) -> str:
@@ -101,7 +100,7 @@ def hyperparameters(run: RunData) -> str:
     >>> hyperparameters(first) == hyperparameters(second)
     True
     """
-    return json.dumps(run.settings("hyperparameter", "protocol"), default=str)
+    return run.search_settings
 
 
 # ------------------------------------------------------------ selectors
@@ -120,16 +119,12 @@ def last(views: Sequence[SourceView], average: str | None) -> SelectedStep:
 
 def oracle(views: Sequence[OracleView], average: str | None) -> SelectedStep:
     """Select the last step of the run with the best accuracy on the target's validation split at that step."""
-    return _best(_last_scores({view.index: _by_step(view.target_records, "out", average) for view in views}), views)
+    return _best(_last_scores({view.index: _target_scores(view, average) for view in views}), views)
 
 
 def oracle_best_step(views: Sequence[OracleView], average: str | None) -> SelectedStep:
     """Select step and run by the accuracy on the target's validation split."""
-    scores = {
-        (view.index, step): score
-        for view in views
-        for step, score in _by_step(view.target_records, "out", average).items()
-    }
+    scores = {(view.index, step): score for view in views for step, score in _target_scores(view, average).items()}
     return _best(scores, views)
 
 
@@ -140,12 +135,12 @@ def lodo(views: Sequence[SourceView], average: str | None) -> SelectedStep:
     the target and that source held out, which gives the accuracy on that source.
     """
     candidates = {view.settings: view for view in views if view.held_out is None}
-    sources = {record.domain for view in candidates.values() for record in view.records if record.split == "out"}
+    sources = {key.domain for view in candidates.values() for key in view.records.series if key.split == "out"}
     held_out: dict[str, dict[str, dict[int, float]]] = defaultdict(dict)  # by settings and source: scores by step
     for view in views:
         if view.held_out is not None:
-            records = [record for record in view.records if record.domain == view.held_out]
-            held_out[view.settings][view.held_out] = _by_step(records, "in", average)
+            by_domain = view.records.find("accuracy", "in", average)
+            held_out[view.settings][view.held_out] = _by_step({view.held_out: by_domain.get(view.held_out)}, average)
     scores: dict[tuple[int, int], float] = {}
     for settings, view in candidates.items():
         by_source = held_out[settings]
@@ -193,19 +188,23 @@ def _last_scores(scores: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, i
 
 
 def _source_scores(view: SourceView, average: str | None) -> dict[int, float]:
-    return _by_step((record for record in view.records if record.domain != view.held_out), "out", average)
+    by_domain = view.records.find("accuracy", "out", average)
+    return _by_step({name: series for name, series in by_domain.items() if name != view.held_out}, average)
 
 
-def _by_step(records: Iterable[Record], split: str, average: str | None) -> dict[int, float]:
+def _target_scores(view: OracleView, average: str | None) -> dict[int, float]:
+    return _by_step(view.target_records.find("accuracy", "out", average), average)
+
+
+def _by_step(by_domain: Mapping[str | None, Series | None], average: str | None) -> dict[int, float]:
     """Return the mean accuracy over domains by step; for an average, only that of its last step."""
-    by_step: dict[int, dict[str | None, float]] = defaultdict(dict)
-    domains: set[str | None] = set()
-    for record in records:
-        if record.metric == "accuracy" and record.split == split and record.average == average:
-            by_step[record.step][record.domain] = record.value
-            domains.add(record.domain)
+    values: dict[int, dict[str | None, float]] = defaultdict(dict)
+    recorded = {domain: series for domain, series in by_domain.items() if series is not None}
+    for domain, series in recorded.items():
+        for step, value in zip(*series, strict=True):
+            values[step][domain] = value
     # An interrupted run may have recorded some domains of a step. A mean over those would not be comparable.
-    means = {step: mean(values.values()) for step, values in by_step.items() if len(values) == len(domains)}
+    means = {step: mean(each.values()) for step, each in values.items() if len(each) == len(recorded)}
     if average is not None and means:
         return {max(means): means[max(means)]}
     return means
@@ -309,11 +308,15 @@ def select(
 
 def _select_target(runs: Sequence[RunData], target: str, method: str, average: str | None, split: str) -> Selection:
     """Select a run for every trial of one target; raise the error of the first trial if no trial has a result."""
-    runs = [run for run in runs if target in run.targets and (method == "lodo" or len(run.targets) == 1)]
+    by_trial: dict[int, list[RunData]] = defaultdict(list)
+    for run in runs:
+        if target in run.targets and (method == "lodo" or len(run.targets) == 1):
+            by_trial[run.trial].append(run)
     view = oracle_view if method in _ORACLES else source_view
     results, incomplete, errors = [], [], []
-    for trial in sorted({run.trial for run in runs if len(run.targets) == 1}):
-        members = [run for run in runs if run.trial == trial]
+    for trial, members in sorted(by_trial.items()):
+        if not any(len(run.targets) == 1 for run in members):
+            continue
         candidates = [run for run in members if _is_evaluated(run, average)]
         if not any(len(run.targets) == 1 for run in candidates):
             run = next(run for run in members if len(run.targets) == 1)
@@ -335,19 +338,13 @@ def _select_target(runs: Sequence[RunData], target: str, method: str, average: s
 
 
 def _is_evaluated(run: RunData, average: str | None) -> bool:
-    return any(record.average == average and record.metric == "accuracy" for record in run.records)
+    return any(key.average == average and key.metric == "accuracy" for key in run.table.series)
 
 
 def target_accuracy(run: RunData, target: str, average: str | None, split: str, step: int | None) -> tuple[float, int]:
     """Return the target's accuracy at `step`, or at the last step for None, and the step."""
-    by_step = {
-        record.step: record.value
-        for record in run.records
-        if record.metric == "accuracy"
-        and record.domain == target
-        and record.split == split
-        and record.average == average
-    }
+    series = run.table.find("accuracy", split, average).get(target)
+    by_step = {} if series is None else dict(zip(*series, strict=True))
     if step is None and by_step:
         step = max(by_step)
     if not by_step and average is not None:
@@ -364,9 +361,10 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
 
 def source_accuracy(run: RunData, average: str | None, step: int | None = None) -> float | None:
     """Return the mean accuracy on the sources' test splits if they have any (60/20/20), else on validation splits."""
-    sources = [record for record in run.records if record.domain not in (None, *run.targets)]
     for split in ("test", "out"):
-        by_step = _by_step(sources, split, average)
+        by_domain = run.table.find("accuracy", split, average)
+        sources = {name: series for name, series in by_domain.items() if name not in (None, *run.targets)}
+        by_step = _by_step(sources, average)
         if by_step and (step is None or step in by_step or average is not None):
             return by_step[step if step in by_step else max(by_step)]
     return None

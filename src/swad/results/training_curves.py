@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,7 +29,9 @@ Curve = tuple[list[int], list[float]]
 
 def valley_averages(run: RunData) -> list[str]:
     """Return the names of the averages with a loss valley, "swad" first."""
-    names = {r.average for r in run.records if r.average is not None and r.metric in ("start_step", "threshold")}
+    names = {
+        key.average for key in run.table.series if key.average is not None and key.metric in ("start_step", "threshold")
+    }
     return sorted(names, key=lambda name: (name != "swad", name))
 
 
@@ -38,7 +39,9 @@ def valley(run: RunData, average: str) -> Valley | None:
     """Return the last recorded state of an average's valley; None if the average has no valley."""
     metrics = ("start_step", "end_step", "n_averaged", "threshold")
     final = {
-        record.metric: record.value for record in run.records if record.average == average and record.metric in metrics
+        key.metric: values[-1]
+        for key, (_, values) in run.table.series.items()
+        if key.average == average and key.metric in metrics
     }
     if not final:
         return None
@@ -59,17 +62,9 @@ def valley(run: RunData, average: str) -> Valley | None:
 
 def source_curves(run: RunData, metric: str) -> dict[str, Curve]:
     """Return the validation curve of the live weights for every source domain."""
-    points: dict[str, dict[int, float]] = defaultdict(dict)
-    for record in run.records:
-        if (
-            record.metric == metric
-            and record.split == "out"
-            and record.average is None
-            and record.domain is not None
-            and record.domain not in run.targets
-        ):
-            points[record.domain][record.step] = record.value
-    return {domain: _curve(points[domain]) for domain in sorted(points)}
+    by_domain = run.table.find(metric, "out", None)
+    sources = sorted(domain for domain in by_domain if domain is not None and domain not in run.targets)
+    return {domain: _curve(dict(zip(*by_domain[domain], strict=True))) for domain in sources}
 
 
 def mean_curve(curves: Iterable[Curve]) -> Curve:
@@ -88,10 +83,10 @@ def _curve(points: dict[int, float]) -> Curve:
 
 def final_value(run: RunData, metric: str) -> float | None:
     """Return the last value of a metric of the whole run, such as a timing; None if it was not recorded."""
-    values = [r.value for r in run.records if r.metric == metric and r.domain is None and r.average is None]
-    return values[-1] if values else None
+    series = run.table.find(metric, None, None).get(None)
+    return series[1][-1] if series is not None else None
 
 
 def last_step(run: RunData) -> int:
     """Return the last step with a record."""
-    return max((record.step for record in run.records), default=0)
+    return max((max(steps) for steps, _ in run.table.series.values()), default=0)
