@@ -1,0 +1,135 @@
+"""ImageNet-C: errors under 15 corruptions at five severities, and the scores that papers make of them.
+
+Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR 2019.
+With E(c, s) the error under corruption c at severity s, and A(c, s) that of AlexNet:
+
+    mCE            mean over c of  sum_s E(c, s) / sum_s A(c, s)
+    relative mCE   mean over c of  sum_s (E(c, s) - E_clean) / sum_s (A(c, s) - A_clean)
+    mean error     mean of E(c, s) over c and s, without AlexNet
+
+Papers print each of the three as "mCE", so every number here is named. The official script prints the mean error over
+19 corruptions: the 15 and four more, which were meant for validation.
+
+>>> mce(ALEXNET_ERRORS)
+100.0
+>>> round(mean_error(ALEXNET_ERRORS), 2)
+78.9
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
+from swad.util.names import did_you_mean
+
+Errors = Mapping[str, Sequence[float]]
+"""By corruption: the error at severities 1 to 5, as fractions."""
+
+ALEXNET_ERRORS: Errors = {
+    "gaussian_noise": (0.69528, 0.82542, 0.93554, 0.98138, 0.99452),
+    "shot_noise": (0.71224, 0.85108, 0.93574, 0.98182, 0.99146),
+    "impulse_noise": (0.78374, 0.89808, 0.94870, 0.98720, 0.99548),
+    "defocus_blur": (0.65624, 0.73202, 0.85036, 0.91364, 0.94714),
+    "glass_blur": (0.64308, 0.75054, 0.88806, 0.91622, 0.93344),
+    "motion_blur": (0.58430, 0.70048, 0.82108, 0.89750, 0.92638),
+    "zoom_blur": (0.70008, 0.76992, 0.80784, 0.84198, 0.87198),
+    "snow": (0.71726, 0.88392, 0.86468, 0.91870, 0.94952),
+    "frost": (0.61390, 0.79734, 0.88790, 0.89942, 0.93430),
+    "fog": (0.67474, 0.76050, 0.84378, 0.87260, 0.94500),
+    "brightness": (0.45140, 0.48502, 0.54048, 0.62166, 0.72440),
+    "contrast": (0.64548, 0.76150, 0.88874, 0.97760, 0.99270),
+    "elastic_transform": (0.52596, 0.70116, 0.55686, 0.64076, 0.80554),
+    "pixelate": (0.52218, 0.54620, 0.73728, 0.87092, 0.91262),
+    "jpeg_compression": (0.51002, 0.54718, 0.57294, 0.65458, 0.74778),
+}
+"""The errors of AlexNet that mCE is normalized by, as the authors published them."""
+
+ALEXNET_CLEAN_ERROR = 0.43478
+"""AlexNet's error on ImageNet itself, for the relative mCE."""
+
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+"""The four further corruptions, in the folder `extra`."""
+
+
+def mce(errors: Errors) -> float:
+    """Return the mean corruption error in percent, normalized by AlexNet.
+
+    Args:
+        errors: By corruption, the error at severities 1 to 5 as fractions. All 15 are needed.
+    """
+    _require(errors, CORRUPTIONS)
+    return 100 * _mean(sum(errors[name]) / sum(ALEXNET_ERRORS[name]) for name in CORRUPTIONS)
+
+
+def relative_mce(errors: Errors, clean_error: float) -> float:
+    """Return the relative mean corruption error in percent: how much corruptions add, compared with AlexNet.
+
+    Args:
+        errors: By corruption, the error at severities 1 to 5 as fractions. All 15 are needed.
+        clean_error: The error on uncorrupted images, as a fraction.
+    """
+    _require(errors, CORRUPTIONS)
+    return 100 * _mean(
+        sum(error - clean_error for error in errors[name])
+        / sum(error - ALEXNET_CLEAN_ERROR for error in ALEXNET_ERRORS[name])
+        for name in CORRUPTIONS
+    )
+
+
+def mean_error(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> float:
+    """Return the mean error in percent over corruptions and severities, without normalization.
+
+    Args:
+        errors: By corruption, the error at severities 1 to 5 as fractions.
+        names: The corruptions to average over. Default: the 15; with `EXTRA` the official script's 19.
+    """
+    _require(errors, names)
+    return 100 * _mean(_mean(errors[name]) for name in names)
+
+
+def _require(errors: Errors, names: Iterable[str]) -> None:
+    """Require the error of every corruption at every severity."""
+    known = {*CORRUPTIONS, *EXTRA}
+    problems = [
+        f"there is no corruption {name!r}: {did_you_mean(name, known) or ', '.join(CORRUPTIONS)}"
+        for name in errors
+        if name not in known
+    ]
+    if missing := [name for name in names if name not in errors]:
+        problems.append(f"the errors of {', '.join(missing)} are missing")
+    for name, values in errors.items():
+        if len(values) != len(SEVERITIES):
+            problems.append(f"{name} needs an error for each of {len(SEVERITIES)} severities, got {len(values)}")
+        elif not all(0 <= value <= 1 for value in values):
+            problems.append(f"errors must be fractions from 0 to 1, got {name} {list(values)}: divide percent by 100")
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
+
+
+def find_folders(root: str | os.PathLike[str]) -> dict[tuple[str, int], Path]:
+    """Return the folder of every corruption and severity below `root`.
+
+    The archives nest the corruptions in noise, blur, weather, digital and extra; both layouts are found.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder: give the one that ImageNet-C was unpacked into")
+    folders: dict[tuple[str, int], Path] = {}
+    for name in (*CORRUPTIONS, *EXTRA):
+        for base in (root / name, *sorted(root.glob(f"*/{name}"))):
+            for severity in SEVERITIES:
+                if (base / str(severity)).is_dir():
+                    folders.setdefault((name, severity), base / str(severity))
+    if not folders:
+        raise ValueError(
+            f"{root} holds no folder CORRUPTION/SEVERITY such as gaussian_noise/1: unpack the archives of ImageNet-C"
+        )
+    return folders

@@ -1,0 +1,92 @@
+"""mCE and its relatives against their definitions, and the two layouts of ImageNet-C."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swad.robustness.corruptions import CORRUPTIONS
+from swad.robustness.imagenet_c import (
+    ALEXNET_CLEAN_ERROR,
+    ALEXNET_ERRORS,
+    EXTRA,
+    find_folders,
+    mce,
+    mean_error,
+    relative_mce,
+)
+
+# The means over severities, as the authors' repository prints them.
+ALEXNET_MEANS = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+
+
+def test_alexnets_errors_have_the_published_means():
+    assert list(ALEXNET_ERRORS) == list(CORRUPTIONS)
+    for name, mean in ALEXNET_MEANS.items():
+        assert sum(ALEXNET_ERRORS[name]) / 5 == pytest.approx(mean, abs=1e-6)
+
+
+def test_alexnet_scores_100():
+    assert mce(ALEXNET_ERRORS) == pytest.approx(100)
+    assert relative_mce(ALEXNET_ERRORS, ALEXNET_CLEAN_ERROR) == pytest.approx(100)
+    assert mean_error(ALEXNET_ERRORS) == pytest.approx(78.8993, abs=1e-3)
+
+
+@given(st.lists(st.floats(0, 1), min_size=75, max_size=75), st.floats(0, 1))
+def test_scores_follow_their_definitions(values, clean):
+    errors = {name: values[5 * k : 5 * k + 5] for k, name in enumerate(CORRUPTIONS)}
+    ratios, relatives = [], []
+    for name in CORRUPTIONS:
+        mean = sum(errors[name]) / 5
+        ratios.append(mean / ALEXNET_MEANS[name])
+        relatives.append((mean - clean) / (ALEXNET_MEANS[name] - ALEXNET_CLEAN_ERROR))
+    assert mce(errors) == pytest.approx(100 * sum(ratios) / 15, abs=1e-3)
+    assert relative_mce(errors, clean) == pytest.approx(100 * sum(relatives) / 15, abs=1e-2)
+    assert mean_error(errors) == pytest.approx(100 * sum(values) / 75, abs=1e-9)
+
+
+def test_the_official_script_averages_over_19():
+    errors = {**dict.fromkeys(CORRUPTIONS, [0.5] * 5), **dict.fromkeys(EXTRA, [0.1] * 5)}
+    assert mean_error(errors, [*CORRUPTIONS, *EXTRA]) == pytest.approx(100 * (15 * 0.5 + 4 * 0.1) / 19)
+    assert mean_error(errors) == pytest.approx(50)
+
+
+def test_all_problems_are_reported_together():
+    errors = {**ALEXNET_ERRORS, "snow": [0.5] * 4, "fog": [50.0] * 5, "frosst": [0.5] * 5}
+    del errors["contrast"]
+    with pytest.raises(ValueError) as caught:
+        mce(errors)
+    for part in ("'frosst'", "contrast are missing", "snow needs an error for each of 5", "divide percent by 100"):
+        assert part in str(caught.value)
+
+
+def test_nested_and_flat_archives_are_found(tmp_path):
+    (tmp_path / "noise/gaussian_noise/1").mkdir(parents=True)
+    (tmp_path / "fog/5").mkdir(parents=True)
+    (tmp_path / "extra/saturate/2").mkdir(parents=True)
+    assert {key: str(path.relative_to(tmp_path)) for key, path in find_folders(tmp_path).items()} == {
+        ("gaussian_noise", 1): "noise/gaussian_noise/1",
+        ("fog", 5): "fog/5",
+        ("saturate", 2): "extra/saturate/2",
+    }
+    with pytest.raises(ValueError, match="unpack the archives"):
+        find_folders(tmp_path / "noise/gaussian_noise/1")
+    with pytest.raises(ValueError, match="is not a folder"):
+        find_folders(tmp_path / "missing")
