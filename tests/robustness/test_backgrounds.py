@@ -81,5 +81,5 @@ def test_masks_are_read_without_pickle(tmp_path):
     with pytest.raises(ValueError, match="is no mask"):
         backgrounds.read_mask(tmp_path, image)
     (folder / "x.npy").unlink()
-    with pytest.raises(ValueError, match="every image needs its mask"):
+    with pytest.raises(ValueError, match="the challenge needs the mask of every image"):
         backgrounds.read_mask(tmp_path, image)
