@@ -17,7 +17,7 @@ from swad.results.labels import (
 )
 from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
 from swad.results.runs import RunData
-from swad.results.selection import source_accuracy
+from swad.results.selection import ORACLES, source_accuracy
 from swad.results.tables import PAPER, Cell, Row, Table, mark_best
 from swad.results.training_curves import final_value, valley, valley_averages
 from swad.util.statistics import Summary, mean, summarize
@@ -32,9 +32,6 @@ SELECTIONS = {
     "oracle": "target validation accuracy at the last step (oracle)",
     "oracle_best_step": "target validation accuracy at any step (oracle_best_step)",
 }
-ORACLES = ("oracle", "oracle_best_step")
-"""Selections that look at the target."""
-
 MISSING = "*"
 """Mark of a mean that lacks a target."""
 

@@ -65,10 +65,14 @@ class OracleView(SourceView):
 
 @dataclass(frozen=True)
 class SelectedStep:
-    """A selector's answer: the index of a run, and the step of its live weights. None stands for the last step."""
+    """A selector's answer: the index of a run, and the step of its live weights. None stands for the last step.
+
+    `score` is the accuracy that decided; None if there was one run and nothing to compare.
+    """
 
     index: int
     step: int | None
+    score: float | None = None
 
 
 Selector = Callable[[Sequence[Any], str | None], SelectedStep]
@@ -165,7 +169,8 @@ SELECTORS: dict[str, Selector] = {
     "oracle": oracle,
     "oracle_best_step": oracle_best_step,
 }
-_ORACLES = frozenset({"oracle", "oracle_best_step"})
+ORACLES = ("oracle", "oracle_best_step")
+"""Selections that look at the target."""
 
 
 def _best(scores: Mapping[tuple[int, int], float], views: Sequence[SourceView]) -> SelectedStep:
@@ -179,7 +184,7 @@ def _best(scores: Mapping[tuple[int, int], float], views: Sequence[SourceView]) 
             "evaluate every average on the validation splits, or keep one run per target and trial"
         )
     index, step = max(valid, key=lambda candidate: (valid[candidate], -candidate[1]))
-    return SelectedStep(index, step)
+    return SelectedStep(index, step, valid[index, step])
 
 
 def _last_scores(scores: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int], float]:
@@ -224,6 +229,8 @@ class TargetResult:
     step: int
     average: str | None = None
     """The weights, such as "swad" or "best"; None for the live weights at `step`."""
+    score: float | None = None
+    """The accuracy by which the run was selected: of source domains, except with an oracle."""
 
     @property
     def directory(self) -> Path:
@@ -312,7 +319,7 @@ def _select_target(runs: Sequence[RunData], target: str, method: str, average: s
     for run in runs:
         if target in run.targets and (method == "lodo" or len(run.targets) == 1):
             by_trial[run.trial].append(run)
-    view = oracle_view if method in _ORACLES else source_view
+    view = oracle_view if method in ORACLES else source_view
     results, incomplete, errors = [], [], []
     for trial, members in sorted(by_trial.items()):
         if not any(len(run.targets) == 1 for run in members):
@@ -331,7 +338,7 @@ def _select_target(runs: Sequence[RunData], target: str, method: str, average: s
             errors.append(error)
             incomplete.append(IncompleteTrial(target, trial, str(error)))
             continue
-        results.append(TargetResult(target, trial, accuracy, run, step, average))
+        results.append(TargetResult(target, trial, accuracy, run, step, average, selected.score))
     if errors and not results:
         raise errors[0]
     return Selection(results, incomplete)

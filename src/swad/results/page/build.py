@@ -21,9 +21,9 @@ from swad.results.figures.training import METRICS, valley_figure
 from swad.results.labels import algorithm_label, directory_names, method_label
 from swad.results.method_results import DatasetResults, collect_results, compare_with_erm
 from swad.results.page.flatness import flatness_sections, surface_sections
-from swad.results.run_tables import ORACLES, accuracy_table, selected_runs_table, timings_table
+from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
 from swad.results.runs import RunData, RunList, find_runs, setting_text
-from swad.results.selection import Selection, SelectionError, select
+from swad.results.selection import ORACLES, Selection, SelectionError, select
 from swad.results.tables import OURS, PAPER, Cell, Row, Table
 from swad.results.training_curves import (
     Curve,
