@@ -2,15 +2,17 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.configs import roles
 from swad.results import selection
+from swad.results.method_results import collect_results
 from swad.results.record_table import RecordTable, SeriesKey
 from swad.results.records import Record
 from swad.results.runs import RunData
 from swad.results.selection import (
+    ORACLES,
     SELECTORS,
     SelectedStep,
     SelectionError,
@@ -19,6 +21,8 @@ from swad.results.selection import (
     source_accuracy,
     source_view,
 )
+from swad.results.selection_file import make_selection
+from swad.results.unselected_weights import unselected_weights
 
 SOURCES = ("art", "cartoon")
 TARGET = "photo"
@@ -264,16 +268,66 @@ def test_selectors_are_handed_views_and_nothing_else(monkeypatch: pytest.MonkeyP
     assert all(record.domain != TARGET for record in reachable(seen) if isinstance(record, Record))
 
 
-@given(st.lists(st.floats(0, 1), min_size=8, max_size=8))
-def test_the_choice_does_not_move_with_the_target(target: list[float]) -> None:
-    def chosen(values: list[float]) -> list[tuple[str, int]]:
-        runs = [
-            run(*live({1: 0.5, 2: 0.8}, {1: values[0], 2: values[1]}, {1: values[2], 2: values[3]}), lr=1.0, name="a"),
-            run(*live({1: 0.7, 2: 0.6}, {1: values[4], 2: values[5]}, {1: values[6], 2: values[7]}), lr=2.0, name="b"),
-        ]
-        return [(r.run.path.name, r.step) for method in ("iid", "last") for r in select(runs, method)]
+fractions = st.floats(0, 1)
+anything = st.floats(allow_nan=True, allow_infinity=True)
+WEIGHTS = (None, "best", "swad")
 
-    assert chosen(target) == chosen([0.0] * 8)
+
+@st.composite
+def searches(draw: st.DrawFn) -> list[RunData]:
+    """A search over two settings: for each a run with the target held out, and one with the target and each source."""
+    runs = []
+    for lr in (1.0, 2.0):
+        for held_out in (None, *SOURCES):
+            records = [
+                accuracy(step, domain, split, draw(fractions), average)
+                for average in WEIGHTS
+                for step in ((1, 2) if average is None else (2,))
+                for domain in (*SOURCES, TARGET)
+                for split in ("in", "out")
+            ]
+            target = TARGET if held_out is None else [TARGET, held_out]
+            runs.append(run(*records, target=target, lr=lr, name=f"{lr}-{held_out}"))
+    return runs
+
+
+def with_other_targets(runs: list[RunData], data: st.DataObject) -> list[RunData]:
+    """Replace every value on the target, also by nan and inf."""
+
+    def other(record: Record) -> Record:
+        return dataclasses.replace(record, value=data.draw(anything)) if record.domain == TARGET else record
+
+    return [dataclasses.replace(run, records=tuple(map(other, run.records))) for run in runs]
+
+
+def choices(runs: list[RunData]) -> list[object]:
+    """Run, step and score of every selection that is no oracle, by each way to get at it."""
+    found: list[object] = []
+    for method in ("iid", "last", "lodo"):
+        results = collect_results(runs, method)
+        found += [make_selection(results, "."), unselected_weights(results)]
+        for average in WEIGHTS:
+            found += [(r.directory, r.step, r.score) for r in select(runs, method, average, targets=[TARGET])]
+    return found
+
+
+@settings(max_examples=50)
+@given(searches(), st.data())
+def test_no_value_of_the_target_moves_a_choice(runs: list[RunData], data: st.DataObject) -> None:
+    assert choices(with_other_targets(runs, data)) == choices(runs)
+
+
+def test_an_oracle_does_follow_the_target() -> None:
+    """The test above can fail: the same change of the target's values moves the choice of an oracle."""
+
+    def pair(first: float, second: float) -> list[RunData]:
+        values = {1.0: first, 2.0: second}
+        return [run(*live({1: 0.5}, {1: 0.5}, {1: value}), lr=lr, name=f"{lr}") for lr, value in values.items()]
+
+    for method in ORACLES:
+        (one,), (other,) = select(pair(0.1, 0.2), method), select(pair(0.2, 0.1), method)
+        assert one.directory != other.directory
+        assert one.score == other.score == 0.2
 
 
 def test_in_domain_accuracy_prefers_the_test_split() -> None:

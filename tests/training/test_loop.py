@@ -115,6 +115,24 @@ def test_the_target_is_not_read_before_the_end(tmp_path, monkeypatch):
     assert same == values(tmp_path / "run")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("input_pipeline", ["torchvision", "gpu"])
+def test_the_images_of_the_target_change_nothing_but_its_own_scores(tmp_path, noise_folder, input_pipeline):
+    from PIL import Image
+
+    options = {"input_pipeline": input_pipeline, "target_every_evaluation": True, "steps": 4, "workers": 0}
+    train(cached_config(noise_folder, tmp_path / "one", **options))
+    for path in (noise_folder / "a").rglob("*.png"):
+        Image.open(path).transpose(Image.Transpose.ROTATE_90).save(path)
+    train(cached_config(noise_folder, tmp_path / "two", **options, cache=tmp_path / "other-cache"))
+    one, two = ([row for row in values(tmp_path / name) if row[2] != "a"] for name in ("one", "two"))
+    assert one == two
+    assert values(tmp_path / "one") != values(tmp_path / "two")
+    for name, tensors in weights(tmp_path / "one").items():
+        other = weights(tmp_path / "two")[name]
+        assert all(tensor.equal(other[key]) for key, tensor in tensors.items())
+
+
 def test_the_reference_schedule_evaluates_one_step_later(tmp_path):
     train(short(tmp_path / "run", schedule="reference", averages=("swad", "swa")))
     run = load_run(tmp_path / "run")
