@@ -10,7 +10,7 @@ from helpers.commands import QUICK
 from helpers.run_tree import write_run
 from swad.cli.report import print_report
 from swad.results.figures import training
-from swad.results.runs import find_runs
+from swad.results.runs import find_runs, load_run
 from swad.results.selection import select
 
 pytestmark = pytest.mark.slow  # needs the demo
@@ -99,3 +99,32 @@ def test_report_does_not_replace_a_pipe(here, incomplete, tmp_path):
     errors = here("report", incomplete, "-o", tmp_path / "pipe", code=1).stderr
     assert "must be a regular file or a new one" in errors
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_selection_is_exported_and_trained_with(demo, here, tmp_path):
+    folder, _ = demo
+    file = tmp_path / "selection.json"
+    assert "with 20 selected runs" in here("report", folder, "--export-selection", file, "-o", tmp_path / "p").stderr
+    file.write_text(file.read_text().replace('"dropout": 0.0', '"dropout": 0.125'))
+    train = ("train", "digits", *QUICK, "--hyperparameters-from", file, "--set", "batch_size=4", "-o", tmp_path / "new")
+    here(*train, "-t", "paper")
+    trained = load_run(tmp_path / "new" / "digits" / "erm" / "paper-0").hyperparameters
+    assert (trained["dropout"], trained["batch_size"]) == (0.125, 4)
+    errors = here(*train, "--algorithm", "coral", code=1).stderr
+    assert errors.count("the selection has no run of coral on digits with target") == 4
+    assert not (tmp_path / "new" / "digits" / "coral").exists()
+
+
+def test_weights_of_other_runs_are_listed_then_removed(here, tmp_path):
+    for lr in (1e-5, 2e-5, 3e-5, 4e-5, 5e-5, 6e-5):
+        write_run(tmp_path / f"lr-{lr}", lr=lr)
+        (tmp_path / f"lr-{lr}" / "weights" / "swad.safetensors").touch()
+    before = set(tmp_path.rglob("*.safetensors"))
+    text = here("report", tmp_path, "--prune-weights").stderr
+    assert set(tmp_path.rglob("*.safetensors")) == before
+    listed = {tmp_path / line.split()[-1] for line in text.splitlines() if line.startswith("would remove")}
+    assert f"--prune-weights --yes removes {len(listed)} weights files" in text
+    here("report", tmp_path, "--prune-weights", "--yes")
+    assert before - set(tmp_path.rglob("*.safetensors")) == listed
+    assert listed
+    assert "give both, or neither" in here("report", tmp_path, "--yes", code=1).stderr

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swad.cli._options import Select
 
+if TYPE_CHECKING:
+    from swad.results.method_results import DatasetResults
+
 EXAMPLES = """
 swad report runs
 swad report runs --select lodo --format latex > table.tex
 swad report runs --figures figures --figure-formats pdf
+swad report runs --export-selection selection.json
 """
 
 
@@ -40,11 +45,38 @@ def report(
     allow_missing_targets: Annotated[
         bool, typer.Option("--allow-missing-targets", help="Show means over targets that lack a target, marked with *.")
     ] = False,
+    export_selection: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the selected hyperparameters, steps and weights to this file (JSON), which "
+            "`swad train --hyperparameters-from` reads."
+        ),
+    ] = None,
+    prune_weights: Annotated[
+        bool,
+        typer.Option(
+            "--prune-weights", help="List the weights files of finished runs that --select does not select; see --yes."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove the files that --prune-weights lists.")] = False,
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
+    if yes and not prune_weights:
+        raise ValueError("--yes confirms --prune-weights: give both, or neither")
     page = output or folder / "report.html"
     if not print_report(
-        folder, page, select, table_format, split, figures, figure_formats, paper, allow_missing_targets
+        folder,
+        page,
+        select,
+        table_format,
+        split,
+        figures,
+        figure_formats,
+        paper,
+        allow_missing_targets,
+        export_selection,
+        prune_weights,
+        yes,
     ):
         raise typer.Exit(1)
 
@@ -59,6 +91,9 @@ def print_report(
     figure_formats: str = "svg,pdf",
     paper: str = "few",
     allow_missing_targets: bool = False,
+    export_selection: Path | None = None,
+    prune_weights: bool = False,
+    yes: bool = False,
 ) -> bool:
     """Print the tables of a directory's runs, write the page, and print its path.
 
@@ -101,6 +136,10 @@ def print_report(
         console.print(ranges_table(runs).rich())
         for problem in find_problems(runs):
             console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
+    if export_selection is not None:
+        _export_selection(by_dataset, folder, export_selection)
+    if prune_weights:
+        _prune_weights(by_dataset, folder, yes)
     try:
         written = [write_page(runs, page_path, method=select, split=split, allow_missing_targets=allow_missing_targets)]
         if figure_folder is not None:
@@ -112,6 +151,30 @@ def print_report(
     # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
     print(f"wrote {written[0]}{figures}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
     return True
+
+
+def _export_selection(by_dataset: Sequence[DatasetResults], folder: Path, path: Path) -> None:
+    from swad.results.selection_file import make_selection, write_selection
+    from swad.util.progress import progress_bar
+
+    with progress_bar() as progress:
+        selection = make_selection(by_dataset, folder, progress=progress)
+    write_selection(path, selection)
+    print(f"wrote {path} with {len(selection.runs)} selected runs", file=sys.stderr, flush=True)
+
+
+def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: bool) -> None:
+    """List the weights of runs that were not selected, and remove them if the user confirms."""
+    from swad.results.unselected_weights import remove_weights, unselected_weights
+
+    files = unselected_weights(by_dataset)
+    size = sum(path.stat().st_size for path in files)
+    for path in files:
+        print(f"{'removing' if remove else 'would remove'} {path.relative_to(folder)}", file=sys.stderr)
+    if remove:
+        remove_weights(files)
+    state = "removed" if remove else "--prune-weights --yes removes"
+    print(f"{state} {len(files)} weights files of runs that were not selected, {size / 1e9:.3f} GB", file=sys.stderr)
 
 
 def _require_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -175,6 +175,20 @@ COMMAND_OPTIONS = (
         ],
     ),
     inspect.Parameter(
+        "hyperparameters_from",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            Path | None,
+            typer.Option(
+                help="Take the hyperparameters of each run from this file, which `swad report --export-selection` "
+                "wrote: those selected for the first --average. --set changes single ones.",
+                metavar="FILE",
+                rich_help_panel=TITLES["training"],
+            ),
+        ],
+    ),
+    inspect.Parameter(
         "jobs",
         inspect.Parameter.KEYWORD_ONLY,
         default=1,
@@ -230,10 +244,14 @@ def train(**options: Any) -> None:
     """
     from swad.cli.report import print_report
     from swad.experiments.launch import train_all
+    from swad.experiments.selected_settings import use_selection
+    from swad.results.selection_file import read_selection
 
     output, no_resume, jobs = (options.pop(name) for name in ("output", "no_resume", "jobs"))
-    jobs = parse.at_least("jobs", jobs, 1)
+    jobs, selection = parse.at_least("jobs", jobs, 1), options.pop("hyperparameters_from")
     configs = _configs(output, options)
+    if selection is not None:
+        configs = use_selection(configs, read_selection(selection))
     if no_resume:
         _require_no_runs(configs)
     train_all(configs, jobs)
