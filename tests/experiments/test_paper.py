@@ -12,7 +12,7 @@ def test_figures_share_runs_and_take_the_papers_weights():
     three, four, five = (plan(figure).configs for plan in paper.FIGURES.values())
     assert four == five == three[: len(four)]
     assert len(four) == 2 * 4
-    assert four[0].files.snapshots == (2500, 3500, 4500)
+    assert {2500, 3500, 4500} < set(four[0].files.snapshots)
     assert len(three) == 3 * len(four)
     trainings = {
         (config.training.algorithm, config.training.lr_schedule, config.evaluation.averages) for config in three

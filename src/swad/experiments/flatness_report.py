@@ -16,6 +16,7 @@ from swad.experiments.run_flatness import (
     MARGIN,
     SIDES,
     FlatnessConfig,
+    corners_outside,
     default_corners,
     run_curvature,
     run_local,
@@ -158,8 +159,14 @@ def measure_surfaces(
     require_matplotlib()
     runs, notes = open_runs(paths, data)
     for run in runs:  # report missing weights of any run before the first measurement
-        for name in corners or default_corners(run):
-            run.file(name)
+        chosen = [run.full_name(name) for name in corners or default_corners(run)]
+        if outside := corners_outside(run, chosen):
+            start, end = run.averaged_range or (0, 0)
+            steps_outside = ", ".join(str(int(name.removeprefix("step-"))) for name in outside)
+            notes.append(
+                f"{run.path}: the plane goes through weights outside the averaged range, steps {start} to {end} (step "
+                f"{steps_outside}), and may show a slope instead of a valley"
+            )
     for i, run in enumerate(runs):
         run_progress = _label_progress(progress, _run_label(run, i, len(runs)))
         run_surface(

@@ -30,8 +30,8 @@ from swad.results.runs import RunList, find_runs, load_run
 from swad.training.config import RunConfig
 from swad.util.progress import Progress
 
-SNAPSHOTS = (50, 70, 90)
-"""Percent of training at which Figure 4 takes its weights: after steps 2500, 3500 and 4500 of 5000."""
+SNAPSHOTS = tuple(range(10, 101, 5))
+"""Percent of training at which weights are saved, so that three of them are in the range that SWAD averages."""
 
 LIVE = "live"
 """Placeholder in METHODS for the live weights that the user chose: best or last."""

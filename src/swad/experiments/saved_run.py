@@ -61,6 +61,8 @@ class SavedRun:
     """Weights files by name, relative to the run directory."""
     data: Path | None = None
     """Where the dataset is now, if it moved since training."""
+    ranges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The steps that each average took, by name: start_step, end_step, ..."""
 
     @property
     def name(self) -> str:
@@ -81,6 +83,15 @@ class SavedRun:
     def snapshots(self) -> tuple[str, ...]:
         """The live weights that were saved during training, by step."""
         return tuple(sorted(name for name in self.weights if name.startswith("step-")))
+
+    @property
+    def averaged_range(self) -> tuple[int, int] | None:
+        """First and last step that SWAD averaged, t_s and t_e; None if the run has no SWAD."""
+        for name in sorted(self.ranges, key=lambda name: (name != "swad", name)):
+            start, end = self.ranges[name].get("start_step"), self.ranges[name].get("end_step")
+            if name.startswith("swad") and start is not None and end is not None:
+                return int(start), int(end)
+        return None
 
     def file(self, name: str) -> Path:
         """Return the file of weights that the run reports, or of a snapshot ("2500" or "step-002500")."""
@@ -205,7 +216,8 @@ def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
     weights: dict[str, Any] = done.get("weights") or {}
     if not weights:
         raise RunError(f"{path} saved no weights: train it again in a new directory")
-    return SavedRun(path, RunConfig.from_json(config, path), weights, None if data is None else Path(data))
+    ranges: dict[str, Any] = done.get("ranges") or {}
+    return SavedRun(path, RunConfig.from_json(config, path), weights, None if data is None else Path(data), ranges)
 
 
 def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:
