@@ -472,3 +472,31 @@ def test_one_process_writes_at_a_time(tiny_run, tmp_path):
     with RowFile(folder, FLATNESS), pytest.raises(RecordError, match="is being written by process"):
         run_flatness.run_local(open_run(folder), ["swad"], COARSE)
     run_flatness.run_local(open_run(folder), ["swad"], COARSE)  # and was let go
+
+
+@pytest.mark.parametrize(
+    ("ranges", "corners"),
+    [
+        ({"swad": (100, 220)}, (120, 150, 210)),  # the first, the middle and the last one inside
+        ({"swad": (100, 600)}, (300, 420, 540)),  # the paper's 50, 70 and 90 %
+        ({"swad": (100, 130), "swa": (500, 600)}, (90, 120, 150)),  # a single one inside: the nearest
+        ({"swad_text": (400, 600), "swad": (240, 420)}, (240, 330, 420)),
+        ({"swa": (500, 600)}, (300, 420, 540)),
+        ({"swad": (None, None)}, (300, 420, 540)),
+    ],
+)
+def test_corners_are_inside_the_averaged_range(tiny_run, ranges, corners):
+    run = open_run(tiny_run)
+    names = [f"step-{step:06d}" for step in range(60, 601, 30)]
+    run = replace(
+        run,
+        config=replace(run.config, training=replace(run.config.training, steps=600)),
+        weights=dict.fromkeys(names, "file"),
+        ranges={name: {"start_step": start, "end_step": end} for name, (start, end) in ranges.items()},
+    )
+    chosen = run_flatness.default_corners(run)
+    assert chosen == tuple(f"step-{step:06d}" for step in corners)
+    start, end = run.averaged_range or (0, 600)
+    assert run_flatness.corners_outside(run, chosen) == [
+        f"step-{step:06d}" for step in corners if not start <= step <= end
+    ]

@@ -8,41 +8,113 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional
 
 from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
 from swad.flatness import image_losses, worst_case
 
 
-def largest(loss: Quadratic, at: torch.Tensor, radius: float) -> float:
-    """The maximum of a quadratic over a ball, by the eigendecomposition and bisection (the trust-region problem)."""
-    values, vectors = torch.linalg.eigh(loss.hessian)
-    gradient = vectors.T @ (loss.hessian @ (at - loss.center) + loss.slope)
-    # delta = (lambda - H)^-1 g with lambda above the largest eigenvalue and ||delta|| = radius.
-    low, high = max(values[-1].item(), 0.0) + 1e-12, abs(values).max().item() + gradient.norm().item() / radius + 1
+class Bowl(nn.Module):
+    """A model whose weights are a vector, and a quadratic loss with a given spectrum and slope in a rotated basis."""
+
+    def __init__(self, spectrum: torch.Tensor, slope: torch.Tensor, seed: int = 0) -> None:
+        super().__init__()
+        self.spectrum, self.slope = spectrum, slope
+        n = len(spectrum)
+        self.one, self.two = (nn.Parameter(torch.zeros(k, dtype=torch.float64)) for k in (n // 3, n - n // 3))
+        mirror = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        self.mirror = mirror / mirror.norm()
+
+    def loss(self) -> torch.Tensor:
+        vector = torch.cat([self.one, self.two])
+        rotated = vector - 2 * self.mirror * (self.mirror @ vector)
+        return 0.5 * self.spectrum @ rotated.square() + self.slope @ rotated
+
+
+def largest(values: torch.Tensor, slope: torch.Tensor, radius: float) -> float:
+    """The maximum of 0.5 sum(values x^2) + slope x over a ball: the trust-region problem, solved by bisection.
+
+    The solution is x = slope / (mu - values) with mu >= max(values, 0). In the hard case, where the slope has no part
+    along the largest eigenvalue and x is too short, that direction fills the rest of the radius.
+    """
+
+    def at(x: torch.Tensor) -> float:
+        return (0.5 * values @ x.square() + slope @ x).item()
+
+    def solution(mu: float) -> torch.Tensor:
+        return torch.where(slope == 0, 0.0, slope / (mu - values))
+
+    edge = max(values.max().item(), 0.0)
+    inside = solution(edge)
+    if inside.isfinite().all() and inside.norm() <= radius:
+        if edge == values.max():
+            inside[values.argmax()] += (radius**2 - inside.square().sum()).clamp(min=0).sqrt()
+        return at(inside)
+    low, high = edge, edge + slope.norm().item() / radius
     for _ in range(200):
         middle = (low + high) / 2
-        if (gradient / (middle - values)).norm() > radius:
-            low = middle
-        else:
-            high = middle
-    delta = vectors @ (gradient / (high - values))
-    return loss.at(at + delta).item()
+        low, high = (middle, high) if solution(middle).norm() > radius else (low, middle)
+    return at(solution(high))
 
 
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 1000), radius=st.floats(0.1, 5.0))
-def test_a_quadratic_s_maximum_is_found_and_never_passed(seed, radius):
-    model = Point(seed)
-    slope = torch.randn(10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    loss = Quadratic(symmetric(seed), slope)
-    top = largest(loss, model.vector().detach(), radius)
-    found = worst_case(model, loss, radius, steps=60, restarts=2, step_size=0.2)
-    assert found.lower_bound <= top + 1e-9 * abs(top)
-    assert found.rows[0].rise > 0.95 * (top - found.rows[0].loss)
-    assert found.rows[0].distance <= radius * (1 + 1e-12)
-    assert found.rows[0].sam <= found.lower_bound
-    assert found.rows[0].loss <= found.lower_bound
+def spectra(kind: str, n: int, generator: torch.Generator) -> torch.Tensor:
+    uniform = torch.rand(n, generator=generator, dtype=torch.float64)
+    if kind == "random":
+        root = torch.randn(min(n, 200), min(n, 200), generator=generator, dtype=torch.float64)
+        return torch.linalg.eigvalsh(root + root.T).repeat(-(-n // len(root)))[:n] / len(root) ** 0.5
+    if kind == "low rank":
+        return torch.where(torch.arange(n) < 1 + n // 100, -uniform.log(), 0.0)
+    if kind == "power law":
+        return torch.arange(1, n + 1, dtype=torch.float64) ** -(0.5 + uniform[0])
+    if kind == "indefinite":
+        return 2 * uniform - 1
+    assert kind == "mostly negative"
+    return torch.where(torch.arange(n) < 2, 0.02 + 0.5 * uniform, -uniform)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kind=st.sampled_from(["random", "low rank", "power law", "indefinite", "mostly negative"]),
+    n=st.one_of(st.integers(3, 30), st.integers(30, 1000), st.just(1000)),
+    steepness=st.sampled_from([0.0, 0.01, 0.1, 1.0, 10.0]),
+    radius=st.floats(0.03, 10.0),
+    seed=st.integers(0, 10_000),
+)
+def test_by_default_a_quadratics_maximum_is_found_within_6_percent_and_never_passed(kind, n, steepness, radius, seed):
+    generator = torch.Generator().manual_seed(seed)
+    slope = steepness * torch.randn(n, generator=generator, dtype=torch.float64) / n**0.5
+    spectrum = spectra(kind, n, generator)
+    row = worst_case(Bowl(spectrum, slope, seed), Bowl.loss, radius, seed=seed).rows[0]
+    top = largest(spectrum, slope, radius)
+    assert 0.94 * top <= row.lower_bound <= top * (1 + 1e-9)
+    assert row.distance <= radius * (1 + 1e-12)
+    assert row.loss == 0
+    assert row.evaluations <= 2 + 4 * 26
+    if steepness:
+        assert row.sam <= row.lower_bound
+
+
+@settings(max_examples=8, deadline=None)
+@given(n=st.integers(3, 30), radius=st.floats(0.1, 10.0), seed=st.integers(0, 10_000))
+def test_a_maximum_inside_the_ball_is_approached_and_never_passed(n, radius, seed):
+    """All eigenvalues are negative: steps of one radius would jump over the maximum forever."""
+    generator = torch.Generator().manual_seed(seed)
+    spectrum = -0.2 - torch.rand(n, generator=generator, dtype=torch.float64)
+    slope = 0.3 * torch.randn(n, generator=generator, dtype=torch.float64) / n**0.5
+    top = largest(spectrum, slope, radius)
+    found = worst_case(Bowl(spectrum, slope, seed), Bowl.loss, radius).lower_bound
+    assert 0.9 * top <= found <= top * (1 + 1e-9)
+
+
+def test_the_twin_of_these_tests_against_points_on_the_sphere():
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        spectrum, slope = spectra("indefinite", 3, generator), torch.randn(3, generator=generator, dtype=torch.float64)
+        points = torch.randn(200_000, 3, generator=generator, dtype=torch.float64)
+        points /= points.norm(dim=1, keepdim=True)
+        seen = (0.5 * points.square() @ spectrum + points @ slope).max().item()
+        assert 0 <= largest(spectrum, slope, 1.0) - seen < 1e-3
 
 
 def test_a_linear_function_is_solved_by_sam_s_step():

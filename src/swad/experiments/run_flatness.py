@@ -8,6 +8,7 @@ surface) that are missing.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ from swad.flatness import (
     plane,
     worst_case,
 )
+from swad.flatness._worst_case import RESTARTS, STEPS
 from swad.models.networks import batch_norms, features
 from swad.results.flatness_rows import FLATNESS, SURFACE, Row, RowFile
 from swad.training.run_dir import RunError
@@ -48,6 +50,8 @@ SMALL_RADII = tuple(2.0 * k for k in range(13))
 SHARES = tuple(k / 10 for k in range(11))
 """Shares of the weights' norm, for directions that are normalized by layer or filter."""
 
+PAPER_CORNERS = (50, 70, 90)
+"""Percent of training at which the paper's Figure 4 takes its weights: after steps 2500, 3500 and 4500 of 5000."""
 GRID = 21
 MARGIN = 0.4
 """How far a surface extends beyond its corners, as a share of its longer side."""
@@ -155,8 +159,8 @@ def run_worst_case(
     radii: Sequence[float],
     *,
     n_images: int | None = 200,
-    steps: int = 20,
-    restarts: int = 3,
+    steps: int = STEPS,
+    restarts: int = RESTARTS,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     device: str = "cpu",
@@ -167,7 +171,8 @@ def run_worst_case(
 
     Both are lower bounds of the maximum within each radius. For the error, ascent follows the cross entropy's gradient.
     """
-    settings = {"worst_radii": sorted(check_radii(radii)), "steps": steps, "restarts": restarts}
+    # "ascent" tells these results from those of steps that did not adapt, which stopped short of the maximum.
+    settings = {"worst_radii": sorted(check_radii(radii)), "steps": steps, "restarts": restarts, "ascent": "adaptive"}
 
     def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
         model = run.model(name, torch_device)
@@ -248,7 +253,7 @@ def run_surface(
 
     Args:
         run: The run.
-        corners: Names of three weights, or of two for a line. By default three snapshots, evenly chosen.
+        corners: Names of three weights, or of two for a line. By default `default_corners`.
         points: Names of extra weights to project onto the surface. By default the run's averages that are near it.
             The mean of the corners is always among the points.
         steps: Number of grid points along each side.
@@ -308,7 +313,7 @@ def run_bounds(
     name: str,
     radii: Sequence[float],
     *,
-    vc_cover: float,
+    vc_cover: float | None = None,
     vc: float | None = None,
     diameter: float | None = None,
     delta: float = 0.05,
@@ -317,18 +322,19 @@ def run_bounds(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Bound]:
-    """Compute Theorems 1 and 2 for a run's weights at several radii; VC dimensions must be given, the rest is measured.
+    """Compute Theorems 1 and 2 for a run's weights at several radii.
 
-    The robust loss is the worst 0-1 error that ascent found, and the divergences come from a classifier on the
-    network's features: both are estimates from below. The smallest empirical error of any weights is unknown, so
-    Theorem 2 takes 0 for it; the error at some known weights would only make its bound too small.
+    VC dimensions are yours to give; the rest is measured. The robust loss is the worst 0-1 error that ascent found, and
+    the divergences come from a classifier on the network's features: both are estimates from below. The
+    smallest empirical error of any weights is unknown, so Theorem 2 takes 0 for it; the error at some known weights
+    would only make its bound too small.
 
     Args:
         run: The run.
         name: Name of the weights.
         radii: Values of gamma.
-        vc_cover: VC dimension of one ball of the cover.
-        vc: VC dimension of the whole parameter space; Theorem 2 needs it.
+        vc_cover: VC dimension of one ball of the cover. Without it only Hoeffding's form has numbers.
+        vc: VC dimension of the whole parameter space; Theorem 2 needs it, but for Hoeffding's form.
         diameter: Diameter of the parameter space. By default twice the norm of the weights: a ball around zero with
             the weights on its edge.
         delta: The bounds hold with probability 1 - delta.
@@ -370,16 +376,40 @@ def run_bounds(
 
 
 def default_corners(run: SavedRun) -> tuple[str, str, str]:
-    """Return three of the run's snapshots: the first, the middle one and the last."""
+    """Return three of the run's snapshots, inside the range that SWAD averaged where it has three.
+
+    The paper's, at 50, 70 and 90 % of training, are taken if they are inside; otherwise the first, the middle and the
+    last one inside. Weights after t_e have left the valley, so a plane through them shows its slope. If fewer than
+    three are inside, those nearest to the range are taken. Without SWAD all snapshots count as inside.
+    """
     snapshots = run.snapshots
     if len(snapshots) < 3:
         steps = run.config.training.steps or 5000
-        suggestion = ",".join(str(steps * share // 100) for share in (50, 70, 90))
+        suggestion = ",".join(str(steps * percent // 100) for percent in PAPER_CORNERS)
         raise RunError(
             f"{run.path} saved {len(snapshots) or 'no'} snapshots, and a plane needs three weights: train with "
             f"--snapshots {suggestion}, or name three with --corners ({', '.join(run.reported)})"
         )
-    return snapshots[0], snapshots[(len(snapshots) - 1) // 2], snapshots[-1]
+    inside = [name for name in snapshots if not _steps_outside(run, name)]
+    total = run.config.training.steps
+    paper = [f"step-{total * percent // 100:06d}" for percent in PAPER_CORNERS] if total else []
+    if paper and all(name in inside for name in paper):
+        inside = paper
+    elif len(inside) < 3:
+        inside = sorted(sorted(snapshots, key=lambda name: _steps_outside(run, name))[:3])
+    return inside[0], inside[(len(inside) - 1) // 2], inside[-1]
+
+
+def corners_outside(run: SavedRun, corners: Sequence[str]) -> list[str]:
+    """Return the corners that are live weights from before or after the range that SWAD averaged."""
+    return [name for name in corners if name in run.snapshots and _steps_outside(run, name)]
+
+
+def _steps_outside(run: SavedRun, snapshot: str) -> int:
+    """Return how many steps a snapshot is before or after the range that SWAD averaged."""
+    start, end = run.averaged_range or (0, sys.maxsize)
+    step = int(snapshot.removeprefix("step-"))
+    return max(start - step, step - end, 0)
 
 
 def _averages_near(run: SavedRun, surface: Plane | Line) -> list[str]:
