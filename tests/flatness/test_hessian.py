@@ -105,6 +105,56 @@ def test_a_density_is_one_in_all_and_lies_where_the_eigenvalues_do():
     assert math.isnan(row.trace)
 
 
+SPECTRA = {
+    "low rank": [0.0] * 497 + [2.0, 3.0, 5.0],
+    "negative": [-k / 200 for k in range(1, 201)],
+    "both signs": [k / 50 - 1 for k in range(300)],
+    "one value": [3.0] * 40,
+    "zero": [0.0] * 40,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("steps", [8, 64])
+def test_a_density_of_a_known_spectrum_has_area_one_and_repeats(name, steps, dtype, recwarn):
+    spectrum = torch.tensor(SPECTRA[name], dtype=dtype)
+    mirror = torch.randn(len(spectrum), generator=torch.Generator().manual_seed(0), dtype=dtype)
+    mirror /= mirror.norm()
+    model = nn.Linear(len(spectrum), 1, bias=False, dtype=dtype)
+
+    def loss(model):
+        rotated = model.weight[0] - 2 * mirror * (mirror @ model.weight[0])
+        return 0.5 * spectrum @ rotated.square()
+
+    def density():
+        row = curvature(model, loss, 1, trace_vectors=0, density=True, density_steps=steps, density_repeats=4).row()
+        return row.density
+
+    torch.manual_seed(1)
+    first = density()
+    torch.manual_seed(2)
+    assert density() == first
+    points, values = (torch.tensor(column, dtype=torch.float64) for column in first)
+    assert torch.trapezoid(values, points).item() == pytest.approx(1, abs=1e-3)
+    assert points[0] < spectrum.min() <= spectrum.max() < points[-1]
+    assert not [warning for warning in recwarn if "area" in str(warning.message)]
+    # Four random starts estimate the mean of the spectrum with this standard error.
+    error = math.sqrt(2 / 4 / len(spectrum)) * spectrum.std().item()
+    mean = torch.trapezoid(points * values, points).item()
+    assert mean == pytest.approx(spectrum.mean().item(), abs=4 * error + 1e-2 * spectrum.abs().max().item() + 1e-3)
+    peak = points[values.argmax()].item()
+    if name == "low rank":
+        assert peak == pytest.approx(0, abs=0.05 * spectrum.max().item())
+
+
+def test_a_density_with_too_few_points_warns():
+    with pytest.warns(UserWarning, match=r"the area below the spectral density is .* use more density_points"):
+        curvature(Point(), Quadratic(symmetric()), 1, trace_vectors=0, density=True, density_steps=10, density_points=4)
+    with pytest.raises(ValueError, match="a density needs 2 or more density_steps"):
+        curvature(Point(), Quadratic(symmetric()), 1, density=True, density_steps=1)
+
+
 def test_single_precision_and_parameter_filters():
     model, data = trained()
     loss = image_losses(data)

@@ -35,7 +35,7 @@ class CurvatureRow:
     trace_error: float
     """The standard error of the trace."""
     density: tuple[tuple[float, ...], tuple[float, ...]] | None
-    """Values of lambda and the smoothed density of eigenvalues there; None if it was not requested."""
+    """Values of lambda and the smoothed density of eigenvalues there, whose area is 1; None if not requested."""
     parameters: int
     products: int
     """Number of Hessian-vector products computed."""
@@ -94,7 +94,7 @@ def curvature(
         density: Whether to estimate the spectral density too.
         density_steps: Lanczos steps of the density.
         density_repeats: Random starts that the density is averaged over.
-        density_points: Number of points of the density.
+        density_points: Number of points of the density. A warning says if they are too few for its peaks.
         tolerance: Relative accuracy of the eigenvalues.
         seed: Seed of the random vectors.
         domains: Domains to compute rows for; None among them stands for the mean over domains. By default all.
@@ -103,11 +103,16 @@ def curvature(
         progress: Called after every domain.
     """
     curvlinops = require_curvlinops()
-    from swad.flatness._hessian_products import HessianOperator, top_eigenvalues
+    from swad.flatness._hessian_products import HessianOperator, spectral_density, top_eigenvalues
 
     if n_eigenvalues < 0 or trace_vectors < 0 or trace_vectors == 1:
         counts = f"{n_eigenvalues} and {trace_vectors}"
         raise ValueError(f"n_eigenvalues must be 0 or more and trace_vectors 0, or 2 or more; got {counts}")
+    if density and (density_steps < 2 or density_repeats < 1 or density_points < 2):
+        raise ValueError(
+            "a density needs 2 or more density_steps and density_points, and 1 or more density_repeats; got "
+            f"{density_steps}, {density_points} and {density_repeats}"
+        )
     with Weights(model, include, exclude) as weights:
         if weights.dim <= max(n_eigenvalues, 2):
             raise ValueError(
@@ -128,13 +133,8 @@ def curvature(
                 spectrum = None
                 if density:
                     torch.manual_seed(seed)
-                    grid, values = curvlinops.lanczos_approximate_spectrum(
-                        operator,
-                        min(density_steps, weights.dim),
-                        num_points=density_points,
-                        num_repeats=density_repeats,
-                    )
-                    spectrum = (tuple(grid.tolist()), tuple(values.tolist()))
+                    n_steps = min(density_steps, weights.dim)
+                    spectrum = spectral_density(operator, n_steps, density_repeats, density_points, eigenvalues)
             trace = statistics.fmean(traces) if traces else math.nan
             error = statistics.stdev(traces) / math.sqrt(len(traces)) if traces else math.nan
             rows.append(CurvatureRow(domain, eigenvalues, trace, error, spectrum, weights.dim, operator.products))

@@ -1,19 +1,27 @@
-"""The Hessian as a linear operator of curvlinops, and its top eigenvalues from scipy.
+"""The Hessian as a linear operator of curvlinops, its spectral density, and its top eigenvalues from scipy.
 
 This module imports both optional packages; `_hessian` imports it where it needs them.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 
 import torch
 from curvlinops._torch_base import PyTorchLinearOperator  # the base class that curvlinops documents for extension
+from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from swad.flatness._losses import LossFn, loss_parts, selected_loss
 from swad.flatness._perturb import Weights
+
+KAPPA = 3.0
+"""Width of the density's peaks, as Papyan (2020) chose it: neighboring Lanczos nodes meet at 1 / KAPPA of a peak."""
+AREA_TOLERANCE = 0.05
+"""Warn if the area below a density differs from 1 by more than this."""
 
 
 class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
@@ -67,6 +75,59 @@ def top_eigenvalues(operator: HessianOperator, n: int, tolerance: float, seed: i
             "fewer, or a larger tolerance"
         ) from None
     return tuple(sorted((float(value) for value in eigenvalues), reverse=True))
+
+
+def spectral_density(
+    operator: HessianOperator, n_steps: int, n_repeats: int, n_points: int, known: Sequence[float] = ()
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return points and the smoothed density of eigenvalues there, by Lanczos quadrature (Papyan, 2020).
+
+    The random starts come from torch's generator. The grid spans all Lanczos nodes and the `known` eigenvalues, and its
+    margins hold the peaks at both ends. An estimate of the ends that misses the zeros of a Hessian of low rank would
+    lose most of the area.
+    """
+    quadratures = [_lanczos(operator, n_steps) for _ in range(n_repeats)]
+    ends = torch.cat([nodes for nodes, _ in quadratures]).tolist() + list(known)
+    low, high = min(ends), max(ends)
+    smallest = 1e-3 * max(abs(low), abs(high)) or 1.0  # all eigenvalues equal, or zero: a peak needs some width
+    if high - low < smallest:
+        low, high = low - smallest / 2, high + smallest / 2
+    # The margin holds four standard deviations of a peak, as a share of the distance of the ends.
+    deviations = 4 * 2 / max(min(len(nodes) for nodes, _ in quadratures) - 1, 1) / math.sqrt(8 * math.log(KAPPA))
+    margin = max(0.05, 0.5 * deviations / (1 - min(deviations, 0.8)))
+    grid = total = torch.zeros(n_points)
+    for nodes, vectors in quadratures:
+        grid, density = lanczos_approximate_spectrum_from_iter((nodes, vectors), (low, high), n_points, KAPPA, margin)
+        total = total.to(density) + density / n_repeats
+    area = torch.trapezoid(total.double(), grid.double()).item()
+    if not abs(area - 1) <= AREA_TOLERANCE:
+        warnings.warn(
+            f"the area below the spectral density is {area:.2g} instead of 1: its peaks are too narrow or too wide for "
+            f"{n_points} points; use more density_points, or other density_steps than {n_steps}",
+            stacklevel=3,
+        )
+    return tuple(grid.tolist()), tuple(total.tolist())
+
+
+def _lanczos(operator: HessianOperator, n_steps: int) -> tuple[Tensor, Tensor]:
+    """Return nodes and eigenvectors of the Lanczos matrix; their first components squared are the nodes' weights.
+
+    A start within few eigenspaces ends the iteration early, with a division by zero: then fewer steps say it all.
+    """
+    while n_steps > 1:
+        try:
+            nodes, vectors = fast_lanczos(operator, n_steps)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined] # numbers that are not finite
+            n_steps //= 2
+            continue
+        if bool(torch.isfinite(nodes).all()):
+            return nodes, vectors
+        n_steps //= 2
+    node, _ = fast_lanczos(operator, 1)
+    if not bool(torch.isfinite(node).all()):
+        raise ValueError("the Hessian is not finite at these weights: check that the loss and its gradient are")
+    # The number of nodes decides the width of a peak, so add some without weight.
+    return node.repeat(16), torch.eye(16, dtype=node.dtype, device=node.device)
 
 
 def hessian_product(
