@@ -21,10 +21,14 @@ def given_bound(**changes):
 
 def test_every_term_by_hand():
     found = given_bound()
-    assert found.cover == {"printed": math.log(4), "proved": math.log(4), "guaranteed": math.log(25)}
+    sizes = {"printed": 4, "proved": 4, "guaranteed": 25, "hoeffding": 25}
+    assert found.cover == {form: math.log(size) for form, size in sizes.items()}
     assert found.confidence["printed"] == pytest.approx(PRINTED, abs=1e-6) == pytest.approx(0.147680, abs=1e-6)
     assert found.confidence["proved"] == pytest.approx(PROVED, abs=1e-6) == pytest.approx(0.111376, abs=1e-6)
     assert found.confidence["guaranteed"] == pytest.approx(math.sqrt((17.427430 + 3 + 3.218876 + 2.995732) / 2000))
+    assert found.confidence["hoeffding"] == pytest.approx(math.sqrt((3.218876 + 2.995732) / 2000), abs=1e-6)
+    assert found.confidence2["hoeffding"] == pytest.approx(math.sqrt((3.218876 + 3.688879) / 2000), abs=1e-6)
+    assert found.sampling["hoeffding"] == pytest.approx(math.sqrt(3.688879 / 2000), abs=1e-6)
     assert found.divergence == pytest.approx(0.6)
     assert found.theorem1["printed"] == pytest.approx(0.1 + 0.3 + 0.147680, abs=1e-6)
     # Theorem 2: 8 ln 125 = 38.62651, ln 40 = 3.68888.
@@ -41,17 +45,39 @@ def test_every_term_by_hand():
         "ln of the cover's size", "confidence", "Theorem 1",
     ]  # fmt: skip
     assert len(names) == 11
-    assert len(given_bound(vc=None).rows()) == 7
     # 0.4 came without an interval, 0.8 with 0.7 to 0.9.
     assert (found.divergence_low, found.divergence_high) == pytest.approx((0.55, 0.65))
     rows = {name: values for name, *values in found.rows()}
-    assert rows["its interval's low end"] == pytest.approx([0.275] * 3)
-    assert rows["its interval's high end"] == pytest.approx([0.325] * 3)
+    assert rows["its interval's low end"] == pytest.approx([0.275] * 4)
+    assert rows["its interval's high end"] == pytest.approx([0.325] * 4)
+
+
+def test_hoeffdings_form_needs_no_vc_dimension():
+    found, with_vc = given_bound(vc_cover=None, vc=None), given_bound()
+    for name in ("confidence", "confidence2", "sampling", "theorem1", "theorem2"):
+        values = getattr(found, name)
+        assert values["hoeffding"] == getattr(with_vc, name)["hoeffding"]
+        assert all(math.isnan(values[form]) for form in FORMS if form != "hoeffding")
+    assert not found.vacuous
+
+
+def test_hoeffdings_form_holds_for_parameters_that_are_fixed_before_the_sample():
+    """Coin flips: N = 200 fixed weights with error 0.3; one of the samples errs by more in at most delta of cases."""
+    rng, m, n, delta = np.random.default_rng(0), 50, 200, 0.2
+    errors = rng.binomial(m, 0.3, (2000, n)) / m
+    missed = (0.3 - errors.min(1) > confidence(None, math.log(n), m, delta, "hoeffding")).mean()
+    assert missed <= delta
+    assert (0.3 - errors.min(1) > confidence(None, 0.0, m, delta, "hoeffding")).mean() > delta  # the cover counts
+
+
+@given(st.integers(1, 1000), st.floats(0, 1e6), st.floats(0.001, 0.999))
+def test_hoeffdings_form_is_the_smallest_that_is_proved(vc, log_size, delta):
+    assert confidence(vc, log_size, vc, delta, "hoeffding") <= confidence(vc, log_size, vc, delta, "guaranteed")
 
 
 def test_numbers_of_numpy_are_numbers():
     settings = {"gamma": 0.1, "diameter": 10.0, "dimension": 100, "m": 1000}
-    assert bound(0.1, [0.5], vc_cover=np.int64(3), **settings) == bound(0.1, [0.5], vc_cover=3, **settings)
+    assert bound(0.1, [0.5], vc_cover=np.int64(3), vc=9, **settings) == bound(0.1, [0.5], vc_cover=3, vc=9, **settings)
 
 
 def test_the_largest_ball_counts():

@@ -10,9 +10,12 @@ Theorem 2, for the robust optimum theta:
 
 The paper prints the confidence term as sqrt((v_k ln(m / v_k) + ln(N / delta)) / m); its proof arrives at
 sqrt((v_k (ln(m / v_k) + 1) + ln(N / delta)) / (2 m)). It prints N = ceil((diam / gamma)^d) balls of radius gamma / 2;
-a ball of that diameter is certainly covered by (1 + 2 diam / gamma)^d of them. Results come in three forms:
-`printed`, `proved` (the proof's term, the printed N) and `guaranteed` (the proof's term, an N that suffices).
-N is kept as a logarithm: for networks it has millions of digits.
+a ball of that diameter is certainly covered by (1 + 2 diam / gamma)^d of them. The proof needs the confidence term only
+for the N parameters theta_k that are worst in their balls on the distribution, and in Theorem 2 for the best parameters
+of the target. These are fixed before the sample is drawn, so Hoeffding's inequality alone gives sqrt(ln(N / delta) /
+(2 m)), without a VC dimension. Results come in four forms: `printed`, `proved` (the proof's term, the printed N),
+`guaranteed` (the proof's term, an N that suffices) and `hoeffding` (that N, without a VC dimension: the smallest that
+is proved). N is kept as a logarithm: for networks it has millions of digits.
 
 Two inputs are usually estimates: the robust loss from `worst_case` is a lower bound of a maximum, and the divergence
 from a classifier is an estimate from below. The result is then an estimate of the bound, from below.
@@ -32,13 +35,16 @@ from typing import Literal
 
 from swad.flatness._divergence import Divergence
 
-Form = Literal["printed", "proved", "guaranteed"]
-FORMS: tuple[Form, ...] = ("printed", "proved", "guaranteed")
+Form = Literal["printed", "proved", "guaranteed", "hoeffding"]
+FORMS: tuple[Form, ...] = ("printed", "proved", "guaranteed", "hoeffding")
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Every term of both theorems at one radius; mappings are by form (printed, proved, guaranteed)."""
+    """Every term of both theorems at one radius; mappings are by form (printed, proved, guaranteed, hoeffding).
+
+    Terms that need a VC dimension which was not given are NaN.
+    """
 
     gamma: float
     robust: float
@@ -54,27 +60,27 @@ class Bound:
     """Theorem 1's confidence term; it diverges as gamma goes to 0, since the cover needs more and more balls."""
     confidence2: Mapping[Form, float]
     """Theorem 2's confidence term, with delta / 2."""
-    sampling: Mapping[Form, float] | None
-    """Theorem 2's last term, from the VC dimension of the whole parameter space; None if that is not given."""
+    sampling: Mapping[Form, float]
+    """Theorem 2's last term, from the VC dimension of the whole parameter space; Hoeffding's needs none."""
     theorem1: Mapping[Form, float]
     """The bound of Theorem 1; a value of 1 or more says nothing."""
-    theorem2: Mapping[Form, float] | None
+    theorem2: Mapping[Form, float]
 
     @property
     def vacuous(self) -> bool:
-        """Whether the guaranteed form of Theorem 1 says nothing, because it is 1 or more."""
-        return self.theorem1["guaranteed"] >= 1
+        """Whether the smallest proved form of Theorem 1, Hoeffding's, says nothing, because it is 1 or more."""
+        return self.theorem1["hoeffding"] >= 1
 
-    def rows(self) -> list[tuple[str, float, float, float]]:
-        """Return one row for every term: its name and its printed, proved and guaranteed value."""
+    def rows(self) -> list[tuple[str, float, float, float, float]]:
+        """Return one row for every term: its name and its printed, proved, guaranteed and Hoeffding's value."""
 
-        def row(name: str, values: Mapping[Form, float]) -> tuple[str, float, float, float]:
-            return name, values["printed"], values["proved"], values["guaranteed"]
+        def row(name: str, values: Mapping[Form, float]) -> tuple[str, float, float, float, float]:
+            return name, values["printed"], values["proved"], values["guaranteed"], values["hoeffding"]
 
         def same(value: float) -> Mapping[Form, float]:
             return dict.fromkeys(FORMS, value)
 
-        rows = [
+        return [
             row("robust empirical loss", same(self.robust)),
             row("half the mean divergence", same(self.divergence / 2)),
             row("its interval's low end", same(self.divergence_low / 2)),
@@ -82,15 +88,11 @@ class Bound:
             row("ln of the cover's size", self.cover),
             row("confidence", self.confidence),
             row("Theorem 1", self.theorem1),
+            row("the mean divergence", same(self.divergence)),
+            row("confidence, delta / 2", self.confidence2),
+            row("sampling", self.sampling),
+            row("Theorem 2", self.theorem2),
         ]
-        if self.sampling is not None and self.theorem2 is not None:
-            rows += [
-                row("the mean divergence", same(self.divergence)),
-                row("confidence, delta / 2", self.confidence2),
-                row("sampling", self.sampling),
-                row("Theorem 2", self.theorem2),
-            ]
-        return rows
 
 
 def bound(
@@ -101,7 +103,7 @@ def bound(
     diameter: float,
     dimension: int,
     m: int,
-    vc_cover: float | Sequence[float],
+    vc_cover: float | Sequence[float] | None = None,
     vc: float | None = None,
     delta: float = 0.05,
     smallest: float = 0.0,
@@ -115,8 +117,9 @@ def bound(
         diameter: Diameter of the parameter space.
         dimension: Number of parameters.
         m: Number of training images of all sources.
-        vc_cover: VC dimension of one ball of the cover, or of several; the largest confidence term counts.
-        vc: VC dimension of the whole parameter space; Theorem 2 needs it.
+        vc_cover: VC dimension of one ball of the cover, or of several; the largest confidence term counts. Without it
+            only Hoeffding's form has numbers.
+        vc: VC dimension of the whole parameter space; Theorem 2 needs it, but for Hoeffding's form.
         delta: The bounds hold with probability 1 - delta.
         smallest: The smallest empirical loss over all parameters, for Theorem 2. A value that is too large makes the
             bound too small; 0 is always safe.
@@ -128,7 +131,9 @@ def bound(
         raise ValueError(f"divergences must be between 0 and 2, one for each source; got {values}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must be between 0 and 1, got {delta}")
-    vcs = [float(vc_cover)] if isinstance(vc_cover, Real) else [float(v) for v in vc_cover]  # type: ignore[union-attr]
+    vcs: list[float | None] = [None]
+    if vc_cover is not None:
+        vcs = [float(vc_cover)] if isinstance(vc_cover, Real) else [float(v) for v in vc_cover]  # type: ignore[union-attr]
     if not vcs:
         raise ValueError("vc_cover must hold the VC dimension of at least one ball, got none")
     lows = [item.low if isinstance(item, Divergence) else float(item) for item in divergences]
@@ -138,6 +143,7 @@ def bound(
         "printed": log_cover(diameter, gamma, dimension),
         "proved": log_cover(diameter, gamma, dimension),
         "guaranteed": log_cover(diameter, gamma, dimension, guaranteed=True),
+        "hoeffding": log_cover(diameter, gamma, dimension, guaranteed=True),
     }
 
     def terms(probability: float) -> dict[Form, float]:
@@ -145,10 +151,8 @@ def bound(
 
     first, second = terms(delta), terms(delta / 2)
     theorem1 = {form: robust + mean / 2 + first[form] for form in FORMS}
-    sampling = theorem2 = None
-    if vc is not None:
-        sampling = {form: confidence(vc, 0.0, m, delta / 2, form) for form in FORMS}
-        theorem2 = {form: robust - smallest + mean + second[form] + sampling[form] for form in FORMS}
+    sampling = {form: confidence(vc, 0.0, m, delta / 2, form) for form in FORMS}
+    theorem2 = {form: robust - smallest + mean + second[form] + sampling[form] for form in FORMS}
     return Bound(gamma, robust, mean, low, high, sizes, first, second, sampling, theorem1, theorem2)
 
 
@@ -169,12 +173,20 @@ def log_cover(diameter: float, gamma: float, dimension: int, *, guaranteed: bool
     return math.log(max(1, math.ceil(ratio**dimension - 1e-9))) if size < 30 else size
 
 
-def confidence(vc: float, log_size: float, m: int, delta: float, form: Form) -> float:
-    """Return the confidence term for a VC dimension, ln N of a cover and m images, as printed or as proved.
+def confidence(vc: float | None, log_size: float, m: int, delta: float, form: Form) -> float:
+    """Return the confidence term for a VC dimension, ln N of a cover and m images, as printed, proved or by Hoeffding.
+
+    Without a VC dimension it is NaN, but for Hoeffding's, which needs none.
 
     >>> round(confidence(3, math.log(4), 1000, 0.05, "proved"), 4)
     0.1114
+    >>> round(confidence(None, math.log(4), 1000, 0.05, "hoeffding"), 4)
+    0.0468
     """
+    if form == "hoeffding":
+        return math.sqrt((log_size - math.log(delta)) / (2 * m))
+    if vc is None:
+        return math.nan
     if not 0 < vc <= m:
         raise ValueError(
             f"the theorems need a VC dimension v with 0 < v <= m; got v = {vc:g} and m = {m}: "

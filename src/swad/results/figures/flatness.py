@@ -236,7 +236,7 @@ class BoundTerms(Protocol):
 
 
 def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5.0, 3.4)) -> Figure:
-    """Draw every term of Theorem 1 against the radius, and their sum with a cover that is guaranteed."""
+    """Draw every term of Theorem 1 against the radius, and their sum with the smallest confidence that is proved."""
     from matplotlib.figure import Figure
 
     if not bounds:
@@ -244,7 +244,7 @@ def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5
     bounds = sorted(bounds, key=lambda bound: bound.gamma)
     radii = [bound.gamma for bound in bounds]
     lows, highs = [bound.divergence_low / 2 for bound in bounds], [bound.divergence_high / 2 for bound in bounds]
-    sums = [bound.theorem1["guaranteed"] for bound in bounds]
+    sums = [bound.theorem1["hoeffding"] for bound in bounds]
     with figure_style():
         figure = Figure(figsize=(size[0], size[1] + 0.5), layout="constrained")
         axes = figure.subplots()
@@ -254,9 +254,18 @@ def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5
         axes.plot(radii, [b.divergence / 2 for b in bounds], color=PALETTE[2], label="½ divergence (estimate)")
         if lows != highs:
             axes.fill_between(radii, lows, highs, color=PALETTE[2], alpha=0.25, linewidth=0, label="its interval")
-        for form, style in (("printed", (0, (1, 1.5))), ("proved", (0, (4, 2))), ("guaranteed", "-")):
+        labels = {"hoeffding": "confidence, Hoeffding (no VC dimension)"}
+        for form, style in (
+            ("printed", (0, (1, 1.5))),
+            ("proved", (0, (4, 2))),
+            ("guaranteed", (0, (6, 2, 1.2, 2))),
+            ("hoeffding", "-"),
+        ):
             values = [bound.confidence[form] for bound in bounds]
-            axes.plot(radii, values, color=PALETTE[1], linestyle=style, label=f"confidence, {form}")
+            if not all(map(math.isnan, values)):  # forms whose VC dimension is unknown
+                axes.plot(
+                    radii, values, color=PALETTE[1], linestyle=style, label=labels.get(form, f"confidence, {form}")
+                )
         axes.set_yscale("log")
         values = [v for b in bounds for v in (b.robust, b.divergence / 2, *b.confidence.values())] + lows
         # Values of 0 have no place on a logarithmic axis: an interval down to 0 reaches its lower end.
