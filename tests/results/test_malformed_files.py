@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from helpers.configs import stored
+from swad.results.comparisons import compare_in_words
 from swad.results.diagnostics import find_problems
 from swad.results.flatness_rows import FLATNESS, read_rows
-from swad.results.method_results import collect_results, compare_with_erm
+from swad.results.method_results import collect_results
 from swad.results.records import Record, RecordError, RecordWriter
 from swad.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
 from swad.results.runs import find_runs, load_run
@@ -111,7 +112,7 @@ def read_everything(root: Path, damaged: Path) -> None:
         for average in (None, "swad"):
             require_one_line(lambda method=method, average=average: select(runs, method, average), SelectionError)
         for results in collect_results(runs, method):
-            compare_with_erm(results)
+            compare_in_words(results)
             for table in (accuracy_table(results, "all", True), selected_runs_table(results)):
                 for text in (table.text(), table.markdown(), table.latex(), table.csv()):
                     text.encode()

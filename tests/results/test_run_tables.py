@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from helpers.python_process import start_python
 from helpers.run_tree import PACS, make_tree, write_run
+from swad.results.comparisons import best_methods
 from swad.results.method_results import collect_results
 from swad.results.run_tables import (
+    BOLD,
+    NOTHING_BOLD,
+    accuracy_table,
     accuracy_tables,
     ranges_table,
     results_table,
@@ -43,18 +48,52 @@ def test_the_numbers_are_those_of_the_records(runs: list[RunData]) -> None:
         assert rows[name].cells[4].error == pytest.approx(100 * abs(first - second) / 2 / math.sqrt(2))
 
 
-def test_the_papers_rows_stand_below_with_their_own_best(runs: list[RunData]) -> None:
+def test_the_papers_rows_stand_below_and_are_never_bold(runs: list[RunData]) -> None:
     (table,) = accuracy_tables(runs, paper="all")
     paper = [row for row in table.rows if row.group == PAPER]
     few = [row for row in accuracy_tables(runs)[0].rows if row.group == PAPER]
     assert [row.name for row in few] == ["ERM‡", "ERM†", "SWAD", "SWA w/ const"]
     assert len(paper) == 24 + 5
-    swad = next(row for row in paper if row.name == "SWAD")
-    assert [cell.best for cell in swad.cells] == [True, True, False, False, False, False]
+    assert not any(cell.best for row in paper for cell in row.cells)
     combined = next(row for row in paper if row.name == "CORAL + SWAD")  # of which the paper prints the mean alone
     assert [cell.printed for cell in combined.cells] == ["–", "–", "–", "–", "88.3 ± 0.1", "–"]
-    assert combined.cells[4].best
     assert accuracy_tables(runs, paper="none")[0].rows == table.rows[:5]
+
+
+def test_bold_is_what_cannot_be_told_from_the_best(runs: list[RunData], tmp_path: Path) -> None:
+    (results,) = collect_results(runs)
+    table = accuracy_table(results, "none")
+    bold = {row.name: [cell.best for cell in row.cells] for row in table.rows}
+    accuracies = {method.label: method.accuracies() for method in results.methods}
+    columns = [{n: {k: v for k, v in a.items() if k[0] == t} for n, a in accuracies.items()} for t in PACS]
+    columns += [accuracies, {method.label: method.source_accuracies() for method in results.methods}]
+    for number, column in enumerate(columns):
+        assert {name for name, marks in bold.items() if marks[number]} == best_methods(column)
+    assert bold["SWAD"][4]
+    assert not bold["ERM (last)"][4]  # 3.4 points below, with a spread of half a point
+    assert BOLD in table.notes
+    for form in (table.markdown(), table.latex(), table.csv()):
+        assert ("**" in form) + (r"\textbf" in form) + (",bold" in form) == 1
+    assert ",Avg.," in table.csv()
+
+
+def test_one_trial_has_nothing_bold_and_says_why(runs: list[RunData]) -> None:
+    (table,) = accuracy_tables([run for run in runs if run.trial == 0], paper="none")
+    assert not any(cell.best for row in table.rows for cell in row.cells)
+    assert NOTHING_BOLD in table.notes
+    assert BOLD not in table.notes
+
+
+def test_without_scipy_nothing_is_bold_and_the_note_says_so(tmp_path: Path) -> None:
+    for trial in range(2):
+        write_run(tmp_path / str(trial), trial=trial)
+    code = f"""import sys; sys.modules["scipy"] = sys.modules["scipy.special"] = None
+import swad
+print(swad.results.results_table(swad.results.find_runs({str(tmp_path)!r}), paper="none").markdown())"""
+    text, errors = start_python(code).communicate()
+    assert not errors
+    assert "**" not in text
+    assert "Nothing is bold: confidence intervals need scipy: pip install" in text
 
 
 def test_fewer_targets_take_the_papers_average_away(runs: list[RunData]) -> None:

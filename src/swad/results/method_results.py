@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from swad.results.labels import LIVE_WEIGHTS, method_label
 from swad.results.runs import RunData, RunList, SkippedRun
-from swad.results.selection import Selection, SelectionError, TargetResult, select
-from swad.util.statistics import contributions, half_widths, mean
+from swad.results.selection import Selection, SelectionError, select, source_accuracy
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,18 @@ class MethodResults:
     algorithm: str
     average: str | None
     results: Selection
+
+    def accuracies(self) -> dict[tuple[str, int], float]:
+        """Return the accuracy on the target by target and trial."""
+        return {(result.target, result.trial): result.accuracy for result in self.results}
+
+    def source_accuracies(self) -> dict[tuple[str, int], float]:
+        """Return the mean accuracy on the sources of the same runs, where it was evaluated."""
+        accuracies = {
+            (r.target, r.trial): source_accuracy(r.run, self.average, r.step if self.average is None else None)
+            for r in self.results
+        }
+        return {key: value for key, value in accuracies.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -113,78 +124,3 @@ def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str
         return 2 if name.startswith("swad") else 1
 
     return sorted(names, key=order)
-
-
-# ------------------------------------------------------------ comparing two methods
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """The mean accuracies of two methods over targets and trials, and the 95 % interval of their difference.
-
-    `half_width` is None for a single trial, which says nothing about the spread between trials.
-    """
-
-    first: float
-    second: float
-    half_width: float | None
-    n_trials: int
-
-    @property
-    def difference(self) -> float:
-        """The first method's accuracy minus the second's."""
-        return self.first - self.second
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.half_width is not None and abs(self.difference) > self.half_width
-
-
-def paired_difference(
-    first: Iterable[TargetResult], second: Iterable[TargetResult], targets: Sequence[str]
-) -> PairedDifference | None:
-    """Compare two methods on the trials in which both have a result on every target; None if there is no such trial.
-
-    The methods share splits and seeds within a trial, so the difference is taken within each trial, as a mean over the
-    targets. The interval is Student's t over trials.
-    """
-    import numpy as np
-
-    scores = [{(result.target, result.trial): result.accuracy for result in results} for results in (first, second)]
-    trials = sorted({trial for _, trial in scores[0]})
-    complete = [t for t in trials if all((target, t) in by_key for by_key in scores for target in targets)]
-    if not complete or not targets:
-        return None
-    first_means, second_means = (
-        [mean(by_key[target, trial] for target in targets) for trial in complete] for by_key in scores
-    )
-    half_width = None
-    if len(complete) > 1:
-        differences = np.subtract(first_means, second_means)[:, None]
-        (half_width,) = half_widths({"trials": contributions(differences)})
-    return PairedDifference(mean(first_means), mean(second_means), half_width, len(complete))
-
-
-def compare_with_erm(results: DatasetResults) -> str:
-    """Compare SWAD with ERM in one or two sentences that claim no more than the interval over trials shows.
-
-    Empty if either method lacks results, or if a mean over targets would lack one.
-    """
-    swad, erm = results.method("SWAD"), results.method("ERM (best)")
-    n_targets = len(results.targets)
-    if swad is None or erm is None or (results.missing_targets and n_targets > 1):
-        return ""
-    pair = paired_difference(swad, erm, results.targets)
-    if pair is None:
-        return ""
-    targets = f"on average over {n_targets} targets" if n_targets > 1 else f"on the target {results.targets[0]}"
-    means = f"SWAD reaches {100 * pair.first:.1f} % {targets}, and ERM (best) {100 * pair.second:.1f} %."
-    if pair.half_width is None:
-        return f"{means} One trial: no interval, so this shows no difference between the methods."
-    low, high = (100 * (pair.difference + sign * pair.half_width) for sign in (-1, 1))
-    interval = f"95 % interval of the paired difference over {pair.n_trials} trials: {low:+.1f} to {high:+.1f} points"
-    if not pair.is_clear:
-        return f"{means} The trials do not show a difference ({interval})."
-    more = "more" if pair.difference > 0 else "less"
-    return f"{means} SWAD reaches {abs(100 * pair.difference):.1f} points {more} ({interval})."

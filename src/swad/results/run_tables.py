@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from swad.results import published
+from swad.results.comparisons import Accuracies, best_methods
 from swad.results.labels import (
     algorithm_label,
     differing_hyperparameters,
@@ -17,8 +18,8 @@ from swad.results.labels import (
 )
 from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
 from swad.results.runs import RunData
-from swad.results.selection import ORACLES, source_accuracy
-from swad.results.tables import PAPER, Cell, Row, Table, mark_best
+from swad.results.selection import ORACLES
+from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import final_value, valley, valley_averages
 from swad.util.statistics import Summary, mean, summarize
 
@@ -34,6 +35,12 @@ SELECTIONS = {
 }
 MISSING = "*"
 """Mark of a mean that lacks a target."""
+
+BOLD = (
+    "Bold: cannot be told from the best of the column (paired test over trials, and over targets and trials for means; "
+    "5 % level, Holm correction over all pairs of methods)."
+)
+NOTHING_BOLD = "Nothing is bold: without a second trial, differences between methods cannot be told from chance."
 
 
 def split_label(split: str, runs: Iterable[RunData]) -> str:
@@ -89,22 +96,19 @@ def results_table(
 def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_missing_targets: bool = False) -> Table:
     """Build the accuracy table of one dataset; see `accuracy_tables`."""
     runs, targets = results.runs, results.targets
-    our_rows = [
-        Row(method.label, _accuracy_cells(method, results, allow_missing_targets)) for method in results.methods
-    ]
-    rows = mark_best(our_rows)
+    rows, bold_notes = _our_rows(results, allow_missing_targets)
     if paper != "none":
         published_rows = _published_rows(results.dataset, targets)
         if paper == "few":
-            names = _comparable_names(our_rows, runs)
+            names = _comparable_names(rows, runs)
             published_rows = [row for row in published_rows if row.name.rstrip("†‡") in names]
-        rows += mark_best(published_rows)
+        rows += published_rows
     caption = (
         f"Accuracy in % on the {split_label(results.split, runs)}, selected by "
         f"{SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(runs)}. "
         "In-domain: mean over the validation or test splits of the sources."
     )
-    notes = [caption]
+    notes = [caption, *bold_notes]
     if results.selection in ORACLES:
         notes.append("This selection looks at the held-out domain, so its accuracies do not estimate an unseen one.")
     notes += [f"Not in the table: {entry.name}: {entry.reason}." for entry in results.skipped]
@@ -117,7 +121,7 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
         notes.append("No step can be selected: train with --target-every-evaluation to evaluate the target at each.")
     if any("†" in row.name or "‡" in row.name for row in rows):
         notes.append("Rows of the paper: † from DomainBed’s search, ‡ from the paper’s own.")
-    return Table(results.dataset, (*targets, "Avg.", "In-domain"), rows, tuple(notes))
+    return Table(results.dataset, (*targets, "Avg.", "In-domain"), tuple(rows), tuple(notes))
 
 
 def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list[str]:
@@ -166,31 +170,53 @@ def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[st
     return tuple(sorted({*results.targets, *results.missing_targets} - {result.target for result in method.results}))
 
 
-def _accuracy_cells(method: MethodResults, results: DatasetResults, allow_missing_targets: bool) -> tuple[Cell, ...]:
-    cells = []
-    for target in results.targets:
-        accuracies = [result.accuracy for result in method.results if result.target == target]
-        cells.append(_percent(summarize(accuracies)) if accuracies else Cell())
-    in_domain = {
-        (r.target, r.trial): source_accuracy(r.run, method.average, r.step if method.average is None else None)
-        for r in method.results
-    }
-    for accuracies_by_key in (
-        {(result.target, result.trial): result.accuracy for result in method.results},
-        {key: value for key, value in in_domain.items() if value is not None},
-    ):
-        present = sorted({target for target, _ in accuracies_by_key})
-        is_complete = set(present) == {*results.targets, *results.missing_targets}
-        # A mean over some of the targets is not comparable with one over all.
-        if not present or not (is_complete or allow_missing_targets):
-            cells.append(Cell())
-        else:
-            cell = _mean_over_targets(accuracies_by_key, present)
-            cells.append(cell if is_complete else replace(cell, mark=MISSING))
-    return tuple(cells)
+def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], list[str]]:
+    """Return a row for each method, with what cannot be told from the best of a column in bold, and a note on that."""
+    targets = results.targets
+    accuracies: dict[str, Accuracies] = {method.label: method.accuracies() for method in results.methods}
+    # By column: the accuracies of every method behind it, by target and trial.
+    columns = [{label: _on_targets(each, [target]) for label, each in accuracies.items()} for target in targets]
+    columns += [accuracies, {method.label: method.source_accuracies() for method in results.methods}]
+    cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
+    note = NOTHING_BOLD
+    for number, column in enumerate(columns):
+        is_mean = number >= len(targets)
+        made = {
+            label: _mean_cell(each, results, allow_missing_targets) if is_mean else _percent_cell(each.values())
+            for label, each in column.items()
+        }
+        comparable = {label: column[label] for label, cell in made.items() if cell.value is not None and not cell.mark}
+        try:
+            best = best_methods(comparable)
+        except ImportError as error:  # without the extra, the table still works
+            best, note = frozenset[str](), f"Nothing is bold: {error}."
+        if best:
+            note = BOLD
+        for label, cell in made.items():
+            cells[label].append(replace(cell, best=label in best))
+    return [Row(label, tuple(each)) for label, each in cells.items()], [note] if len(cells) > 1 else []
 
 
-def _mean_over_targets(accuracies: dict[tuple[str, int], float], targets: Sequence[str]) -> Cell:
+def _on_targets(accuracies: Accuracies, targets: Sequence[str]) -> Accuracies:
+    return {key: value for key, value in accuracies.items() if key[0] in targets}
+
+
+def _percent_cell(accuracies: Iterable[float]) -> Cell:
+    values = list(accuracies)
+    return _percent(summarize(values)) if values else Cell()
+
+
+def _mean_cell(accuracies: Accuracies, results: DatasetResults, allow_missing_targets: bool) -> Cell:
+    present = sorted({target for target, _ in accuracies})
+    is_complete = set(present) == {*results.targets, *results.missing_targets}
+    # A mean over some of the targets is not comparable with one over all.
+    if not present or not (is_complete or allow_missing_targets):
+        return Cell()
+    cell = _mean_over_targets(accuracies, present)
+    return cell if is_complete else replace(cell, mark=MISSING)
+
+
+def _mean_over_targets(accuracies: Accuracies, targets: Sequence[str]) -> Cell:
     """Average over targets within each trial, then over trials, so that the error is that of the table's mean."""
     trials = sorted({trial for _, trial in accuracies})
     if all((target, trial) in accuracies for target in targets for trial in trials):

@@ -1,7 +1,7 @@
 """Tables that can be written as text, Markdown, LaTeX or CSV, with our rows above the paper's.
 
->>> table = Table("Accuracy", ("photo", "Avg."), mark_best([Row("ERM", (Cell(85.5, 0.2), Cell(85.5))),
-...                                                        Row("SWAD", (Cell(88.1, 0.1), Cell(88.1)))]))
+>>> table = Table("Accuracy", ("photo", "Avg."), (Row("ERM", (Cell(85.5, 0.2), Cell(85.5))),
+...                                               Row("SWAD", (Cell(88.1, 0.1, best=True), Cell(88.1, best=True)))))
 >>> print(table.markdown())
 ### Accuracy
 <BLANKLINE>
@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,9 +34,10 @@ class Cell:
     error: float | None = None
     text: str | None = None
     best: bool = False
+    """Whether the number is bold: it cannot be told from the best of its column."""
     decimals: int = 1
     mark: str = ""
-    """A sign that refers to a note. A marked number is never the best of its column."""
+    """A sign that refers to a note. A marked number is never bold."""
 
     @property
     def number(self) -> str:
@@ -58,7 +58,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A named row. The best value of each column is bold within a group of rows."""
+    """A named row. Rows of one group, ours or the paper's, stand together."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -156,43 +156,16 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         if header:
-            writer.writerow(["table", self.corner.lower(), "group", "column", "value", "error"])
+            writer.writerow(["table", self.corner.lower(), "group", "column", "value", "error", "bold"])
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
                 value = cell.text if cell.text is not None else cell.value
                 if value is not None:
                     error = "" if cell.error is None else cell.error
-                    writer.writerow([self.title, row.name, row.group, f"{column}{cell.mark}", value, error])
+                    writer.writerow(
+                        [self.title, row.name, row.group, f"{column}{cell.mark}", value, error, int(cell.best)]
+                    )
         return out.getvalue()
-
-
-def mark_best(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Mark the largest number of each column in each group. Numbers that print alike are all marked."""
-    rows = tuple(rows)
-    tops: dict[tuple[str, int], float] = {}
-    for row in rows:
-        for column, cell in enumerate(row.cells):
-            if cell.value is not None and math.isfinite(cell.value) and not cell.mark:
-                key = (row.group, column)
-                tops[key] = max(tops.get(key, -math.inf), round(cell.value, cell.decimals))
-    sizes = {group: sum(row.group == group for row in rows) for group in {row.group for row in rows}}
-    return tuple(
-        replace(
-            row,
-            cells=tuple(
-                replace(
-                    cell,
-                    # A row that is alone in its group has nothing to compare with.
-                    best=sizes[row.group] > 1
-                    and cell.value is not None
-                    and not cell.mark
-                    and round(cell.value, cell.decimals) == tops.get((row.group, column)),
-                )
-                for column, cell in enumerate(row.cells)
-            ),
-        )
-        for row in rows
-    )
 
 
 def _label(row: Row) -> str:

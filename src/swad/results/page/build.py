@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from swad.results import published
+from swad.results.comparisons import compare_in_words
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.training import METRICS, valley_figure
 from swad.results.labels import algorithm_label, directory_names, method_label
-from swad.results.method_results import DatasetResults, collect_results, compare_with_erm
+from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
 from swad.results.runs import RunData, RunList, find_runs, setting_text
@@ -222,7 +223,7 @@ def _experiment(id: str, results: DatasetResults, table: Table) -> Experiment:
         results.dataset,
         table,
         _key_rows(table),
-        compare_with_erm(results),
+        compare_in_words(results),
         tuple(targets),
         selected_runs_table(results),
     )

@@ -1,0 +1,344 @@
+"""Comparisons of methods: paired differences of accuracy, with intervals and tests, corrected for their number.
+
+Two methods share splits and seeds within a trial, so accuracies are compared pair by pair. The *unit* says what the
+sample is, and so where a difference is expected to hold again:
+
+    runs       one difference for each target and trial: holds for another training on these targets
+    trials     the mean over targets within each trial: the same, also where the targets of a trial vary together
+    targets    the mean over trials on each target: holds for other targets
+    datasets   the mean over targets and trials on each dataset: holds for other datasets
+
+A p-value is exact (signs of the differences are flipped) where enough units allow it, else Student's t; see
+`swad.util.paired`. One trial shows no spread between trainings, so nothing is claimed from it.
+
+    comparisons = compare_methods(results, baseline="ERM (best)")      # every method against one, corrected by Holm
+    arrows(results)                                                    # {"SWAD": "↑", "EMA": "–"}
+    best_methods(accuracies)                                           # what is bold in a column of a table
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+from swad.results.method_results import DatasetResults
+from swad.util.names import did_you_mean, plain
+from swad.util.paired import LEVEL, PairedTest, adjust_p_values, paired_test
+from swad.util.statistics import mean
+
+Accuracies = Mapping[tuple[str, int], float]
+"""The accuracies of one method by target and trial."""
+
+Unit = Literal["runs", "trials", "targets"]
+"""What is repeated within a dataset."""
+
+UNITS: dict[str, str] = {
+    "runs": "another training on these targets",
+    "trials": "another training on these targets, also where the targets of a trial vary together",
+    "targets": "other targets",
+    "datasets": "other datasets",
+}
+"""Where a difference between methods is expected to hold again, by unit."""
+
+BASELINE = "ERM (best)"
+"""The method that others are compared with by default."""
+
+ALL_DATASETS = "mean over datasets"
+"""Name of the dataset of comparisons over several datasets."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The accuracies of two methods on the same units, the test of their difference, and its corrected p-value."""
+
+    dataset: str
+    method: str
+    baseline: str
+    accuracy: float
+    baseline_accuracy: float
+    test: PairedTest
+    n_trials: int
+    unit: str = "runs"
+    n_comparisons: int = 1
+    """Number of tests that `corrected_p` accounts for."""
+    corrected_p: float | None = None
+
+    @property
+    def difference(self) -> float:
+        """The method's accuracy minus the baseline's."""
+        return self.test.difference
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the corrected test shows a difference. The interval excludes 0 then."""
+        return self.corrected_p is not None and self.corrected_p <= 1 - LEVEL
+
+    @property
+    def arrow(self) -> str:
+        """A clear gain as ↑, a clear loss as ↓, no clear difference as –, and an empty text without a test."""
+        if self.test.p is None:
+            return ""
+        return ("↑" if self.difference > 0 else "↓") if self.is_clear else "–"
+
+
+# ------------------------------------------------------------ two methods
+
+
+def compare(
+    first: Accuracies,
+    second: Accuracies,
+    targets: Sequence[str],
+    unit: Unit = "runs",
+    n_comparisons: int = 1,
+    names: tuple[str, str, str] = ("", "", ""),
+) -> Comparison | None:
+    """Compare two methods on the trials in which both have an accuracy on every target; None if there is no such trial.
+
+    Args:
+        first: Accuracies of the method.
+        second: Accuracies of the baseline.
+        targets: The targets that are compared.
+        unit: What is repeated: "runs", "trials" or "targets"; see above.
+        n_comparisons: Number of comparisons that the p-value will be corrected for.
+        names: Dataset, method and baseline, for the result.
+    """
+    if unit not in ("runs", "trials", "targets"):
+        raise ValueError(f"unit must be runs, trials or targets; got {unit!r}")
+    trials = _shared_trials(first, second, targets)
+    if not trials or not targets:
+        return None
+    differences = {(t, n): first[t, n] - second[t, n] for t in targets for n in trials}
+    if unit == "runs":
+        units = list(differences.values())
+    elif unit == "trials":
+        units = [mean(differences[target, trial] for target in targets) for trial in trials]
+    else:
+        units = [mean(differences[target, trial] for trial in trials) for target in targets]
+    test = paired_test(units, n_comparisons)
+    if len(trials) == 1:  # also where there are several targets: they show no spread between trainings
+        test = PairedTest(test.difference, None, None, None, test.n, None)
+    accuracy, baseline_accuracy = (mean(each[t, n] for t in targets for n in trials) for each in (first, second))
+    return Comparison(*names, accuracy, baseline_accuracy, test, len(trials), unit, n_comparisons, test.p)
+
+
+def _shared_trials(first: Accuracies, second: Accuracies, targets: Sequence[str]) -> list[int]:
+    """Return the trials in which both methods have an accuracy on every target."""
+    trials = sorted({trial for _, trial in first})
+    return [n for n in trials if all((target, n) in accuracies for accuracies in (first, second) for target in targets)]
+
+
+def correct(comparisons: Iterable[Comparison], method: str = "holm") -> list[Comparison]:
+    """Correct the p-values of comparisons that are read together for their number."""
+    comparisons = list(comparisons)
+    adjusted = adjust_p_values([math.nan if c.test.p is None else c.test.p for c in comparisons], method)
+    return [
+        replace(comparison, corrected_p=None if comparison.test.p is None else p)
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+    ]
+
+
+# ------------------------------------------------------------ many methods
+
+
+def compare_methods(
+    results: DatasetResults,
+    baseline: str | None = BASELINE,
+    *,
+    unit: Unit = "runs",
+    in_domain: bool = False,
+    correction: str = "holm",
+) -> list[Comparison]:
+    """Compare every method on a dataset with a baseline, or all pairs of methods, over the targets of the runs.
+
+    The comparisons of a dataset are one family, and their p-values are corrected for its size. Methods that share no
+    complete trial with the baseline are left out.
+
+    Args:
+        results: The results of all methods on one dataset.
+        baseline: Label of the method to compare with; None for all pairs.
+        unit: What is repeated: "runs", "trials" or "targets".
+        in_domain: Compare accuracies on the sources instead of the target.
+        correction: "holm", "none", or another name of `statsmodels.stats.multitest.multipletests`.
+    """
+    accuracies = {
+        method.label: method.source_accuracies() if in_domain else method.accuracies() for method in results.methods
+    }
+    if baseline is None:
+        pairs = [(second, first) for first, second in combinations(accuracies, 2)]
+    else:
+        baseline = find_method([results], baseline)
+        pairs = [(label, baseline) for label in accuracies if label != baseline]
+    return _compare_pairs(accuracies, pairs, results.targets, unit, correction, results.dataset)
+
+
+def _compare_pairs(
+    accuracies: Mapping[str, Accuracies],
+    pairs: Iterable[tuple[str, str]],
+    targets: Sequence[str],
+    unit: Unit = "runs",
+    correction: str = "holm",
+    dataset: str = "",
+) -> list[Comparison]:
+    """Compare pairs of methods that share a trial, as one family."""
+    shared = {pair: len(_shared_trials(accuracies[pair[0]], accuracies[pair[1]], targets)) for pair in pairs}
+    n_comparisons = max(1, sum(n > 1 for n in shared.values()))  # those with a test
+    comparisons = [
+        compare(accuracies[first], accuracies[second], targets, unit, n_comparisons, (dataset, first, second))
+        for (first, second), n in shared.items()
+        if n
+    ]
+    return correct((comparison for comparison in comparisons if comparison is not None), correction)
+
+
+def compare_over_datasets(
+    results: Sequence[DatasetResults],
+    baseline: str = BASELINE,
+    *,
+    unit: Unit = "runs",
+    in_domain: bool = False,
+    correction: str = "holm",
+) -> list[Comparison]:
+    """Compare every method with a baseline on each dataset, and then over datasets, where there are several.
+
+    Over datasets, each dataset is one unit, whatever its number of targets. These comparisons are a family of their
+    own, and need a method to have results on every dataset that the baseline has.
+    """
+    baseline = find_method(results, baseline)
+    with_baseline = [each for each in results if each.method(baseline)]
+    by_dataset = [
+        compare_methods(each, baseline, unit=unit, in_domain=in_domain, correction=correction) for each in with_baseline
+    ]
+    comparisons = [comparison for each in by_dataset for comparison in each]
+    if len(with_baseline) < 2:
+        return comparisons
+    labels = dict.fromkeys(comparison.method for comparison in comparisons)
+    complete = {label: [c for c in comparisons if c.method == label] for label in labels}
+    complete = {label: each for label, each in complete.items() if len(each) == len(with_baseline)}
+    over_datasets = [
+        Comparison(
+            ALL_DATASETS,
+            label,
+            baseline,
+            mean(c.accuracy for c in each),
+            mean(c.baseline_accuracy for c in each),
+            paired_test([c.difference for c in each], len(complete)),
+            min(c.n_trials for c in each),
+            "datasets",
+            len(complete),
+        )
+        for label, each in complete.items()
+    ]
+    return comparisons + correct(over_datasets, correction)
+
+
+def default_baseline(results: Sequence[DatasetResults]) -> str | None:
+    """Return ERM (best) if any dataset has it, else the first method; None without methods."""
+    labels = [method.label for each in results for method in each.methods]
+    return BASELINE if BASELINE in labels else next(iter(labels), None)
+
+
+def find_method(results: Sequence[DatasetResults], name: str) -> str:
+    """Return the label of a method in the spelling of the tables; raise an error that names the methods there are."""
+    labels = list(dict.fromkeys(method.label for each in results for method in each.methods))
+    matching = [label for label in labels if plain(label) == plain(name)]
+    if not matching:
+        raise ValueError(
+            f"a baseline must be one of the methods {', '.join(labels) or '(none has results)'}; got {name!r}"
+            + (f": {question}" if (question := did_you_mean(name, labels)) else "")
+        )
+    return name if name in matching else matching[0]
+
+
+def arrows(
+    results: DatasetResults, baseline: str = BASELINE, *, in_domain: bool = False, correction: str = "holm"
+) -> dict[str, str]:
+    """Return the arrows of Table 3: which methods are clearly better (↑) or worse (↓) than the baseline.
+
+    The paper marks "statistically significant" changes and does not say by which test. Here, it is the paired test over
+    targets and trials, corrected for the number of methods. Without a clear difference the arrow is –, and with a
+    single trial it is empty.
+    """
+    comparisons = compare_methods(results, baseline, in_domain=in_domain, correction=correction)
+    return {comparison.method: comparison.arrow for comparison in comparisons}
+
+
+# ------------------------------------------------------------ the best of a column
+
+
+def best_methods(accuracies: Mapping[str, Accuracies], targets: Sequence[str] | None = None) -> frozenset[str]:
+    """Return the methods that cannot be told from the best one; empty if no trials allow a comparison with it.
+
+    The best method is the one with the highest mean. Which one that is depends on chance, too, so the tests of all
+    pairs are corrected for the number of pairs: if no method differs from another, a method is left out with a
+    probability of at most 5 %.
+
+    Args:
+        accuracies: Accuracies by method. Those that are not finite are never the best.
+        targets: The targets that are compared; by default all of the accuracies.
+    """
+    finite = {label: each for label, each in accuracies.items() if each and all(map(math.isfinite, each.values()))}
+    if len(finite) < 2:
+        return frozenset()
+    if targets is None:
+        targets = sorted({target for each in finite.values() for target, _ in each})
+    comparisons = _compare_pairs(finite, combinations(finite, 2), targets)
+    best = max(finite, key=lambda label: mean(finite[label].values()))
+    with_best = [c for c in comparisons if best in (c.method, c.baseline) and c.n_trials > 1]
+    alike = {label for c in with_best if not c.is_clear for label in (c.method, c.baseline)}
+    return frozenset({best, *alike} if with_best else ())
+
+
+# ------------------------------------------------------------ in words
+
+
+def compare_in_words(results: DatasetResults, method: str = "SWAD", baseline: str = BASELINE) -> str:
+    """Compare two methods in one or two sentences that claim no more than the corrected test shows.
+
+    Empty if either method lacks results, or if a mean over targets would lack one.
+    """
+    n_targets = len(results.targets)
+    if not results.method(method) or not results.method(baseline) or (results.missing_targets and n_targets > 1):
+        return ""
+    comparisons = {comparison.method: comparison for comparison in compare_methods(results, baseline)}
+    if method not in comparisons:
+        return ""
+    comparison = comparisons[method]
+    targets = f"on average over {n_targets} targets" if n_targets > 1 else f"on the target {results.targets[0]}"
+    means = (
+        f"{method} reaches {100 * comparison.accuracy:.1f} % {targets}, "
+        f"and {baseline} {100 * comparison.baseline_accuracy:.1f} %."
+    )
+    return f"{means} {_verdict(comparison)}"
+
+
+def _verdict(comparison: Comparison) -> str:
+    test = comparison.test
+    if test.p is None or test.low is None or test.high is None or comparison.corrected_p is None:
+        if comparison.n_trials == 1:
+            return "One trial: no interval, so this shows no difference between the methods."
+        return f"All {test.n} paired differences are the same, so they have no interval and show no difference."
+    corrected = f", corrected for {comparison.n_comparisons} comparisons" if comparison.n_comparisons > 1 else ""
+    evidence = (
+        f"95 % interval of the difference over {test.n} paired {comparison.unit}: {100 * test.low:+.1f} to "
+        f"{100 * test.high:+.1f} points; p = {p_text(comparison.corrected_p)}{corrected}"
+    )
+    if not comparison.is_clear:
+        return f"The {comparison.unit} do not show a difference ({evidence})."
+    more = "more" if test.difference > 0 else "less"
+    return f"{comparison.method} reaches {abs(100 * test.difference):.1f} points {more} ({evidence})."
+
+
+def p_text(p: float | None) -> str:
+    """Return a p-value with two significant digits.
+
+    >>> p_text(0.03125), p_text(0.5), p_text(0.00002), p_text(None)
+    ('0.031', '0.50', '<0.0001', '–')
+    """
+    if p is None:
+        return "–"
+    if p < 0.0001:
+        return "<0.0001"
+    return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}" if p >= 0.01 else f"{p:.4f}"

@@ -1,0 +1,162 @@
+"""Tests of paired differences: what one method gains over another on the same units, and how sure that is.
+
+A unit is whatever was repeated: a training, a target, a dataset. Each gives one difference. If the two methods do not
+differ, either sign of a difference is equally likely, so the exact p-value is the share of the 2^n ways to flip signs
+whose mean is at least as far from 0 (Fisher 1935). The interval holds every shift that this test does not reject. Its
+ends are two of the 2^n - 1 means over subsets of the differences (Hartigan 1969), so interval and p-value never
+contradict each other.
+
+With n units, the smallest p-value is 2 / 2^n. Where it is too large to decide anything, test and interval are Student's
+t, which also assumes that differences are normally distributed.
+
+>>> paired_test([0.8, 1.1, 1.9, 1.2, 1.6, 0.9])
+PairedTest(difference=1.25, low=0.8, high=1.9, p=0.03125, n=6, test='sign flips')
+>>> paired_test([0.8, 1.1, 1.9]).test, paired_test([0.8]).test
+('t', None)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from swad.util.statistics import contributions, half_widths, mean
+
+if TYPE_CHECKING:
+    from swad.util.statistics import Array
+
+LEVEL = 0.95
+"""Confidence level of every interval; differences are claimed at 1 - LEVEL."""
+
+EXACT_UP_TO = 16
+"""Up to this number of units, all ways to flip signs are enumerated (65,536). Beyond it, some are drawn."""
+
+N_DRAWN = 20_000
+"""Number of sign flips that are drawn for more units than that."""
+
+ROUNDING = 1e-9
+"""Differences below this size are rounding errors of accuracies."""
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A mean difference with its interval and two-sided p-value, which are None where the units show no spread."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    n: int
+    test: Literal["sign flips", "t"] | None
+
+
+def paired_test(differences: Sequence[float], n_comparisons: int = 1, level: float = LEVEL) -> PairedTest:
+    """Test whether the mean of paired differences is 0, and return its interval.
+
+    One unit shows no spread, and neither do a few units with exactly the same difference: there is no test then.
+
+    Args:
+        differences: One difference for each unit.
+        n_comparisons: Number of tests that the p-value will be corrected for. Sign flips are used if their smallest
+            p-value survives the correction, else Student's t. The differences themselves do not decide this.
+        level: Confidence level of the interval, which is not corrected.
+    """
+    import numpy as np
+
+    values = np.asarray(differences, dtype=float)
+    n, center = len(values), mean(values.tolist())
+    if n < 2 or not np.isfinite(values).all():
+        return PairedTest(center, None, None, None, n, None)
+    if uses_sign_flips(n, n_comparisons, level):
+        low, high, p = _sign_flips(values, level)
+        return PairedTest(center, low, high, p, n, "sign flips")
+    if values.max() - values.min() <= ROUNDING:
+        return PairedTest(center, None, None, None, n, None)
+    (half,) = half_widths({"units": contributions(values[:, None])}, level)
+    return PairedTest(center, center - half, center + half, _student_p(values), n, "t")
+
+
+def uses_sign_flips(n: int, n_comparisons: int = 1, level: float = LEVEL) -> bool:
+    """Return whether the exact test can reject anything with n units and this number of comparisons.
+
+    >>> [n for n in range(8) if uses_sign_flips(n)], uses_sign_flips(6, n_comparisons=2)
+    ([6, 7], False)
+    """
+    smallest = 2 / 2**n if n <= EXACT_UP_TO else 2 / (N_DRAWN + 2)
+    return smallest * max(1, n_comparisons) <= 1 - level + 1e-12
+
+
+def _student_p(values: Array) -> float:
+    from scipy.special import stdtr  # `scipy.stats.ttest_1samp` is the same, but takes a second to load
+
+    t = values.mean() / (values.std(ddof=1) / math.sqrt(len(values)))
+    return float(2 * stdtr(len(values) - 1, -abs(t)))
+
+
+def _sign_flips(values: Array, level: float) -> tuple[float, float, float]:
+    """Return the interval and the two-sided p-value.
+
+    Flipping the signs of a subset raises the mean if the subset's sum is negative. So the number of subsets whose sum
+    is not positive gives the upper tail, and a shift is rejected if few subset means lie below it.
+    """
+    import numpy as np
+
+    flips = _subsets(len(values))
+    sums = flips @ values
+    tolerance = ROUNDING * len(values)
+    tail = min(int((sums <= tolerance).sum()), int((sums >= -tolerance).sum()))  # both count the empty subset
+    p = min(1.0, 2 * tail / len(flips))
+    # Without the empty subset, which has no mean.
+    means = np.sort(sums[1:] / flips[1:].sum(1))
+    place = math.floor((1 - level) / 2 * len(flips) + 1e-9) - 1
+    low, high = (0.0 if abs(end) <= ROUNDING else float(end) for end in (means[place], means[-1 - place]))
+    return low, high, p
+
+
+@lru_cache(maxsize=4)
+def _subsets(n: int) -> Array:
+    """Return subsets of n units as rows of 0 and 1, each with its complement; the first is empty."""
+    import numpy as np
+
+    if n <= EXACT_UP_TO:
+        return (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
+    drawn = np.random.default_rng(0).integers(0, 2, (N_DRAWN // 2, n))
+    half = np.concatenate([np.zeros((1, n)), drawn.astype(float)])
+    return np.concatenate([half, 1 - half])
+
+
+def adjust_p_values(p_values: Sequence[float], method: str = "holm") -> list[float]:
+    """Correct p-values for the number of tests among them; nan (no test) stays nan and does not count.
+
+    >>> [round(p, 3) for p in adjust_p_values([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+
+    Args:
+        p_values: The p-values of one family of tests.
+        method: "holm", "none", or another name that `statsmodels.stats.multitest.multipletests` takes.
+    """
+    if method == "none":
+        return list(map(float, p_values))
+    tested = [index for index, p in enumerate(p_values) if not math.isnan(p)]
+    adjusted = list(map(float, p_values))
+    if method == "holm":  # here, because every table needs it and statsmodels takes a second to load
+        largest = 0.0
+        for rank, index in enumerate(sorted(tested, key=lambda index: p_values[index])):
+            largest = max(largest, min(1.0, (len(tested) - rank) * p_values[index]))
+            adjusted[index] = largest
+        return adjusted
+    corrected: Any = _multipletests([p_values[index] for index in tested], method) if tested else []
+    for index, p in zip(tested, corrected, strict=True):
+        adjusted[index] = float(p)
+    return adjusted
+
+
+def _multipletests(p_values: Sequence[float], method: str) -> Any:
+    try:
+        from statsmodels.stats.multitest import multipletests
+    except ImportError:
+        raise ImportError(f"the correction {method} needs statsmodels: pip install 'swad[report]'") from None
+    return multipletests(p_values, method=method)[1]
