@@ -19,7 +19,7 @@ from swad.training.config import SETTINGS, TITLES, RunConfig
 def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """The runs that a command line asks for."""
     trained: list[RunConfig] = []
-    monkeypatch.setattr("swad.experiments.launch.train_all", lambda configs, jobs: trained.extend(configs))
+    monkeypatch.setattr("swad.experiments.launchers.train_all.train_all", lambda configs, jobs: trained.extend(configs))
     monkeypatch.setattr("swad.cli.report.print_report", lambda *arguments: None)
     typer.main.get_command(cli.app)(["train", *arguments], standalone_mode=False)
     return trained

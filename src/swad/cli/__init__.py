@@ -76,7 +76,7 @@ def main() -> None:
         sys.exit(1)
 
 
-_USER_ERRORS = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError"}
+_USER_ERRORS = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError", "LauncherError"}
 """Errors written for users, by name: importing their classes would make `swad --help` slow."""
 
 

@@ -26,7 +26,7 @@ def demo(
     from swad.cli._console import measuring
     from swad.cli.report import print_report
     from swad.experiments.demo import make_configs, measure_flatness
-    from swad.experiments.launch import train_all
+    from swad.experiments.launchers.train_all import train_all
     from swad.util.cpu import available_cores
 
     configs = make_configs(output, trials, steps, parse.device(device))

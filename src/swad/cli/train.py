@@ -243,7 +243,7 @@ def train(**options: Any) -> None:
     Run the same command again after an interruption: finished runs are kept, unfinished runs resume.
     """
     from swad.cli.report import print_report
-    from swad.experiments.launch import train_all
+    from swad.experiments.launchers.train_all import train_all
     from swad.experiments.selected_settings import use_selection
     from swad.results.selection_file import read_selection
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from swad.data import benchmarks
 from swad.experiments.flatness_report import Report, measure_flatness, measure_surfaces
-from swad.experiments.launch import train_all
+from swad.experiments.launchers.train_all import train_all
 from swad.experiments.run_flatness import FlatnessConfig
 from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.figures.training import valleys_figure

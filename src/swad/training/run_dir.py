@@ -19,12 +19,13 @@ import json
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from swad.results.failures import remove_failure
 from swad.results.records import CONFIG, DONE, RECORDS, DirectoryLockedError, Record, RecordError, RecordWriter
 from swad.results.runs import require_unchanged
 from swad.training.config import ConfigError, RunConfig, stored_options
@@ -267,6 +268,8 @@ class RunDir:
         with disk_errors(self._records.path):
             checksums = {name: sha256(self.path / name) for name in (CONFIG, RECORDS)}
         self._write_json(DONE, {**result, "checksums": {**checksums, DONE: result_checksum(result)}})
+        with suppress(OSError):  # the result above decides
+            remove_failure(self.path)
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     @property

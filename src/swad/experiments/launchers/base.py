@@ -47,12 +47,16 @@ class Outcome:
             or trained by another process, so that it can be started again.
         message: One line for a task that is not finished.
         seconds: Time from its start to its end.
+        step: Step from which an interrupted run resumes; 0 if it starts again.
+        elsewhere: Whether it was left alone because another process trains it.
     """
 
     task: Task
     status: Literal["finished", "failed", "interrupted"]
     message: str = ""
     seconds: float = 0.0
+    step: int = 0
+    elsewhere: bool = False
 
 
 class Launcher(Protocol):

@@ -50,10 +50,10 @@ def train_task(
     try:
         _train_unlocked(task.config, train, callback, start + lock_seconds)
     except RunLockedError as error:
-        return Outcome(task, "interrupted", str(error), time.perf_counter() - start)
+        return Outcome(task, "interrupted", str(error), time.perf_counter() - start, elsewhere=True)
     except (Interrupted, KeyboardInterrupt) as error:
-        message = str(error) or f"Interrupted. Run the same command again to start {directory} again."
-        return Outcome(task, "interrupted", message, time.perf_counter() - start)
+        interrupt = error if isinstance(error, Interrupted) else Interrupted(directory, 0)
+        return Outcome(task, "interrupted", str(interrupt), time.perf_counter() - start, interrupt.step)
     except Exception as error:
         message = describe(error)
         with suppress(OSError):  # the message names the directory, and the outcome arrives without the file

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from helpers.commands import SWAD, environment
-from swad.experiments import launch
+from swad.experiments.launchers import local
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
 def test_threads_are_shared_by_the_runs(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7})
-    assert [launch.threads_per_run(n) for n in (1, 2, 3, 8)] == [3, 1, 1, 1]
+    assert [local.threads_per_run(n) for n in (1, 2, 3, 8)] == [3, 1, 1, 1]
 
 
 def start_two_runs(folder: Path, jobs: str) -> subprocess.Popen[str]:
@@ -56,11 +56,12 @@ def wait_until_ended(processes: list[Path]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_sigterm_is_forwarded_to_parallel_runs(tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_forwarded_to_parallel_runs(tmp_path, signum):
     process = start_two_runs_and_wait_for_checkpoints(tmp_path, "2", wait_for=2)
     workers = child_processes(process)
     assert len(workers) >= 2
-    process.terminate()  # only this process, as `kill` does
+    process.send_signal(signum)  # only to this process, as `kill` does
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Run the same command again to resume" in errors
