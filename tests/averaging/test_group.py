@@ -281,7 +281,7 @@ def test_should_stop_only_when_every_average_is_complete():
     assert stops == [False, False, False, True, True]
 
 
-def test_segment_log_keeps_means_that_add_up(tmp_path):
+def test_segment_log_keeps_sums_that_add_up(tmp_path):
     model = Net()
     group = AverageGroup(
         model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, start=0), "late": SMA(model, 13)}
@@ -295,7 +295,7 @@ def test_segment_log_keeps_means_that_add_up(tmp_path):
     train(model, torch.optim.SGD(model.parameters(), 0.1), 40, after=after)
     log = group["log"]
     assert [(s.first, s.last) for s in log] == [(1, 10), (11, 20), (21, 30), (31, 40)]
-    mean = sum(s.mean["head.weight"] * len(s) for s in log) / 40
+    mean = sum(s.sum["head.weight"] for s in log) / 40
     torch.testing.assert_close(mean, group["sma"].averaged_state()["head.weight"])
     again = reload(
         group, AverageGroup(model, {"log": SegmentLog(model, tmp_path), "sma": SMA(model, 0), "late": SMA(model, 13)})

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import random
+import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from helpers.averages import Net, train
-from swad import SegmentLog, fit_on_val
-from swad.averaging.segment_log import load_segments
+from helpers.averages import Net, OneHot, train, weights_of
+from helpers.valleys import expected, losses_of, settings_of
+from swad import SWA, SWAD, AverageGroup, NeverConvergedWarning, SegmentLog, fit_on_val
+from swad.averaging.segment_log import load_segments, replay
 
 
 @pytest.fixture
@@ -108,3 +113,61 @@ def test_a_folder_holds_one_log(trajectory, tmp_path):
     resumed = SegmentLog(model, tmp_path)
     resumed.load_state_dict(state)
     assert len(resumed) == len(load_segments(tmp_path)) == 5
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32))
+def test_a_replay_follows_the_definition_and_equals_the_live_average(seed):
+    """Any trajectory, any settings, segments of any length, with a log that followed other averages."""
+    rng = random.Random(seed)
+    losses, tried = losses_of(rng), {str(k): settings_of(rng) for k in range(4)}
+    model = OneHot()
+    log = SegmentLog(model)
+    group = AverageGroup(model, {"log": log, **{name: SWAD(model, **options) for name, options in tried.items()}})
+    step, steps = 0, []
+    for loss in losses:
+        for _ in range(rng.randint(1, 3)):
+            step += 1
+            model.go_to(step)
+            group.update_parameters(model)
+        group.observe(loss)
+        steps.append(step)
+    fresh = OneHot()
+    replayed = replay(log, fresh, {name: SWAD(fresh, **options) for name, options in tried.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NeverConvergedWarning)
+        for name, options in tried.items():
+            want = {i: float(w) for i, w in expected(losses, steps, step, options).items()}
+            assert weights_of(replayed[name]) == pytest.approx(want, rel=1e-5), options
+            live, again = group[name].averaged_state(), replayed[name].averaged_state()
+            assert all(torch.equal(live[key], again[key]) for key in live), options
+
+
+def test_live_weights_are_kept_at_every_new_lowest_loss_and_nowhere_else(tmp_path):
+    model = OneHot()
+    log = SegmentLog(model, tmp_path)
+    for step, loss in enumerate((3.0, float("nan"), 2.0, 2.0, 2.5, 1.0), start=1):
+        model.go_to(step)
+        log.update_parameters(model)
+        if step == 4:  # the lowest loss survives a checkpoint
+            state = log.state_dict()
+            log = SegmentLog(model, tmp_path)
+            log.load_state_dict(state)
+        log.observe(loss)
+    kept = {segment.last: segment.live["weight"].nonzero().item() for segment in log if segment.live}
+    assert kept == {1: 1, 3: 3, 6: 6}
+    sizes = {path.stem[-1]: path.stat().st_size for path in load_segments(tmp_path)}
+    assert sizes["1"] - sizes["2"] > model.weight.numel() * 4
+
+
+def test_a_replay_refuses_what_it_cannot_replay(trajectory, tmp_path):
+    model, log, _, _ = trajectory
+    with pytest.raises(ValueError, match=r"it has no body\.0\.weight"):
+        other = torch.nn.Linear(3, 2)
+        replay(log, other, {"swad": SWAD(other)})
+    group = AverageGroup(model, {"swa": SWA(model, start=2, interval=2)})
+    with pytest.raises(ValueError, match="taken as a whole"):
+        group.take_segment(log[0].sum, 4)
+    (tmp_path / "segment-00000004.pt").write_bytes(b"no zip")
+    with pytest.raises(ValueError, match=r"segment-00000004.pt is no segment .* train the run again"):
+        replay(load_segments(tmp_path), model, {"swad": SWAD(model)})

@@ -164,6 +164,35 @@ class AverageGroup(Mapping[str, Average]):
         for average in self._others:
             average.take_replays(n)
 
+    @torch.no_grad()
+    def take_segment(self, total: Mapping[str, Tensor], n: int) -> None:
+        """Take the sum of the weights after the next `n` updates at once, from a trajectory that was stored.
+
+        The model must hold the weights and buffers of the last of them. See `swad.averaging.segment_log.replay`.
+
+        Args:
+            total: The sum by the name of the averaged tensor.
+            n: The number of updates.
+        """
+        self._require_intact()
+        if self._others or self._edges:
+            raise ValueError("a stored segment is taken as a whole: averages with an interval or a window cannot")
+        if self._segment.weight:
+            raise ValueError("the segment before is still open: call observe after each stored segment")
+        tracked = self._dense[0].tracked
+        missing = [name for name in tracked.averaged if name not in total]
+        if missing:
+            raise ValueError(f"the segment must hold every averaged tensor; it has no {', '.join(missing[:3])}")
+        if not self._segment.allocated:
+            self._segment.allocate(tracked.live())
+        for value, name in zip(self._segment.values, tracked.averaged, strict=True):
+            value.copy_(total[name])
+        self._segment.count(n)
+        self._updates += n
+        self._segment.last = self._updates
+        self._segment.use_live_buffers()
+        self._sync_steps()
+
     def observe(self, loss: float | Tensor) -> dict[str, Status]:
         """Take the live model's validation loss after an evaluation and return every average's status.
 

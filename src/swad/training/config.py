@@ -277,7 +277,8 @@ class FilesConfig:
         False,
         role="output",
         free_on_resume=False,
-        help="Keep the mean weights between evaluations for later choices: one model-sized file per evaluation.",
+        help="Keep the weights that `swad tune` needs: the sum of every segment, and the weights at each new lowest "
+        "validation loss. One to two copies of the model per evaluation (ResNet-50, 50 evaluations: 5 to 9 GB).",
     )
     checkpoint_every: int | None = setting(
         None,
