@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.data.cache import ImageCache
+from swad.data.domains import ImageSpec
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit, Sources, Target
 from swad.data.transforms import Normalize
@@ -308,30 +309,67 @@ class Evaluator:
     def _loaders(
         self, parts: Sequence[DomainSplit], keep: bool, subsample: int | None = None, augment: bool = False
     ) -> dict[str, EvalLoader]:
-        config, dist = self._config, self._dist
-        assert config.training.seed is not None
-        # Use small batches on a CPU: large activations cost more in page faults than small batches cost in calls.
-        batch_size = 16 if dist.device.type == "cpu" and not self._sources.image_spec.low_res else 256
-        if self._group_size is not None:
-            batch_size = self._group_size * max(1, batch_size // self._group_size)
-        return {
-            part.name: EvalLoader(
-                part,
-                self._sources.image_spec,
-                batch_size,
-                n=subsample,
-                seed=config.training.seed,
-                rank=dist.rank,
-                world_size=dist.world_size,
-                whole_batches=self._group_size is not None,
-                augment_seed=config.training.seed if augment else None,
-                cache=self._cache,
-                keep=keep,
-                workers=config.machine.workers,
-                device=dist.device,
-            )
-            for part in parts
-        }
+        return eval_loaders(
+            self._config,
+            self._sources.image_spec,
+            parts,
+            self._dist,
+            self._group_size,
+            keep=keep,
+            subsample=subsample,
+            augment=augment,
+            cache=self._cache,
+        )
+
+
+def eval_loaders(
+    config: RunConfig,
+    image_spec: ImageSpec,
+    parts: Sequence[DomainSplit],
+    dist: Dist,
+    group_size: int | None,
+    *,
+    keep: bool = False,
+    subsample: int | None = None,
+    augment: bool = False,
+    cache: ImageCache | None = None,
+) -> dict[str, EvalLoader]:
+    """Build the loaders with which a run evaluates splits, by domain.
+
+    Args:
+        config: Resolved settings of the run.
+        image_spec: The form of the images.
+        parts: One split of every domain.
+        dist: This process.
+        group_size: Images that must be evaluated together, if predictions depend on the batch.
+        keep: Keep the decoded images in memory for later passes.
+        subsample: Use this many images of each split.
+        augment: Augment the images.
+        cache: Decoded images; without it images are read from their files.
+    """
+    assert config.training.seed is not None
+    # Use small batches on a CPU: large activations cost more in page faults than small batches cost in calls.
+    batch_size = 16 if dist.device.type == "cpu" and not image_spec.low_res else 256
+    if group_size is not None:
+        batch_size = group_size * max(1, batch_size // group_size)
+    return {
+        part.name: EvalLoader(
+            part,
+            image_spec,
+            batch_size,
+            n=subsample,
+            seed=config.training.seed,
+            rank=dist.rank,
+            world_size=dist.world_size,
+            whole_batches=group_size is not None,
+            augment_seed=config.training.seed if augment else None,
+            cache=cache,
+            keep=keep,
+            workers=config.machine.workers,
+            device=dist.device,
+        )
+        for part in parts
+    }
 
 
 def _max_kept_bytes(device: torch.device) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -34,3 +34,10 @@ def torch_settings(config: RunConfig, device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
+
+
+def autocast(config: RunConfig, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context of forward passes in the precision of a run."""
+    if config.training.precision != "bf16":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from swad.models.fused_norm import fuse
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.export import cpu_weights
+from swad.training.numerics import autocast
 from swad.training.resolve import averaging_plan
 from swad.training.run_dir import RunError
 from swad.training.step import COMPILE, GRAPH, Engine, choose_engine
@@ -144,9 +145,7 @@ class Training:
 
     def autocast(self) -> AbstractContextManager[object]:
         """The precision of forward passes."""
-        if self.config.training.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.dist.device.type, dtype=torch.bfloat16)
+        return autocast(self.config, self.dist.device)
 
     def _build_engine(self, log: Callable[[str], None]) -> Engine:
         """Choose how steps are executed and prepare the network for it."""
