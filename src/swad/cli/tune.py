@@ -1,0 +1,96 @@
+"""`swad tune`: other settings of SWAD on finished runs, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli import _options as parse
+from swad.cli._options import DataNow, Device, FigureFormats, Workers
+
+EXAMPLES = """
+swad tune runs/PACS
+swad tune runs --n-converge 1,2,3,5 --n-tolerance 3,6,10 --tolerance-ratio 0.1,0.2,0.3
+swad tune runs --counts-from PACS --tolerance-ratio 0.2,0.3
+"""
+
+
+def tune(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
+    ],
+    n_converge: Annotated[
+        str, typer.Option(help="N_s: evaluations for which the lowest loss must stay it.")
+    ] = "1,2,3,5",
+    n_tolerance: Annotated[
+        str, typer.Option(help="N_e: evaluations in a row above the threshold that end the average; inf for no end.")
+    ] = "3,6,10",
+    tolerance_ratio: Annotated[
+        str, typer.Option(help="r - 1: by how much the threshold exceeds the loss at the start.")
+    ] = "0.1,0.2,0.3",
+    semantics: Annotated[str, typer.Option(help="Definitions to try: paper, text, reference.")] = "paper",
+    select: Annotated[
+        str,
+        typer.Option(
+            help="Choose a setting by the sources' validation accuracy (iid), or by the target's (oracle), which then "
+            "is evaluated for every setting."
+        ),
+    ] = "iid",
+    counts_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            help="Choose N_s and N_e on this dataset and r on each dataset by itself, as the paper did with PACS. "
+            "Default: all three on each dataset.",
+        ),
+    ] = None,
+    save_weights: Annotated[
+        bool, typer.Option("--save-weights", help="Also save the averages with the chosen settings.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUNS/tune.")
+    ] = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Workers = None,
+) -> None:
+    """Try other N_s, N_e and r on finished runs without training, and choose by accuracy on source validation.
+
+    The losses that the runs recorded tell which steps each setting averages. Runs that were trained with
+    --keep-segments also have the weights for it: one to two copies of the model on disk for every evaluation. Results
+    are saved in each run's tune.jsonl. Run the same command again to resume after an interrupt.
+    """
+    from swad.cli._console import make_console, measuring, print_report
+    from swad.experiments import tune as tuning
+    from swad.experiments.tune_report import write_tuning
+
+    counts = parse.numbers(n_tolerance) or ()
+    settings = tuning.grid(
+        parse.whole_numbers(n_converge),
+        [int(count) if count.is_integer() else count for count in counts],
+        parse.numbers(tolerance_ratio) or (),
+        parse.words(semantics),
+    )
+    if select not in ("iid", "oracle"):
+        raise ValueError(f"--select must be iid or oracle; got {select!r}")
+    formats = parse.figure_formats(figure_formats)
+    folder = output if output is not None else runs[0] / "tune"
+    with measuring() as progress:
+        result = tuning.tune(
+            runs,
+            settings,
+            select=select,  # type: ignore[arg-type]
+            counts_from=counts_from,
+            data=data,
+            device=parse.device(device),
+            workers=workers,
+            save=folder / "weights" if save_weights else None,
+            progress=progress,
+        )
+    for note in result.notes:
+        make_console().print(f"[yellow]note[/]: {note}", highlight=False)
+    report = write_tuning(result, folder, select, formats)  # type: ignore[arg-type]
+    print_report(report.tables, report.written, result.row_files)

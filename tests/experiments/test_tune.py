@@ -1,0 +1,212 @@
+"""Other settings on finished runs against the weights that the training saved, and against every weight kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from helpers.runs import short
+from helpers.twins import averaged
+from swad.experiments import tune, tune_runs
+from swad.experiments.saved_run import open_run
+from swad.experiments.tune_report import write_tuning
+from swad.results.tuning import TuneRow, ValleySetting, choose
+from swad.training.loop import train
+from swad.training.run_dir import RunError
+
+pytest.importorskip("sklearn")
+
+STEPS, EVERY = 24, 4
+OWN = {
+    "swad": ValleySetting(2, 1, 0.0),
+    "late": ValleySetting(3, 6, 0.3),
+    "text": ValleySetting(1, 2, 0.0, "text"),
+    "published": ValleySetting(2, 2, 0.0, "reference"),
+}
+GRID = tune.grid((1, 2, 3), (1, 2, 6), (0.0, 0.3), ("paper", "text", "reference"))
+CPU = torch.device("cpu")
+
+
+def spec(label: str, setting: ValleySetting) -> str:
+    options = ",".join(f"{name}={value}" for name, value in dataclasses.asdict(setting).items())
+    return f"swad:as={label},{options}"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Two trials that kept their segments, and the weights after every step."""
+    root = tmp_path_factory.mktemp("runs")
+    averages = (*(spec(label, setting) for label, setting in OWN.items()), "swa")
+    for trial in (0, 1):
+        options = {"keep_segments": True, "trial": trial, "snapshots": tuple(range(1, STEPS + 1))}
+        train(short(root / f"paper-{trial}", averages=averages, **options))
+    return root
+
+
+@pytest.fixture
+def fresh(runs, tmp_path) -> Path:
+    """The runs with nothing tuned."""
+    return Path(shutil.copytree(runs, tmp_path / "runs", ignore=shutil.ignore_patterns("tune.jsonl")))
+
+
+def rows_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "tune.jsonl").read_text().splitlines()]
+
+
+def test_the_settings_of_the_run_give_the_saved_weights_to_the_bit(runs, tmp_path):
+    (run, _), _ = tune_runs.find_tunable([runs], None)
+    assert {row.setting for row in run.trained()} == set(OWN.values())
+    assert len({row.spans for row in run.trained()}) == len(OWN), "the averages must differ, or the test shows little"
+    for label, setting in OWN.items():
+        path = tune_runs.save_average(run, run.row(setting), tmp_path / label, CPU)
+        tuned, saved = load_file(path), load_file(runs / "paper-0" / "weights" / f"{label}.safetensors")
+        assert tuned.keys() == saved.keys()
+        assert all(torch.equal(tuned[name], saved[name]) for name in saved), label
+
+
+def test_accuracies_and_steps_are_those_that_the_run_recorded(fresh):
+    rows = {(row.run, row.setting): row for row in tune.sensitivity([fresh], list(OWN.values()))}
+    result = tune.tune([fresh], list(OWN.values()))
+    assert len(result.trained) == 8
+    for row in result.trained:
+        assert rows[row.run, row.setting] == row
+
+
+@pytest.fixture(scope="module")
+def every_weight(runs) -> list[dict[str, torch.Tensor]]:
+    return [load_file(runs / "paper-0" / "weights" / f"step-{step:06d}.safetensors") for step in range(1, STEPS + 1)]
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 7),
+    st.integers(1, 7),
+    st.sampled_from([0.0, 0.01, 0.1, 0.3, 1.0]),
+    st.sampled_from(["paper", "text", "reference"]),
+)
+def test_any_setting_averages_what_its_definition_says(runs, every_weight, n_converge, n_tolerance, ratio, semantics):
+    setting = ValleySetting(n_converge, n_tolerance, ratio, semantics)
+    (run, _), _ = tune_runs.find_tunable([runs], None)
+    steps, losses = list(run.losses), list(run.losses.values())
+    weights = averaged(losses, steps, STEPS, semantics, n_converge, n_tolerance, 1 + ratio)
+    row = run.row(setting)
+    assert (row.first_step, row.last_step) == (min(weights), max(weights))
+    model = run.saved.model("last")
+    (average,) = tune_runs._replay(run.saved, model, {row.spans: setting}).values()
+    with tune_runs._never_converged_ignored():
+        state = average.averaged_state()
+    for name, tensor in state.items():
+        want = sum(float(w) * every_weight[step - 1][name].double() for step, w in weights.items())
+        torch.testing.assert_close(tensor.double(), want, rtol=1e-5, atol=1e-7)
+
+
+def test_equal_averages_are_evaluated_once_and_an_interrupted_search_resumes(fresh, monkeypatch):
+    evaluate, count, limit = tune_runs.evaluate_splits, 0, 3
+
+    def limited(*arguments):
+        nonlocal count
+        count += 1
+        if count > limit:
+            raise KeyboardInterrupt
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(tune_runs, "evaluate_splits", limited)
+    with pytest.raises(KeyboardInterrupt):
+        tune.sensitivity([fresh], GRID, target=False)
+    before = rows_of(fresh / "paper-0")
+    assert len(before) == 1 + 3
+    with (fresh / "paper-0" / "tune.jsonl").open("a") as file:
+        file.write('{"v": 1, "key": "half a li')
+    limit = 10**6
+    rows = tune.sensitivity([fresh], GRID, target=False)
+    after = rows_of(fresh / "paper-0")
+    assert after[:4] == before
+    averages = [row["average"] for row in after[1:]]
+    assert len(averages) == len(set(averages)) == len({row.spans for row in rows if row.run.endswith("paper-0")})
+    assert len(averages) < len(GRID) / 2
+    done = count
+    assert tune.sensitivity([fresh], GRID, target=False) == rows
+    assert count == done, "everything is stored"
+
+
+def test_the_target_is_evaluated_for_the_chosen_setting_alone(fresh):
+    result = tune.tune([fresh], GRID)
+    (setting,) = result.chosen.values()
+    scores = {}
+    for row in result.rows:
+        assert (row.target_in is not None) == (row.setting == setting)
+        scores.setdefault(row.setting, []).append(row.validation)
+    assert sum(scores[setting]) == max(map(sum, scores.values()))
+    for path in (fresh / "paper-0", fresh / "paper-1"):
+        (row,) = (row for row in result.rows if row.run == str(path) and row.setting == setting)
+        assert [row["average"] for row in rows_of(path) if row["kind"] == "target"] == [row.spans]
+    oracle = tune.tune([fresh], GRID, select="oracle")
+    (chosen,) = oracle.chosen.values()
+    targets = {}
+    for row in oracle.rows:
+        targets.setdefault(row.setting, []).append(row.target_out)
+    assert sum(targets[chosen]) == max(map(sum, targets.values()))
+
+
+accuracies = st.lists(st.sampled_from([0.2, 0.4, 0.6]), min_size=36, max_size=36)
+
+
+@given(accuracies, accuracies, st.sampled_from(["A", None]))
+def test_only_the_oracle_sees_the_target(validation, target, counts_from):
+    grid = tune.grid((1, 2, 3), (3, 6), (0.2, 0.3))
+    rows = [
+        TuneRow("run", name, "erm", "t", 0, setting, "1-2", 1, 2, 2, 1.0, 1.3, value, seen, seen)
+        for (name, setting), value, seen in zip(
+            [(name, setting) for name in ("A", "B", "C") for setting in grid], validation, target, strict=True
+        )
+    ]
+    blind = [dataclasses.replace(row, target_in=None, target_out=None) for row in rows]
+    chosen = choose(rows, counts_from=counts_from)
+    assert chosen == choose(blind, counts_from=counts_from)
+    moved = [dataclasses.replace(row, validation=row.target_out) for row in rows]
+    assert choose(rows, "oracle", counts_from=counts_from) == choose(moved, counts_from=counts_from)
+    if counts_from:
+        assert len({(setting.n_converge, setting.n_tolerance) for setting in chosen.values()}) == 1
+
+
+def test_runs_without_segments_show_the_steps_of_every_setting(fresh, tmp_path):
+    shutil.rmtree(fresh / "paper-1" / "segments")
+    both = tune.tune([fresh], GRID)
+    assert any("1 of 2 runs kept no segments" in note and "--keep-segments" in note for note in both.notes)
+    assert {row.run for row in both.rows if row.validation is not None} == {str(fresh / "paper-0")}
+    shutil.rmtree(fresh / "paper-0" / "segments")
+    bare = tune.tune([fresh], GRID)
+    assert not bare.chosen
+    assert [row.spans for row in bare.rows] == [row.spans for row in both.rows]
+    report = write_tuning(bare, tmp_path / "out")
+    assert [path.name for path in report.written] == ["tuning.csv"]
+    assert len((tmp_path / "out" / "tuning.csv").read_text().splitlines()) == 1 + 2 * len(GRID)
+
+
+def test_bad_input_is_named(runs, tmp_path):
+    with pytest.raises(ValueError, match=r"(?s)N_s.*got 0.*N_e.*got 0\.5.*tolerance_ratio=-1"):
+        tune.grid((0, 3), (6, 0.5), (-1, 0.3))
+    with pytest.raises(ValueError, match="at least one value"):
+        tune.grid(())
+    with pytest.raises(ValueError, match="iid or oracle"):
+        tune.tune([runs], GRID, select="last")
+    with pytest.raises(ValueError, match="cannot be chosen on PACS: the evaluated runs are on digits"):
+        tune.tune([runs], GRID[:1], counts_from="PACS")
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(runs / "paper-0", unfinished)
+    (unfinished / "done.json").unlink()
+    with pytest.raises(RunError, match="unfinished and was skipped"):
+        tune.tune([unfinished], GRID)
+
+
+def test_a_run_can_be_opened_after_it_was_tuned(runs):
+    tune.sensitivity([runs], GRID[:1])
+    assert open_run(runs / "paper-0").weights
