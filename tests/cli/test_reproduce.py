@@ -12,37 +12,67 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
     """Three runs of 20 steps on one target; the other figures reuse the runs of the first."""
     options = ["-t", "paper", "--steps", "20", "-o", tmp_path, "--figure-formats", "svg", "--device", "cpu"]
-    few = ["--directions", "4", "--images", "10", "--radii", "0,5"]
+    few = ["--scale", "small", "--trials", "1", "--directions", "4", "--images", "10", "--radii", "0,5"]
     result = here("reproduce", "figure3", *options, *few)
-    text = (tmp_path / "figures" / "digits" / "figure3.svg").read_text()
+    assert "runs: 3 in total, 0 finished, 3 to train" in result.stdout
+    text = (tmp_path / "figure3" / "figure3.svg").read_text()
     for name in ("ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
         assert f">{name}<" in text
         assert name in result.stdout
     assert "SAM (best) against ERM (best)" in result.stdout  # paired over runs
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "figure3" / "report.html").read_text()
     assert "Flatness on digits" in page
     for name in ("SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
         assert f"paper, trial 0: {name} against ERM (best)" in page
 
     monkeypatch.setattr("swad.training.loop._Run.run", lambda self: pytest.fail("nothing is missing"))
-    here("reproduce", "figure4", *options, "--grid", "3", "--images", "10")
-    assert "target: paper" in (tmp_path / "figures" / "digits" / "figure4.svg").read_text()
-    here("reproduce", "figure5", *options)
-    drawn = (tmp_path / "figures" / "digits" / "figure5.svg").read_text()
+    here("reproduce", "figure4", *options, *few, "--grid", "3")
+    assert "target: paper" in (tmp_path / "figure4" / "figure4.svg").read_text()
+    assert "Loss surfaces on digits" in (tmp_path / "figure4" / "report.html").read_text()
+    here("reproduce", "figure5", *options, *few)
+    drawn = (tmp_path / "figure5" / "figure5.svg").read_text()
     assert "Validation accuracy, %" in drawn
     assert "Validation loss" in drawn
-    assert "Loss surfaces on digits" in (tmp_path / "report.html").read_text()
+
+
+def test_items_are_listed_with_their_cost(here: Call, tmp_path):
+    result = here("reproduce", "--scale", "smoke", "-o", tmp_path / "none")
+    for line in ("table13 ", "figure3 ", "ranking "):
+        assert line in result.stdout
+    assert "Scale smoke, protocol defaults, 1 trial, datasets digits" in result.stdout
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_dry_run_states_the_cost_and_writes_nothing(here: Call, tmp_path):
+    result = here("reproduce", "table4", "--scale", "small", "--dry-run", "-o", tmp_path / "none")
+    assert "scale small, protocol defaults, datasets digits; not at hand: DomainNet, OfficeHome" in result.stdout
+    assert "runs: 24 in total, 0 finished, 24 to train" in result.stdout  # ERM, CORAL, SAM; 4 targets; 2 trials
+    assert not (tmp_path / "none").exists()
+
+
+def test_datasets_are_found_below_the_data_directory(here: Call, tmp_path):
+    for domain in ("art_painting", "cartoon", "photo", "sketch"):
+        (tmp_path / "data" / "PACS" / domain).mkdir(parents=True)
+    result = here("reproduce", "table5", "--data", tmp_path / "data", "--dry-run", "-o", tmp_path / "none")
+    assert "scale full, protocol printed, datasets PACS; not at hand: VLCS" in result.stdout
+    assert "runs: 24 in total" in result.stdout  # constant and cyclic learning rate; 4 targets; 3 trials
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["reproduce", "figure9"], "the figures that can be reproduced are figure3, figure4, figure5; got 'figure9'"),
+        (["reproduce", "figure9"], "the paper has no item figure9: did you mean 'figure"),
         (["reproduce", "figure3", "--methods", "erm,adam"], "the methods of Figure 3 are erm, sam"),
         (["reproduce", "figure3", "--live-weights", "first"], "--live-weights must be best or last"),
         (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory"),
+        (["reproduce", "figure3", "--dataset", "packs"], "did you mean 'pacs'?"),
         (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
+        (["reproduce", "figure3", "--scale", "tiny"], "--scale must be one of full, small, smoke, got 'tiny'"),
+        (["reproduce", "table2", "--protocol", "default"], "did you mean 'defaults'?"),
+        (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),
+        (["reproduce", "table2", "--data", "."], "none of PACS, VLCS, OfficeHome, TerraIncognita, DomainNet is in ."),
+        (["reproduce", "table2", "-t", "papper"], "got 'papper': did you mean 'paper'?"),
     ],
 )
 def test_wrong_inputs_get_one_line(here: Call, tmp_path, monkeypatch, arguments, message):
@@ -51,3 +81,4 @@ def test_wrong_inputs_get_one_line(here: Call, tmp_path, monkeypatch, arguments,
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir())

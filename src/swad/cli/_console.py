@@ -30,6 +30,8 @@ def print_report(items: Sequence[Table | str], written: Sequence[Path], row_file
             console.print(item, style="dim", highlight=False, markup=False)
         else:
             console.print(item.rich())
+            for note in item.notes:
+                console.print(note, style="dim", highlight=False, markup=False)
     # Paths are printed without line breaks, so that they can be copied.
     if row_files:
         more = f" and {len(row_files) - 1} more" if len(row_files) > 1 else ""

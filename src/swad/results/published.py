@@ -27,6 +27,10 @@ class Number:
 
     value: float
     error: float | None = None
+    best: bool = field(default=False, repr=False, compare=False)
+    """Whether it is printed in bold."""
+    change: str | None = field(default=None, repr=False, compare=False)
+    """In Table 3, whether it is marked as different from ERM: "up", "down" or "none"."""
 
 
 Printed = Number | str | None
@@ -92,7 +96,7 @@ def _printed(cell: dict[str, Any] | None) -> Printed:
         return None
     if "text" in cell:
         return str(cell["text"])
-    return Number(cell["value"], cell.get("error"))
+    return Number(cell["value"], cell.get("error"), cell.get("best", False), cell.get("change"))
 
 
 def _column(column: dict[str, Any]) -> str:

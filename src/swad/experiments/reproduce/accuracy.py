@@ -1,0 +1,223 @@
+"""The accuracy of a method on a dataset, and tables with our numbers, the paper's and the difference.
+
+A table has three blocks in the paper's form: ours, the paper's, and ours minus the paper's. Columns of datasets that
+are not the paper's come first and have no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from swad.experiments.reproduce.base import Results
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.methods import Method
+from swad.results.comparisons import Accuracies, best_methods
+from swad.results.published import Number, Printed
+from swad.results.selection import Selection, SelectionError, select, source_accuracy
+from swad.results.tables import PAPER, Cell, Row, Table
+from swad.util.statistics import mean, summarize
+
+DIFFERENCE = "ours − paper"
+"""Group of the rows with differences."""
+
+INCOMPLETE = "*"
+"""Mark of a mean over some of the targets."""
+
+ARROWS = {"up": " ↑", "down": " ↓", "none": " –"}
+"""Marks of Table 3: above ERM, below it, or neither."""
+
+Unit = tuple[str, int]
+"""Target and trial."""
+
+
+@dataclass(frozen=True)
+class MethodAccuracy:
+    """The accuracies of a method on one dataset by target and trial: on the target, and on its sources."""
+
+    out_of_domain: dict[Unit, float]
+    in_domain: dict[Unit, float]
+    selection: Selection = field(repr=False)
+    targets: tuple[str, ...]
+    """All domains of the dataset, each of which should be a target."""
+
+    def values(self, in_domain: bool = False) -> dict[Unit, float]:
+        """Return the accuracies of one side."""
+        return self.in_domain if in_domain else self.out_of_domain
+
+    def cell(self, in_domain: bool = False) -> Cell:
+        """Return the mean over targets in percent, with the standard error over trials."""
+        return mean_cell(self.values(in_domain), self.targets)
+
+    def target_cell(self, target: str) -> Cell:
+        """Return the accuracy on one target in percent, with the standard error over trials."""
+        values = [value for (name, _), value in self.out_of_domain.items() if name == target]
+        return percent(values) if values else Cell()
+
+
+def percent(values: Sequence[float]) -> Cell:
+    """Return the mean of accuracies in percent, with its standard error if there are several."""
+    summary = summarize(values)
+    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)
+
+
+def mean_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
+    """Average over targets within each trial, then over the trials that have all targets.
+
+    >>> mean_cell({("a", 0): 0.5, ("b", 0): 0.7, ("a", 1): 0.7, ("b", 1): 0.7}, ("a", "b")).printed
+    '65.0 ± 3.5'
+    >>> mean_cell({("a", 0): 0.5}, ("a", "b")).printed                                # b is no target yet
+    '50.0*'
+    """
+    present = [target for target in targets if any(name == target for name, _ in accuracies)]
+    trials = sorted({trial for _, trial in accuracies})
+    complete = [trial for trial in trials if all((target, trial) in accuracies for target in present)]
+    if not present or not complete:
+        return Cell()
+    cell = percent([mean(accuracies[target, trial] for target in present) for trial in complete])
+    return cell if len(present) == len(targets) else replace(cell, mark=INCOMPLETE)
+
+
+def method_accuracy(config: PaperConfig, results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
+    """Select the runs of a method on a dataset, and read its accuracies; None if there are none."""
+    runs = results.runs(config, dataset, method.training)
+    try:
+        selection = select(runs, "iid", method.weights) if runs else Selection()
+    except SelectionError:
+        selection = Selection()
+    if not selection:
+        return None
+    inside = {(r.target, r.trial): source_accuracy(r.run, method.weights) for r in selection}
+    every_target = replace(config, targets=()).targets_of(dataset)
+    return MethodAccuracy(
+        {(r.target, r.trial): r.accuracy for r in selection},
+        {unit: value for unit, value in inside.items() if value is not None},
+        selection,
+        every_target,
+    )
+
+
+# ------------------------------------------------------------ tables in three blocks
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A row of the paper with ours beside it.
+
+    Args:
+        name: Name of the row.
+        ours: Our cells; None for a method that is only quoted, or not trained yet.
+        paper: The paper's cells.
+        accuracies: Our accuracies behind each cell, for the tests that decide what is bold; empty for cells without.
+    """
+
+    name: str
+    ours: tuple[Cell, ...] | None
+    paper: tuple[Cell, ...]
+    accuracies: tuple[Accuracies, ...] = ()
+
+
+def printed_cell(value: Printed) -> Cell:
+    """Return a published value as a cell."""
+    if isinstance(value, Number):
+        return Cell(value.value, value.error, best=value.best, mark=ARROWS.get(value.change or "", ""))
+    return Cell(text=value) if value is not None else Cell()
+
+
+def compared_table(
+    title: str, columns: Sequence[str], rows: Iterable[ComparedRow], notes: Sequence[str], corner: str = "Method"
+) -> Table:
+    """Build a table of three blocks: ours, the paper's, and the difference where both have a number."""
+    rows = list(rows)
+    ours, any_bold = _with_bold([row for row in rows if row.ours is not None])
+    paper = [Row(row.name, row.paper, PAPER) for row in rows if any(_has_content(cell) for cell in row.paper)]
+    differences = []
+    for row in rows:
+        if row.ours is not None:
+            cells = tuple(difference_cell(*pair) for pair in zip(row.ours, row.paper, strict=True))
+            if any(cell.value is not None for cell in cells):
+                differences.append(Row(row.name, cells, DIFFERENCE))
+    notes = list(notes)
+    if any_bold:
+        notes.append("Bold: cannot be told from the best of ours in the column (paired tests over targets and trials).")
+    if any(cell.mark.startswith(INCOMPLETE) for row in ours for cell in row.cells):
+        notes.append(f"{INCOMPLETE} Mean over some of the targets: compare it with no other mean.")
+    return Table(title, tuple(columns), (*ours, *paper, *differences), tuple(notes), corner)
+
+
+def _with_bold(rows: Sequence[ComparedRow]) -> tuple[list[Row], bool]:
+    """Return our rows with what cannot be told from the best of its column in bold, and whether anything is bold."""
+    cells = {row.name: list(row.ours or ()) for row in rows}
+    any_bold = False
+    for column in range(len(rows[0].accuracies) if rows else 0):
+        compared = {
+            row.name: row.accuracies[column]
+            for row in rows
+            if column < len(row.accuracies)
+            and row.accuracies[column]
+            and not cells[row.name][column].mark.startswith(INCOMPLETE)
+        }
+        for name in best_methods(compared):
+            cells[name][column] = replace(cells[name][column], best=True)
+            any_bold = True
+    return [Row(name, tuple(own)) for name, own in cells.items()], any_bold
+
+
+def difference_cell(ours: Cell, paper: Cell) -> Cell:
+    """Return ours minus the paper's, with the standard error of the difference if both have one.
+
+    >>> difference_cell(Cell(88.4, 0.3), Cell(88.1, 0.4)).printed, difference_cell(Cell(88.4, mark="*"), Cell(88.1))
+    ('+0.3 ± 0.5', Cell(value=None, error=None, text=None, best=False, decimals=1, mark=''))
+    """
+    if ours.value is None or paper.value is None or ours.mark.startswith(INCOMPLETE):
+        return Cell()
+    error = None if ours.error is None or paper.error is None else math.hypot(ours.error, paper.error)
+    return SignedCell(ours.value - paper.value, error)
+
+
+class SignedCell(Cell):
+    """A cell whose number has a sign."""
+
+    @property
+    def number(self) -> str:
+        """The value as text, with its sign."""
+        assert self.value is not None
+        return f"{self.value:+.{self.decimals}f}".replace("-", "−")
+
+
+def _has_content(cell: Cell) -> bool:
+    return cell.value is not None or cell.text is not None
+
+
+# ------------------------------------------------------------ captions
+
+
+def protocol_notes(config: PaperConfig, methods: Sequence[Method]) -> list[str]:
+    """Say how the hyperparameters of every row were found, and which rows are the same runs."""
+    names = {
+        "domainbed": "DomainBed’s random search",
+        "paper": "the paper’s grid search, chosen on trial 0",
+        "defaults": "default hyperparameters",
+    }
+    by_search: dict[str, list[str]] = {}
+    same: dict[tuple[object, str], list[str]] = {}
+    for method in methods:
+        training = method.training.searched(config)
+        by_search.setdefault(training.search, []).append(method.name)
+        same.setdefault((training, method.weights), []).append(method.name)
+    if len(by_search) == 1:
+        (only,) = by_search
+        notes = [f"Hyperparameters of ours: {names[only]}."]
+    else:
+        parts = [f"{names[search]} ({', '.join(rows)})" for search, rows in by_search.items()]
+        notes = [f"Hyperparameters of ours: {'; '.join(parts)}."]
+    notes += [f"{' and '.join(rows)} are the same runs of ours." for rows in same.values() if len(rows) > 1]
+    return notes
+
+
+def trials_note(config: PaperConfig) -> str:
+    """Say what the numbers are."""
+    n = len(config.trials)
+    over = f"mean ± standard error over {n} trials" if n > 1 else "one trial"
+    return f"Accuracy in % on the in split of the held-out domain, mean over targets; {over}; selected by iid."

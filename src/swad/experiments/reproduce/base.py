@@ -1,0 +1,89 @@
+"""An item of the paper, and the runs that it is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swad.experiments.flatness_report import Report
+from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
+from swad.experiments.reproduce.trainings import Training, sweep_specs
+from swad.experiments.sweep.directory import SweepDir
+from swad.experiments.sweep.spec import SweepSpec
+from swad.results.records import DONE
+from swad.results.runs import RunData, load_run
+from swad.util.progress import Progress
+
+Build = Callable[["PaperConfig", "Results", Path, "Progress | None"], Report]
+"""``build(config, results, folder, progress)`` measures what is missing, draws figures into the folder, and returns
+the tables."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One table, figure or analysis of the paper.
+
+    Args:
+        name: Name on the command line.
+        title: The paper's title of it, shortened.
+        trainings: Returns the trainings that it needs.
+        build: Measures, draws, and returns the tables.
+        datasets: The paper's datasets of this item, by name.
+        measures: What is measured after training, for the statement of cost; empty if nothing is.
+        trial_zero: Whether it needs only the first of the requested trials.
+    """
+
+    name: str
+    title: str
+    trainings: Callable[[PaperConfig], Sequence[Training]]
+    build: Build
+    datasets: tuple[str, ...] = PAPER_DATASETS
+    measures: str = ""
+    trial_zero: bool = False
+
+    def specs(self, config: PaperConfig) -> list[SweepSpec]:
+        """Return the sweeps that the item needs, each once."""
+        specs: list[SweepSpec] = []
+        for training in self.trainings(config):
+            for dataset in config.measured_datasets(self.datasets):
+                specs += [spec for spec in sweep_specs(config, dataset, training) if spec not in specs]
+        if self.trial_zero:
+            specs = [spec for spec in specs if config.trials[0] in spec.trials]
+        return specs
+
+
+@dataclass
+class Results:
+    """The finished runs of a sweep directory, by the training that they belong to."""
+
+    sweep: SweepDir
+    _loaded: dict[Path, RunData] = field(default_factory=dict)
+
+    def runs(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
+        """Return the finished runs of a training on a dataset."""
+        return self.of(sweep_specs(config, dataset, training))
+
+    def of(self, specs: Iterable[SweepSpec]) -> list[RunData]:
+        """Return the finished runs of some sweeps."""
+        planned = self.sweep.plan(specs).runs
+        return [run for entry in planned if (run := self._load(entry.config.output)) is not None]
+
+    def _load(self, path: Path) -> RunData | None:
+        if path not in self._loaded:
+            if not (path / DONE).exists():
+                return None
+            self._loaded[path] = load_run(path)
+        return self._loaded[path]
+
+
+def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str]:
+    """Say which of an item's datasets are not at hand, and what stands in."""
+    missing = [name for name in datasets if name not in config.datasets]
+    others = [name for name in config.datasets if name not in PAPER_DATASETS]
+    notes = []
+    if missing:
+        notes.append(f"Not at hand, so not trained: {', '.join(missing)}.")
+    if others:
+        notes.append(f"Not of the paper, so compared with nothing printed: {', '.join(others)}.")
+    return notes

@@ -1,0 +1,178 @@
+"""Tables 1, 2, 4 and 8: methods x datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from swad.averaging.registry import Plan
+from swad.data import benchmarks
+from swad.experiments.flatness_report import Report
+from swad.experiments.reproduce.accuracy import (
+    DIFFERENCE,
+    ComparedRow,
+    MethodAccuracy,
+    SignedCell,
+    compared_table,
+    method_accuracy,
+    printed_cell,
+    protocol_notes,
+    trials_note,
+)
+from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
+from swad.experiments.reproduce.methods import Method, method_of, methods_of, row_name
+from swad.experiments.reproduce.settings import solver_table
+from swad.experiments.reproduce.trainings import Training
+from swad.results import published
+from swad.results.tables import PAPER, Cell, Table
+from swad.util.progress import Progress
+from swad.util.statistics import mean
+
+COLUMNS = dict(zip(PAPER_DATASETS, ("PACS", "VLCS", "OfficeHome", "TerraInc", "DomainNet"), strict=True))
+"""The tables' columns by dataset."""
+
+COMPETITOR = "Best SOTA competitor"
+
+
+def _table(config: PaperConfig, results: Results, number: int) -> Table:
+    """Build the table of one number: stand-ins, the five datasets, and the average of the five."""
+    entry = published.table(number)
+    others = [name for name in config.measured_datasets(PAPER_DATASETS) if name not in PAPER_DATASETS]
+    rows = []
+    for row in entry.rows:
+        values = dict(zip(entry.columns, row.values, strict=True))
+        paper = (*(Cell() for _ in others), *(printed_cell(values[column]) for column in (*COLUMNS.values(), "Avg.")))
+        method = method_of(row)
+        measured = {} if method is None else _accuracies(config, results, method)
+        rows.append(
+            ComparedRow(
+                row_name(row),
+                _cells(others, measured) if measured else None,
+                paper,
+                tuple(measured[name].out_of_domain if name in measured else {} for name in (*others, *PAPER_DATASETS)),
+            )
+        )
+    if number == 1:
+        rows = [_with_competitor(config, results, others, row) if row.name == COMPETITOR else row for row in rows]
+    columns = [*others, *COLUMNS.values(), "Avg."]
+    notes = [
+        trials_note(config),
+        *protocol_notes(config, methods_of(number)),
+        *availability_notes(config, PAPER_DATASETS),
+    ]
+    if any("†" in row.name for row in rows):
+        notes.append("† The paper quotes this row from DomainBed, where DomainNet is trained for 5,000 steps.")
+    if number == 1:
+        notes.append(
+            f"{COMPETITOR}: the most accurate method of Table 2 besides ERM and SWAD, for each dataset. As the largest "
+            "of many numbers it is biased upwards."
+        )
+    return compared_table(f"Table {number}: {entry.title}", columns, rows, notes)
+
+
+def _accuracies(config: PaperConfig, results: Results, method: Method) -> dict[str, MethodAccuracy]:
+    """Return the accuracies of a method by dataset."""
+    return {
+        dataset: accuracy
+        for dataset in config.measured_datasets(PAPER_DATASETS)
+        if (accuracy := method_accuracy(config, results, dataset, method)) is not None
+    }
+
+
+def _cells(others: Sequence[str], measured: Mapping[str, MethodAccuracy]) -> tuple[Cell, ...]:
+    cells = tuple(measured[name].cell() if name in measured else Cell() for name in (*others, *PAPER_DATASETS))
+    return (*cells, _average(cells[len(others) :]))
+
+
+def _average(cells: Sequence[Cell]) -> Cell:
+    """Return the mean over the five datasets; nothing if one is missing, since their levels differ."""
+    values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
+    return Cell(mean(values)) if len(values) == len(PAPER_DATASETS) else Cell()
+
+
+def _with_competitor(config: PaperConfig, results: Results, others: Sequence[str], row: ComparedRow) -> ComparedRow:
+    """Fill in the best of our numbers of Table 2, column by column."""
+    competitors = [
+        _cells(others, measured)
+        for method in methods_of(2)
+        if not method.name.startswith(("ERM", "SWAD")) and (measured := _accuracies(config, results, method))
+    ]
+    if not competitors:
+        return row
+    best = [
+        max(column, key=lambda cell: -1.0 if cell.value is None else cell.value)
+        for column in zip(*competitors, strict=True)
+    ]
+    # The error of a maximum is not the error of the one that happens to be the largest.
+    best = [replace(cell, error=None) for cell in best[:-1]]
+    return replace(row, ours=(*best, _average(best[len(others) :])))
+
+
+# ------------------------------------------------------------ Table 4: what SWAD adds
+
+
+BASES = {
+    "ERM + SWA w/ const": "ERM",
+    "ERM + SWAD": "ERM",
+    "CORAL + SWAD": "CORAL",
+    "SAM + SWAD": "SAM",
+}
+"""The row of Table 4 that each combination is compared with."""
+
+
+def _with_gains(table: Table) -> Table:
+    """Add the column Δ: the gain over the method without averaging."""
+    by_name = {(row.group, row.name): row for row in table.rows}
+    rows = []
+    for row in table.rows:
+        base = by_name.get((row.group, BASES.get(row.name, "")))
+        # The paper's is the difference of its averages; ours is over the datasets at hand.
+        columns = slice(-1, None) if row.group == PAPER else slice(0, -1)
+        gain = Cell()
+        if base is not None and row.group != DIFFERENCE:
+            pairs = zip(row.cells[columns], base.cells[columns], strict=True)
+            gains = [a.value - b.value for a, b in pairs if a.value is not None and b.value is not None]
+            gain = SignedCell(mean(gains)) if gains else gain
+        rows.append(replace(row, cells=(*row.cells, gain)))
+    note = "Δ: gain over the method without averaging, mean over the datasets at hand."
+    return replace(table, columns=(*table.columns, "Δ"), rows=tuple(rows), notes=(*table.notes, note))
+
+
+# ------------------------------------------------------------ the items
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Builds the table of one number."""
+
+    number: int
+
+    def __call__(self, config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+        table = _table(config, results, self.number)
+        if self.number == 4:
+            table = _with_gains(table)
+        tables = [table]
+        if self.number == 8:
+            dataset = (*config.measured_datasets(PAPER_DATASETS), "PACS")[0]
+            defaults = benchmarks.get(dataset).defaults
+            plan = Plan(config.steps_of(dataset), config.evaluate_every_of(dataset), defaults.tolerance_ratio)
+            tables.append(solver_table(dataset, plan))
+        return Report(tuple(tables), ())
+
+
+def _trainings(number: int) -> list[Training]:
+    numbers = (1, 2) if number == 1 else (number,)  # Table 1 takes its best competitor from Table 2
+    return list(dict.fromkeys(method.training for each in numbers for method in methods_of(each)))
+
+
+ITEMS = tuple(
+    Reproduction(
+        f"table{number}",
+        published.table(number).title,
+        lambda config, number=number: _trainings(number),  # type: ignore[misc]
+        _Build(number),
+    )
+    for number in (1, 2, 4, 8)
+)

@@ -1,0 +1,93 @@
+"""Figure 3: local flatness of ERM, SAM, SWA with cyclic and constant learning rate, and SWAD.
+
+F is the average rise of the loss at a distance from the weights, on seen and on unseen domains. ERM, SWA with a
+constant learning rate and SWAD are of one training; SAM and the cyclic learning rate need their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from swad.experiments.flatness_report import Report, measure_flatness
+from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
+from swad.experiments.run_flatness import FlatnessConfig
+from swad.results.page.build import write_page
+from swad.results.runs import RunData, RunList, load_run
+from swad.util.progress import Progress
+
+LIVE = "live"
+"""Placeholder for the live weights that the user chose: best or last."""
+
+METHODS: dict[str, tuple[Training, str]] = {
+    "erm": (ERM, LIVE),
+    "sam": (Training("sam"), LIVE),
+    "swa-cyclic": (ERM_CYCLIC, "swa"),
+    "swa": (ERM, "swa"),
+    "swad": (ERM, "swad"),
+}
+"""The methods of Figure 3: the training that each comes from, and which of its weights it is."""
+
+DATASETS = ("PACS",)
+
+
+def trainings(config: PaperConfig) -> list[Training]:
+    """Return the trainings of the requested methods."""
+    unknown = [method for method in config.methods if method not in METHODS]
+    if unknown:
+        raise ValueError(f"the methods of Figure 3 are {', '.join(METHODS)}; got {', '.join(unknown)}")
+    return list(dict.fromkeys(METHODS[method][0] for method in config.methods or METHODS))
+
+
+def measured_weights(config: PaperConfig, results: Results) -> dict[Path, list[str]]:
+    """Return the weights to measure by run directory."""
+    weights: dict[Path, list[str]] = {}
+    for dataset in config.measured_datasets(DATASETS):
+        for method in config.methods or METHODS:
+            training, name = METHODS[method]
+            for run in results.runs(config, dataset, training):
+                weights.setdefault(run.path, []).append(config.live_weights if name == LIVE else name)
+    return weights
+
+
+def measure(config: PaperConfig, results: Results, folder: Path, progress: Progress | None, stem: str) -> Report:
+    """Measure the flatness of all methods and draw it."""
+    return measure_flatness(
+        measured_weights(config, results),
+        FlatnessConfig(config.radii, config.directions, config.images),
+        output=folder,
+        stem=stem,
+        formats=config.formats,
+        device=config.device,
+        workers=config.workers,
+        data=config.data,
+        progress=progress,
+    )
+
+
+def write_run_page(folder: Path, runs: Sequence[RunData]) -> Path:
+    """Write the report page of the runs behind a figure."""
+    # The table would choose between SWA with cyclic and with constant learning rate, which are two methods.
+    constant = [run for run in runs if run.config.get("lr_schedule") != "cyclic"]
+    return write_page(RunList(constant or runs), folder / "report.html", flatness=RunList(runs))
+
+
+def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    report = measure(config, results, folder, progress, "figure3")
+    page = write_run_page(folder, [load_run(path) for path in measured_weights(config, results)])
+    tables = (*report.tables, *availability_notes(config, DATASETS))
+    return Report(tables, (*report.written, page), report.row_files)
+
+
+ITEMS = (
+    Reproduction(
+        "figure3",
+        "Local flatness of ERM, SAM, SWA and SWAD",
+        trainings,
+        _build,
+        DATASETS,
+        measures="the loss around the weights of every method",
+    ),
+)

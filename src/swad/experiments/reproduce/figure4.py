@@ -1,0 +1,56 @@
+"""Figure 4: the loss on the plane through three weights of ERM's trajectory, on the sources and on the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swad.experiments.flatness_report import Report, measure_surfaces
+from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.figure3 import write_run_page
+from swad.experiments.reproduce.trainings import ERM
+from swad.results.runs import load_run
+from swad.results.tables import Table
+from swad.util.progress import Progress
+
+DATASETS = ("PACS",)
+
+
+def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    tables: list[Table | str] = []
+    written: list[Path] = []
+    row_files: list[Path] = []
+    datasets = config.measured_datasets(DATASETS)
+    for dataset in datasets:
+        paths = [run.path for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        stem = "figure4" if len(datasets) == 1 else f"figure4-{dataset}"
+        report = measure_surfaces(
+            paths,
+            steps=config.grid,
+            n_images=config.images,
+            output=folder,
+            stem=stem,
+            formats=config.formats,
+            device=config.device,
+            workers=config.workers,
+            data=config.data,
+            progress=progress,
+        )
+        tables += report.tables
+        written += report.written
+        row_files += report.row_files
+    written.append(write_run_page(folder, [load_run(path.parent) for path in row_files]))
+    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written), tuple(row_files))
+
+
+ITEMS = (
+    Reproduction(
+        "figure4",
+        "Loss surfaces through three weights of ERM",
+        lambda config: (ERM,),
+        _build,
+        DATASETS,
+        measures="the loss on a plane, for every target",
+        trial_zero=True,
+    ),
+)

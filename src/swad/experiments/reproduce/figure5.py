@@ -1,0 +1,42 @@
+"""Figure 5: validation accuracy and loss of every source over training, with t_s and t_e."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swad.experiments.flatness_report import Report
+from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.trainings import ERM
+from swad.results.figures.style import save_figure
+from swad.results.figures.training import valleys_figure
+from swad.results.run_tables import ranges_table
+from swad.results.tables import Table
+from swad.util.progress import Progress
+
+DATASETS = ("PACS",)
+
+
+def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    tables: list[Table | str] = []
+    written: list[Path] = []
+    datasets = config.measured_datasets(DATASETS)
+    for dataset in datasets:
+        runs = [run for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        drawing = valleys_figure(runs, "swad", ("accuracy", "loss"))
+        stem = "figure5" if len(datasets) == 1 else f"figure5-{dataset}"
+        written += [save_figure(drawing, folder / f"{stem}.{suffix}") for suffix in config.formats]
+        tables.append(ranges_table(runs))
+    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written))
+
+
+ITEMS = (
+    Reproduction(
+        "figure5",
+        "Validation accuracy and loss over training",
+        lambda config: (ERM,),
+        _build,
+        DATASETS,
+        trial_zero=True,
+    ),
+)

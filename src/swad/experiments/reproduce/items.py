@@ -1,0 +1,55 @@
+"""All items of the paper by name, in its order."""
+
+from __future__ import annotations
+
+from swad.experiments.reproduce import (
+    dataset_tables,
+    figure3,
+    figure4,
+    figure5,
+    ranking,
+    robustness_table,
+    settings,
+    split_tables,
+    target_tables,
+)
+from swad.experiments.reproduce.base import Reproduction
+from swad.util.names import did_you_mean
+
+_MODULES = (
+    dataset_tables,
+    split_tables,
+    robustness_table,
+    settings,
+    target_tables,
+    figure3,
+    figure4,
+    figure5,
+    ranking,
+)
+
+_ORDER = (
+    *(f"table{number}" for number in range(1, 14)),
+    *(f"figure{number}" for number in range(1, 6)),
+    "cost",
+    "ranking",
+    "sensitivity",
+)
+
+ITEMS: dict[str, Reproduction] = dict(
+    sorted(
+        ((item.name, item) for module in _MODULES for item in module.ITEMS), key=lambda entry: _ORDER.index(entry[0])
+    )
+)
+
+
+def get_items(names: list[str]) -> list[Reproduction]:
+    """Return items by name; `all` stands for every one."""
+    if "all" in names:
+        return list(ITEMS.values())
+    unknown = [name for name in names if name not in ITEMS]
+    if unknown:
+        hint = did_you_mean(unknown[0], ITEMS)
+        known = f"choose from {', '.join(ITEMS)}, or all"
+        raise ValueError(f"the paper has no item {', '.join(unknown)}: {hint + ' ' if hint else ''}{known}")
+    return [ITEMS[name] for name in dict.fromkeys(names)]

@@ -1,0 +1,86 @@
+"""The rows of the paper's accuracy tables: the training behind each, the weights, and the search that the paper used.
+
+The paper quotes most of its baselines from DomainBed, whose search is random (†). It searched ERM, MixStyle and SAM
+itself, on a grid (‡). SWAD, alone or with another method, has default hyperparameters (appendix B.1, Table 4).
+
+>>> rows = {row_name(row): method_of(row) for row in published.table(9).rows}
+>>> rows["ERM‡"].training.search, rows["CORAL†"].training.algorithm, rows["SWAD"].weights, rows["MASF"]
+('paper', 'coral', 'swad', None)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Search, Training
+from swad.results import published
+from swad.results.published import PublishedRow
+
+ALGORITHMS = {
+    "ERM": "erm",
+    "IRM": "irm",
+    "GroupDRO": "group_dro",
+    "I-Mixup": "i_mixup",
+    "MLDG": "mldg",
+    "CORAL": "coral",
+    "MMD": "mmd",
+    "DANN": "dann",
+    "CDANN": "cdann",
+    "MTL": "mtl",
+    "SagNet": "sagnet",
+    "ARM": "arm",
+    "VREx": "vrex",
+    "RSC": "rsc",
+    "Mixstyle": "mixstyle",
+    "SAM": "sam",
+    "Mixup": "mixup",
+    "CutMix": "cutmix",
+    "VAT": "vat",
+    "Π-model": "pi_model",
+}
+"""Our algorithm by the paper's name. The paper quotes further methods that nobody trained under its protocol."""
+
+OWN_SEARCH = ("Mixstyle", "SAM")
+"""Methods that the paper searched itself wherever they occur (appendix B.2)."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of a table: its printed name, how it is trained, and which weights it is."""
+
+    name: str
+    training: Training
+    weights: str = "best"
+
+
+def row_name(row: PublishedRow) -> str:
+    """Return the printed name of a row with its mark; the paper's own method is SWAD in all tables.
+
+    >>> [row_name(row) for row in published.table(9).rows][-2:]
+    ['DSON', 'SWAD']
+    """
+    return "SWAD" if row.method == "SWAD" and " + " not in row.name else row.name + row.mark
+
+
+def method_of(row: PublishedRow) -> Method | None:
+    """Return how a row of Tables 1, 2, 4 and 8 to 13 is made; None for a method that is only quoted."""
+    name = row_name(row)
+    if row.method == "SWAD":
+        return Method(name, ERM, "swad")
+    if row.method == "SWA w/ const":
+        return Method(name, ERM, "swa")
+    if row.method == "SWA w/ cyclic":
+        return Method(name, ERM_CYCLIC, "swa")
+    base, _, average = row.method.partition(" + ")
+    if base not in ALGORITHMS:
+        return None
+    if average:
+        return Method(name, Training(ALGORITHMS[base]), average.lower())
+    own = base in OWN_SEARCH or row.mark == "‡" or "reproduced" in row.name
+    search: Search = "paper" if own else "domainbed"
+    return Method(name, Training(ALGORITHMS[base], search=search))
+
+
+def methods_of(number: int) -> list[Method]:
+    """Return the methods of a table that can be trained, in the order of its rows."""
+    return [method for row in published.table(number).rows if (method := method_of(row)) is not None]

@@ -1,0 +1,184 @@
+"""Reproduce items of the paper: state the cost, train what is missing, measure, build, write, and index.
+
+OUTPUT/sweep.json, runs/   the runs of all items, which share them: a sweep
+OUTPUT/table2/             table2.txt, .md, .tex and .csv; item.json, for the index
+OUTPUT/figure3/            the same, and the figures
+OUTPUT/index.md            links to everything that was built
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swad.experiments.flatness_report import Report
+from swad.experiments.launchers.train_all import train_all
+from swad.experiments.reproduce.base import Reproduction, Results
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.items import ITEMS
+from swad.experiments.sweep.directory import State, SweepDir
+from swad.experiments.sweep.plan import Plan
+from swad.experiments.sweep.spec import SweepSpec
+from swad.results.figures.style import require_matplotlib
+from swad.results.tables import Table
+from swad.util.files import write_json, write_text
+from swad.util.progress import Progress
+
+ITEM = "item.json"
+INDEX = "index.md"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The runs that items need."""
+
+    total: int
+    finished: int
+    plan: Plan
+
+    @property
+    def missing(self) -> int:
+        """Runs that must still be trained, with those that wait for a choice of hyperparameters."""
+        return self.total - self.finished
+
+
+def item_specs(items: Iterable[Reproduction], config: PaperConfig) -> list[SweepSpec]:
+    """Return the sweeps of several items, each once."""
+    specs: list[SweepSpec] = []
+    for item in items:
+        specs += [spec for spec in item.specs(config) if spec not in specs]
+    return specs
+
+
+def cost_of(items: Iterable[Reproduction], config: PaperConfig) -> Cost:
+    """Count the runs of several items; a run that two of them need counts once."""
+    sweep = SweepDir(config.output)
+    plan = sweep.plan(item_specs(items, config))
+    finished = sum(state is State.DONE for state in sweep.states(plan.runs).values())
+    return Cost(plan.total, finished, plan)
+
+
+def cost_lines(items: Sequence[Reproduction], config: PaperConfig) -> list[str]:
+    """State the cost of several items: runs, and what is measured after training."""
+    cost = cost_of(items, config)
+    names = ", ".join(item.name for item in items)
+    datasets = sorted({name for item in items for name in config.measured_datasets(item.datasets)})
+    missing = sorted({name for item in items for name in item.datasets if name not in config.datasets})
+    lines = [
+        f"{names}: scale {config.scale}, protocol {config.protocol}, datasets {', '.join(datasets) or 'none'}"
+        + (f"; not at hand: {', '.join(missing)}" if missing else ""),
+        f"runs: {cost.total:,} in total, {cost.finished:,} finished, {cost.missing:,} to train, in {config.output}",
+    ]
+    if measured := list(dict.fromkeys(item.measures for item in items if item.measures)):
+        lines.append(f"measured after training: {'; '.join(measured)}")
+    return lines
+
+
+def train_missing(items: Sequence[Reproduction], config: PaperConfig, jobs: int = 1) -> None:
+    """Train the runs that are missing; those that wait for a choice of hyperparameters follow when it is made."""
+    sweep, specs = SweepDir(config.output), item_specs(items, config)
+    for spec in specs:
+        sweep.add(spec)
+    while True:
+        plan = sweep.plan(specs)
+        states = sweep.states(plan.runs)
+        missing = [run.config for run in plan.runs if states[run.key] is not State.DONE]
+        if not missing:
+            return
+        train_all(missing, jobs)
+
+
+def reproduce(
+    items: Sequence[Reproduction], config: PaperConfig, *, jobs: int = 1, progress: Progress | None = None
+) -> Iterator[tuple[Reproduction, Report]]:
+    """Train what is missing, then build one item after another.
+
+    Args:
+        items: The items.
+        config: Data, scale and resolution.
+        jobs: Number of runs that train at the same time.
+        progress: Called after every evaluation of a measurement.
+    """
+    require_matplotlib()  # before training for hours
+    train_missing(items, config, jobs)
+    for item in items:
+        yield item, build_item(item, config, progress)
+
+
+def build_item(item: Reproduction, config: PaperConfig, progress: Progress | None = None) -> Report:
+    """Measure and build one item from its finished runs, and write its files."""
+    folder = config.output / item.name
+    folder.mkdir(parents=True, exist_ok=True)
+    report = item.build(config, Results(SweepDir(config.output)), folder, progress)
+    written = (*_write_tables(report.tables, folder, item.name), *report.written)
+    write_json(
+        folder / ITEM,
+        {
+            "name": item.name,
+            "title": item.title,
+            "scale": config.scale,
+            "protocol": config.protocol,
+            "datasets": list(config.measured_datasets(item.datasets)),
+            "files": [str(path.relative_to(config.output)) for path in written],
+        },
+    )
+    write_index(config.output)
+    return Report(report.tables, written, report.row_files)
+
+
+def _write_tables(contents: Sequence[Table | str], folder: Path, name: str) -> list[Path]:
+    """Write tables and notes as text, Markdown, LaTeX and comma-separated values."""
+    tables = [entry for entry in contents if isinstance(entry, Table)]
+
+    def joined(render: Any, comment: str = "") -> str:
+        parts = [comment + entry if isinstance(entry, str) else render(entry) for entry in contents]
+        return "\n\n".join(parts) + "\n"
+
+    texts = {
+        "txt": joined(lambda table: table.text(160)),
+        "md": joined(lambda table: table.markdown()),
+        "tex": joined(lambda table: table.latex(), comment="% "),
+        "csv": "".join(table.csv(header=index == 0) for index, table in enumerate(tables)),
+    }
+    written = []
+    for suffix, text in texts.items():
+        path = folder / f"{name}.{suffix}"
+        write_text(path, text)
+        written.append(path)
+    return written
+
+
+def write_index(output: Path) -> Path:
+    """Write the page that links everything that was built so far."""
+    lines = [
+        "# The paper, reproduced",
+        "",
+        "| Item | Title | Scale | Datasets | Files |",
+        "|:--|:--|:--|:--|:--|",
+    ]
+    pictures: list[str] = []
+    for name in ITEMS:
+        try:
+            content = json.loads((output / name / ITEM).read_text(encoding="utf-8"))
+            files = [str(file) for file in content["files"]]
+            cells = (content["title"], content["scale"], ", ".join(content["datasets"]) or "–")
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        links = ", ".join(f"[{Path(file).name}]({file})" for file in files)
+        lines.append(f"| {name} | {' | '.join(map(str, cells))} | {links} |")
+        pictures += _pictures(name, str(content["title"]), files)
+    path = output / INDEX
+    write_text(path, "\n".join([*lines, "", *pictures]))
+    return path
+
+
+def _pictures(name: str, title: str, files: Sequence[str]) -> list[str]:
+    """Embed each figure once, in the format that browsers show best."""
+    for suffix in (".svg", ".png"):
+        chosen = [file for file in files if file.endswith(suffix)]
+        if chosen:
+            return [f"## {name}: {title}", "", *(f"![{Path(file).stem}]({file})\n" for file in chosen)]
+    return []

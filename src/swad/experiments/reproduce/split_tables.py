@@ -1,0 +1,237 @@
+"""Tables 3 and 5, with the 60/20/20 split: accuracy on unseen domains, and on test images of the seen ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from swad.averaging.registry import Plan
+from swad.data import benchmarks
+from swad.experiments.flatness_report import Report
+from swad.experiments.reproduce.accuracy import (
+    ComparedRow,
+    MethodAccuracy,
+    compared_table,
+    method_accuracy,
+    printed_cell,
+    protocol_notes,
+)
+from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.fit_on_val import fit_run
+from swad.experiments.reproduce.methods import ALGORITHMS, Method, row_name
+from swad.experiments.reproduce.trainings import ERM_THREE_WAY, SWA_WEIGHTS, Training
+from swad.results import published
+from swad.results.comparisons import Accuracies, compare, correct
+from swad.results.tables import Cell
+from swad.util.progress import Progress
+from swad.util.statistics import mean
+
+CYCLIC = replace(ERM_THREE_WAY, lr_schedule="cyclic")
+
+
+def _captions(config: PaperConfig, methods: Sequence[Method], datasets: Sequence[str]) -> list[str]:
+    n = len(config.trials)
+    over = f"mean ± standard error over {n} trials" if n > 1 else "one trial"
+    return [
+        "Accuracy in % with 60 % training, 20 % validation and 20 % test images of every domain. Out-of-domain: on the "
+        f"60 % of the held-out domain; in-domain: on the sources’ test images. Means over targets; {over}; selected by "
+        "iid.",
+        *protocol_notes(config, methods),
+        *availability_notes(config, datasets),
+    ]
+
+
+# ------------------------------------------------------------ Table 3
+
+
+def _three_way(algorithm: str) -> Training:
+    return replace(ERM_THREE_WAY, algorithm=algorithm)
+
+
+def table3_methods() -> list[Method]:
+    """Return the rows of Table 3. Its SWA has the cyclic learning rate, as Table 5 says."""
+    special = {
+        "EMA": Method("EMA", ERM_THREE_WAY, "ema"),
+        "SWA": Method("SWA", CYCLIC, "swa"),
+        "SWAD": Method("SWAD", ERM_THREE_WAY, "swad"),
+    }
+    names = [row.name for row in published.table(3).rows]
+    return [special.get(name) or Method(name, _three_way(ALGORITHMS[name])) for name in names]
+
+
+def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    entry, methods = published.table(3), table3_methods()
+    datasets = config.measured_datasets(("PACS",))
+    others = [name for name in datasets if name != "PACS"]
+    columns = [(name, in_domain) for name in (*others, "PACS") for in_domain in (False, True)]
+    measured = {
+        (name, method.name): accuracy
+        for name in datasets
+        for method in methods
+        if (accuracy := method_accuracy(config, results, name, method)) is not None
+    }
+    by_column = [
+        {method: accuracy.values(in_domain) for (dataset, method), accuracy in measured.items() if dataset == name}
+        for name, in_domain in columns
+    ]
+    arrows = list(map(_arrows, by_column))
+    rows = []
+    for method, row in zip(methods, entry.rows, strict=True):
+        ours = []
+        for index, (name, in_domain) in enumerate(columns):
+            accuracy = measured.get((name, method.name))
+            cell = Cell() if accuracy is None else accuracy.cell(in_domain)
+            ours.append(replace(cell, mark=cell.mark + arrows[index].get(method.name, "")))
+        accuracies = tuple(column.get(method.name, {}) for column in by_column)
+        paper = (*(Cell() for _ in columns[2:]), *map(printed_cell, row.values))
+        rows.append(ComparedRow(row.name, tuple(ours) if _any_value(ours) else None, paper, accuracies))
+    names = [f"{'In' if in_domain else 'Out-of'}-domain: {name}" for name, in_domain in columns]
+    notes = [
+        *_captions(config, methods, ("PACS",)),
+        "↑ ↓: clearly above or below ERM; –: no clear difference. Ours: paired tests over targets and trials, "
+        "corrected for the number of methods (Holm); none with one trial. The paper does not name its test.",
+    ]
+    return Report((compared_table(f"Table 3: {entry.title}", names, rows, notes),), ())
+
+
+def _arrows(accuracies: Mapping[str, Accuracies]) -> dict[str, str]:
+    """Compare every method with ERM over targets and trials; the comparisons of a column are one family."""
+    if "ERM" not in accuracies:
+        return {}
+    targets = sorted({target for target, _ in accuracies["ERM"]})
+    others = [name for name in accuracies if name != "ERM"]
+    comparisons = [
+        compare(accuracies[name], accuracies["ERM"], targets, n_comparisons=len(others), names=("", name, "ERM"))
+        for name in others
+    ]
+    corrected = correct(comparison for comparison in comparisons if comparison is not None)
+    return {comparison.method: f" {comparison.arrow}".rstrip() for comparison in corrected}
+
+
+def _any_value(cells: Sequence[Cell]) -> bool:
+    return any(cell.value is not None for cell in cells)
+
+
+# ------------------------------------------------------------ Table 5
+
+
+FIT_ON_VAL = "SWAD fit-on-val"
+
+TABLE5 = {
+    "SWA w/ cyclic": Method("SWA w/ cyclic", CYCLIC, "swa"),
+    "SWA w/ const": Method("SWA w/ const", ERM_THREE_WAY, "swa"),
+    "SWAD w/o Dense": Method("SWAD w/o Dense", ERM_THREE_WAY, "without_dense"),
+    "SWAD w/o Opt-Overfit": Method("SWAD w/o Opt-Overfit", ERM_THREE_WAY, "without_opt_overfit"),
+    "SWAD w/o Overfit": Method("SWAD w/o Overfit", ERM_THREE_WAY, "without_overfit"),
+    FIT_ON_VAL: Method(FIT_ON_VAL, ERM_THREE_WAY, "swad"),  # its window is chosen after training
+    "SWAD": Method("SWAD", ERM_THREE_WAY, "swad"),
+}
+
+
+def _table5(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    entry, table_datasets = published.table(5), ("PACS", "VLCS")
+    datasets = config.measured_datasets(table_datasets)
+    others = [name for name in datasets if name not in table_datasets]
+    sides = {"Out": "Out-of-domain", "In": "In-domain"}
+    settings = ("t_s", "t_e", "lr", "interval")
+    columns = [*settings]
+    for side in sides:
+        columns += [f"{side}: {name}" for name in (*others, *table_datasets, "Avg.")]
+    shown = (*datasets, "PACS")[0]
+    rows = []
+    for row in entry.rows:
+        method = TABLE5[row_name(row)]
+        accuracies = {name: _accuracy(config, results, name, method, progress) for name in datasets}
+        values = dict(zip(entry.columns, row.values, strict=True))
+        ours, paper = (
+            _settings_cells(config, shown, method.name),
+            [printed_cell(values[f"Configuration / {name}"]) for name in settings],
+        )
+        for side in sides.values():
+            cells = {
+                name: Cell() if accuracy is None else accuracy.cell(in_domain=side == "In-domain")
+                for name, accuracy in accuracies.items()
+            }
+            ours += [cells.get(name, Cell()) for name in (*others, *table_datasets)]
+            ours.append(_average([cells.get(name, Cell()) for name in table_datasets]))
+            paper += [Cell() for _ in others]
+            paper += [printed_cell(values[f"{side} / {name}"]) for name in (*table_datasets, "Avg.")]
+        trained = any(accuracy is not None for accuracy in accuracies.values())
+        behind: list[Accuracies] = [{} for _ in settings]
+        for side in sides.values():
+            named = (accuracies.get(name) for name in (*others, *table_datasets))
+            behind += [{} if each is None else each.values(side == "In-domain") for each in named]
+            behind.append({})
+        rows.append(ComparedRow(method.name, tuple(ours) if trained else None, tuple(paper), tuple(behind)))
+    methods = list(TABLE5.values())
+    notes = [
+        *_captions(config, [method for method in methods if method.name != FIT_ON_VAL], table_datasets),
+        f"t_s, t_e and interval of ours are those on {shown}. Opt and Overfit: found by SWAD; Val: the window whose "
+        "average is most accurate on source validation.",
+    ]
+    return Report((compared_table(f"Table 5: {entry.title}", columns, rows, notes),), ())
+
+
+def _settings_cells(config: PaperConfig, dataset: str, name: str) -> list[Cell]:
+    """Return t_s, t_e, the learning rate and the interval of a row, from the averages' own defaults."""
+    steps, every = config.steps_of(dataset), config.evaluate_every_of(dataset)
+    sparse = max(1, steps // SWA_WEIGHTS)
+    cyclic = "cyclic" in name
+    plan = Plan(steps, every, benchmarks.get(dataset).defaults.tolerance_ratio, cycle=sparse if cyclic else None)
+    window = (str(plan.late), str(steps))
+    start, end, interval = {
+        "SWA w/ cyclic": (*window, sparse),
+        "SWA w/ const": (*window, sparse),
+        "SWAD w/o Dense": ("Opt", "Overfit", sparse),
+        "SWAD w/o Opt-Overfit": (*window, 1),
+        "SWAD w/o Overfit": ("Opt", str(steps), 1),
+        FIT_ON_VAL: ("Val", "Val", 1),
+        "SWAD": ("Opt", "Overfit", 1),
+    }[name]
+    return [Cell(text=text) for text in (start, end, "Cyclic" if cyclic else "Const", str(interval))]
+
+
+def _accuracy(
+    config: PaperConfig, results: Results, dataset: str, method: Method, progress: Progress | None
+) -> MethodAccuracy | None:
+    accuracy = method_accuracy(config, results, dataset, method)
+    if accuracy is None or method.name != FIT_ON_VAL:
+        return accuracy
+    fitted = {
+        (result.target, result.trial): fit_run(
+            result.directory, device=config.device, workers=config.workers, data=config.data, progress=progress
+        )
+        for result in accuracy.selection
+    }
+    return replace(
+        accuracy,
+        out_of_domain={unit: window.out_of_domain for unit, window in fitted.items()},
+        in_domain={unit: window.in_domain for unit, window in fitted.items()},
+    )
+
+
+def _average(cells: Sequence[Cell]) -> Cell:
+    """Return the mean over the table's datasets, if all of them are there."""
+    values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
+    return Cell(mean(values)) if len(values) == len(cells) else Cell()
+
+
+ITEMS = (
+    Reproduction(
+        "table3",
+        published.table(3).title,
+        lambda config: list(dict.fromkeys(method.training for method in table3_methods())),
+        _table3,
+        ("PACS",),
+    ),
+    Reproduction(
+        "table5",
+        published.table(5).title,
+        lambda config: list(dict.fromkeys(method.training for method in TABLE5.values())),
+        _table5,
+        ("PACS", "VLCS"),
+        measures="fit-on-val: every window of the kept segments on source validation",
+    ),
+)
