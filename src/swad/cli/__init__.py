@@ -16,7 +16,7 @@ try:
 except ImportError:  # the library works without the commands
     sys.exit('the swad command needs extra packages: pip install "swad[vision,report]"')
 
-from swad.cli import algorithms, datasets, demo, doctor, flatness, report, reproduce, surface, train, tune
+from swad.cli import algorithms, datasets, demo, doctor, flatness, report, reproduce, surface, sweep, train, tune
 from swad.cli._command import add_command
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, tune.tune, tune.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
+app.add_typer(sweep.app, name="sweep")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(algorithms.app, name="algorithms")
 

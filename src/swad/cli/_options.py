@@ -34,6 +34,12 @@ def whole_numbers(text: str) -> list[int]:
         raise ValueError(f"expected comma-separated whole numbers such as 0,1,2; got {text!r}") from None
 
 
+def number(text: str) -> float:
+    """Parse a number; one without point or exponent stays whole."""
+    value = float(text)
+    return int(value) if value.is_integer() and "." not in text and "e" not in text.lower() else value
+
+
 def numbers(text: str | None) -> tuple[float, ...] | None:
     """Parse comma-separated numbers."""
     try:

@@ -57,14 +57,14 @@ def _numbers(texts: Sequence[str] | None) -> dict[str, float]:
     for text in texts or ():
         name, equals, value = text.partition("=")
         try:
-            number = float(value)
+            number = parse.number(value)
         except ValueError:
             equals = ""
         if not equals:
             raise ValueError(f"--set takes name=number, got {text!r}: e.g. --set lr=3e-5")
         if name in numbers:
             raise ValueError(f"--set takes every name once, got {name} twice: another value needs another --output")
-        numbers[name] = int(number) if number.is_integer() and "." not in value and "e" not in value else number
+        numbers[name] = number
     return numbers
 
 
@@ -211,8 +211,8 @@ PYTHON_ONLY = ("dataset_options",)
 """Settings without an option: their values are objects."""
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
-    """The option of one setting."""
+def make_parameter(setting: Setting) -> inspect.Parameter:
+    """Return the option of one setting."""
     if setting.name == "dataset":
         argument = typer.Argument(
             help=setting.help, metavar="DATASET", show_default=False, autocompletion=_complete_dataset
@@ -259,7 +259,7 @@ def train(**options: Any) -> None:
         print_report(output, output / "report.html")
 
 
-_parameters = [_parameter(setting) for name, setting in SETTINGS.items() if name not in PYTHON_ONLY]
+_parameters = [make_parameter(setting) for name, setting in SETTINGS.items() if name not in PYTHON_ONLY]
 _parameters += COMMAND_OPTIONS
 train.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
 train.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}

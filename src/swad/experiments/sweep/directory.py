@@ -22,12 +22,12 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from swad.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, merge, same_request
 from swad.experiments.sweep.search import Point
 from swad.experiments.sweep.spec import SweepSpec
 from swad.results import selection
+from swad.results.failures import FAILURE
 from swad.results.records import DONE, LOCK
 from swad.results.runs import load_run
 from swad.training.config import ConfigError
@@ -36,8 +36,6 @@ from swad.util.files import FileLock, is_locked, write_json
 SWEEP = "sweep.json"
 FORMAT = 1
 """Version of `sweep.json`."""
-
-FAILURE = "failure.json"
 
 
 class State(enum.Enum):
@@ -55,12 +53,16 @@ class SweepDir:
 
     Args:
         path: Its directory. It need not exist: `add` creates it.
+        allow_failed: Choose hyperparameters among the finished runs of a search also where others failed.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, allow_failed: bool = False) -> None:
         self.path = Path(path)
+        self.allow_failed = allow_failed
         self._chosen: dict[tuple[str, ...], Point] = {}
+        # A finished run does not change any more.
         self._done: set[str] = set()
+        self._seconds: dict[str, float | None] = {}
 
     # -- specs ----------------------------------------------------------------------------------------------------
 
@@ -120,13 +122,15 @@ class SweepDir:
             return State.RUNNING
         return State.FAILED if FAILURE in names else State.PENDING
 
-    def done_content(self, run: PlannedRun) -> dict[str, Any]:
-        """Return the content of a finished run's `done.json`; empty if it cannot be read."""
-        try:
-            content = json.loads((run.config.output / DONE).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return content if isinstance(content, dict) else {}
+    def seconds(self, run: PlannedRun) -> float | None:
+        """Return the time that a finished run took; None if its `done.json` does not say."""
+        if run.key not in self._seconds:
+            try:
+                content = json.loads((run.config.output / DONE).read_text(encoding="utf-8"))
+                self._seconds[run.key] = float(content["seconds"])
+            except (OSError, ValueError, TypeError, LookupError, RecursionError):
+                self._seconds[run.key] = None
+        return self._seconds[run.key]
 
     # -- the choice of a search -----------------------------------------------------------------------------------
 
@@ -135,18 +139,21 @@ class SweepDir:
 
         The target's values cannot be seen: the selector gets the views of `swad.results.selection`, which lack them.
         """
-        name = (search.dataset, search.algorithm, search.target, search.choose_by, *(run.key for run in search.runs))
+        states = [self.state(run) for run in search.runs]
+        finished = [run for run, state in zip(search.runs, states, strict=True) if state is State.DONE]
+        settled = {State.DONE, State.FAILED} if self.allow_failed else {State.DONE}
+        if not finished or not settled.issuperset(states):
+            return None
+        name = (search.target, search.choose_by, *(run.key for run in finished))
         if name not in self._chosen:
-            if any(self.state(run) is not State.DONE for run in search.runs):
-                return None
             views = [
                 selection.source_view(load_run(run.config.output), search.target, index)
-                for index, run in enumerate(search.runs)
+                for index, run in enumerate(finished)
             ]
-            selector = selection.lodo if search.lodo else selection.iid
-            singles = views if search.lodo else [view for view in views if view.held_out is None]
-            chosen = selector(singles, search.choose_by)
-            self._chosen[name] = dict(search.runs[chosen.index].config.training.hyperparameters)
+            if not search.lodo:
+                views = [view for view in views if view.held_out is None]
+            chosen = (selection.lodo if search.lodo else selection.iid)(views, search.choose_by)
+            self._chosen[name] = dict(finished[chosen.index].config.training.hyperparameters)
         return self._chosen[name]
 
 

@@ -89,6 +89,10 @@ class Plan:
         """The number of all runs."""
         return len(self.runs) + self.pending
 
+    def counts_of(self, stage: Stage) -> int:
+        """The number of runs of one stage."""
+        return sum(number for (_, _, other), number in self.counts.items() if other == stage)
+
     @cached_property
     def by_key(self) -> dict[str, PlannedRun]:
         """The runs by key."""

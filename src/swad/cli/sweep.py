@@ -1,0 +1,277 @@
+"""`swad sweep`: run a comparison of algorithms, averages, datasets and hyperparameters; `swad sweep status`: watch it.
+
+The settings of the runs (`--steps`, `--network`, ...) are the options of `swad train`, generated from the same fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from swad.cli import _options as parse
+from swad.cli import train
+from swad.cli._command import add_command
+from swad.training.config import SETTINGS
+
+EXAMPLES = """
+swad sweep --algorithms erm,coral --trials 2 --steps 200
+swad sweep --protocol paper --algorithms ERM --dry-run
+swad sweep --protocol grid --grid lr=1e-4,1e-3 --grid dropout=0,0.5 --output lr
+swad sweep plan.toml --data data --launcher slurm --jobs 50
+swad sweep --output lr --retry-failed
+swad sweep status lr
+"""
+
+RUN = "run"
+"""Name of the command behind `swad sweep` without a subcommand."""
+
+SWEPT = ("dataset", "target", "trial", "algorithm", "averages", "data_dir")
+"""Settings of a run that a sweep varies or names otherwise."""
+
+COMPARISON, LAUNCHING, PROGRESS = "What to compare", "Where to train", "Sweep"
+
+
+class _SweepGroup(TyperGroup):
+    """`swad sweep status` is a subcommand; everything else is the sweep itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in self.commands:
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_SweepGroup, help="Compare algorithms, averages, datasets and hyperparameters in many runs.")
+
+
+def _option(panel: str, *flags: str, help: str, metavar: str | None = None, **settings: Any) -> Any:
+    return typer.Option(*flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False, **settings)
+
+
+def sweep(
+    plan: Annotated[
+        Path | None, typer.Argument(help="TOML file with the options below; options win.", show_default=False)
+    ] = None,
+    algorithms: Annotated[
+        str | None,
+        _option(
+            COMPARISON, "--algorithms", help="Training algorithms, e.g. erm,coral+sam. Default: erm.", metavar="NAMES"
+        ),
+    ] = None,
+    averages: Annotated[
+        str | None,
+        _option(
+            COMPARISON,
+            "--averages",
+            "-a",
+            help="Weight averages. All come from the same trainings. Default: swad,swa,ema.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    datasets: Annotated[
+        str | None,
+        _option(
+            COMPARISON, "--datasets", help="Datasets. Default: those of the protocol, else digits.", metavar="NAMES"
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, _option(COMPARISON, "--data", "-d", help="Directory that contains the datasets.")
+    ] = None,
+    targets: Annotated[
+        str | None,
+        _option(
+            COMPARISON, "--targets", "-t", help="Domains to hold out. Default: each domain in turn.", metavar="NAMES"
+        ),
+    ] = None,
+    trials: Annotated[
+        str | None,
+        _option(
+            COMPARISON, "--trials", help="How many trials, or which, as 0,2. Default: 3.", metavar="NUMBER or NUMBERS"
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        _option(
+            COMPARISON,
+            "--protocol",
+            help="Search of hyperparameters: defaults (none), grid, random, paper (grid of 18 on trial 0, the best "
+            "repeated in the other trials) or domainbed (20 random draws in each trial). Default: defaults, or grid if "
+            "there is a --grid.",
+            metavar="defaults|grid|random|paper|domainbed",
+        ),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        _option(
+            COMPARISON,
+            "--grid",
+            "-g",
+            help="Values of a hyperparameter, e.g. lr=1e-5,3e-5. Repeat it for more.",
+            metavar="NAME=NUMBERS",
+        ),
+    ] = None,
+    draws: Annotated[
+        int | None, _option(COMPARISON, "--draws", help="Random draws of domainbed and random. Default: 20.")
+    ] = None,
+    seeding: Annotated[
+        str | None,
+        _option(
+            COMPARISON,
+            "--seeding",
+            help="The version of DomainBed whose random draws are repeated. Default: present.",
+            metavar="2020|present",
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        _option(
+            COMPARISON,
+            "--select",
+            help="Model selection of the table: iid, last, lodo, oracle or oracle_best_step. lodo adds the runs with "
+            "two targets that it needs; domainbed has them without --select too. Default: iid.",
+            metavar="NAME",
+        ),
+    ] = None,
+    choose_by: Annotated[
+        str | None,
+        _option(
+            COMPARISON,
+            "--choose-by",
+            help="Weights whose source-validation accuracy chooses the hyperparameters in the protocol paper: best, "
+            "last or an average. Default: best.",
+            metavar="NAME",
+        ),
+    ] = None,
+    launcher: Annotated[str, _option(LAUNCHING, "--launcher", help="local, ray or slurm.", metavar="NAME")] = "local",
+    jobs: Annotated[
+        int | None,
+        _option(LAUNCHING, "--jobs", "-j", help="Runs that train at the same time. Default: the launcher's."),
+    ] = None,
+    jobs_per_gpu: Annotated[int, _option(LAUNCHING, "--jobs-per-gpu", help="Runs that share a GPU.")] = 1,
+    launcher_option: Annotated[
+        list[str] | None,
+        _option(
+            LAUNCHING,
+            "--launcher-option",
+            "-l",
+            help="Further option of the launcher, e.g. partition=gpu. Repeat it for more.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    output: Annotated[
+        Path,
+        _option(
+            PROGRESS,
+            "--output",
+            "-o",
+            help="Directory of the sweep. If it contains one, that is resumed; with other options it is extended.",
+        ),
+    ] = Path("sweep"),
+    dry_run: Annotated[
+        bool,
+        _option(PROGRESS, "--dry-run", help="Print the number of runs, and their time and disk space; write nothing."),
+    ] = False,
+    retry_failed: Annotated[bool, _option(PROGRESS, "--retry-failed", help="Train failed runs again.")] = False,
+    allow_failed: Annotated[
+        bool,
+        _option(
+            PROGRESS,
+            "--allow-failed",
+            help="Choose hyperparameters among the finished runs of a search where others failed.",
+        ),
+    ] = False,
+    **run_options: Any,
+) -> None:
+    """Train every combination of algorithms, datasets, targets, trials and hyperparameters, and print the table.
+
+    Run the same command again after an interruption: finished runs are kept, unfinished runs resume. Other options
+    extend the sweep without repeating a run. `swad sweep status DIR` shows the progress.
+    """
+    from swad.averaging import registry
+    from swad.cli import _sweep as actions
+    from swad.experiments.sweep.directory import SweepDir
+
+    # Every value is parsed before anything is reported, so that all problems are listed together.
+    problems = actions.Problems()
+    stated: dict[str, Any] = {
+        "algorithms": algorithms and tuple(parse.words(algorithms)),
+        "averages": averages and registry.split(averages),
+        "datasets": datasets and tuple(parse.words(datasets)),
+        "data": data,
+        "targets": targets and tuple(parse.words(targets)),
+        "trials": trials and problems.collect(actions.parse_trials, trials),
+        "protocol": protocol or ("grid" if grid and plan is None else None),
+        "grid": grid and problems.collect(actions.parse_grid, grid),
+        "draws": draws,
+        "seeding": seeding,
+        "select": select,
+        "choose_by": choose_by,
+    }
+    stated = {name: value for name, value in stated.items() if value is not None}
+    settings = problems.collect(_changed, run_options) or {}
+    launch = actions.Launch(
+        launcher, jobs, jobs_per_gpu, problems.collect(actions.parse_launcher_options, launcher_option or ()) or {}
+    )
+    problems += launch.problems()
+    directory = SweepDir(output, allow_failed=allow_failed)
+    specs = actions.find_specs(directory, plan, stated, settings, problems)
+    if dry_run:
+        actions.print_estimate(directory, specs, launch, settings["device"], problems)
+        return
+    actions.require_data(specs, problems)
+    for spec in specs:
+        directory.add(spec)
+    if not actions.run(directory, launch, settings["device"], retry_failed, specs[-1].selector):
+        raise typer.Exit(1)
+
+
+def status(
+    output: Annotated[Path, typer.Argument(help="Directory of the sweep.")] = Path("sweep"),
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the table until the sweep is complete.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two updates.")] = 2.0,
+    failures: Annotated[int, typer.Option(help="Failed runs to list.")] = 20,
+    lines: Annotated[int, typer.Option(help="Last lines of each failure.")] = 3,
+) -> None:
+    """Show how many runs of a sweep are done, running, failed and pending, and when it will be complete."""
+    from swad.cli import _sweep as actions
+    from swad.experiments.sweep.directory import SweepDir
+
+    directory = SweepDir(output)
+    directory.require()
+    actions.show_status(directory, watch, max(0.2, interval), failures, lines)
+
+
+# -- the parameters of `sweep`: those above, and the settings of the runs ---------------------------------------
+
+_signature = inspect.signature(sweep, eval_str=True)
+_run_parameters = [
+    train.make_parameter(setting)
+    for name, setting in SETTINGS.items()
+    if name not in SWEPT and name not in train.PYTHON_ONLY
+]
+_parameters = [
+    *(one for one in _signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD),
+    *_run_parameters,
+]
+_parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in _parameters]
+sweep.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
+sweep.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
+
+add_command(app, sweep, EXAMPLES, RUN, suggest=train.suggest)
+add_command(app, status, "swad sweep status sweep --watch")
+
+
+def _changed(run_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the runs that differ from the defaults of the command line."""
+    defaults = {parameter.name: parameter.default for parameter in _run_parameters}
+    changed = {}
+    for name, value in run_options.items():
+        if name == "device":  # `auto` is resolved on the machine that trains
+            changed[name] = value
+        elif value != defaults[name]:
+            changed[name] = train.SPECIAL[name].convert(value) if name in train.SPECIAL else value
+    return changed

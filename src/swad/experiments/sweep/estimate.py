@@ -1,0 +1,279 @@
+"""What a sweep will cost, before it starts: its time from a few measured steps, and its disk space.
+
+For every dataset that is at hand, each algorithm makes a few steps and an evaluation on a sample of the images, on the
+device that would be used, and nothing is written. A run then takes
+
+    steps x images in a step x seconds per trained image  +  evaluated images x seconds per evaluated image.
+
+A dataset that is not at hand is estimated from a measured one with the same network and image size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from swad.averaging.registry import parse_all
+from swad.data import benchmarks
+from swad.data.cache import open_cache
+from swad.data.domains import ArrayDomain, Dataset, Domain, FileDomain
+from swad.data.splits import hold_out
+from swad.experiments.sweep.plan import Plan, PlannedRun, run_group
+from swad.models import networks
+from swad.training.config import RunConfig
+from swad.training.distributed import Dist
+from swad.training.evaluation import Evaluator
+from swad.training.numerics import torch_settings
+from swad.training.resolve import default_hyperparameters, resolve
+from swad.training.run_data import load_dataset
+from swad.training.state import Training
+from swad.util.progress import Progress
+
+SAMPLE = 64
+"""Images per domain of a measurement."""
+CPU_BATCH = 4
+"""Images per domain and step of a measurement on a CPU, where a step at full size would take long."""
+WARM_UP, MIN_SECONDS, MAX_STEPS = 2, 0.5, 20
+"""Steps before the clock starts; then it runs for at least this long, or for so many steps."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured for one dataset and algorithm.
+
+    Args:
+        per_trained_image: Seconds.
+        per_evaluated_image: Seconds.
+    """
+
+    per_trained_image: float
+    per_evaluated_image: float
+
+
+@dataclass(frozen=True)
+class GroupEstimate:
+    """The cost of the runs of one dataset and algorithm.
+
+    Args:
+        dataset: Name of the dataset.
+        algorithm: Name of the algorithm.
+        runs: Number of runs.
+        seconds: Time of all of them, one after another; None if it is unknown.
+        bytes: Disk space of all of them; None if it is unknown.
+        basis: Where the time comes from: "measured", "from DATASET" or "unknown".
+    """
+
+    dataset: str
+    algorithm: str
+    runs: int
+    seconds: float | None
+    bytes: int | None
+    basis: str
+
+
+def estimate(
+    plan: Plan, at_hand: Mapping[str, bool], device: str, threads: int | None = None, progress: Progress | None = None
+) -> list[GroupEstimate]:
+    """Estimate the cost of a plan by dataset and algorithm.
+
+    Args:
+        plan: The runs.
+        at_hand: Whether each dataset can be read, by its name in the plan.
+        device: Device to measure on.
+        threads: CPU threads of a run. Default: torch's.
+        progress: Called before every measurement.
+    """
+    groups: dict[tuple[str, str], list[PlannedRun]] = {}
+    for run in plan.runs:
+        groups.setdefault(run_group(run), []).append(run)
+    speeds: dict[tuple[str, str], Speed] = {}
+    measured = [name for name in groups if at_hand.get(name[0])]
+    for number, name in enumerate(measured):
+        if progress:
+            progress("measuring a step of each workload", number, len(measured))
+        config = groups[name][0].config.replace(device=device, threads=threads)
+        speeds[name] = measure(config)
+    if progress and measured:
+        progress("measuring a step of each workload", len(measured), len(measured))
+    counts = plan.counts
+    estimates = []
+    for name, runs in groups.items():
+        number = counts[(*name, "search")] + counts[(*name, "repeat")]
+        speed, basis = _speed(name, speeds)
+        # The runs that wait for a choice cost as much as those that are known, on average.
+        share = number / len(runs)
+        seconds = None if speed is None else share * sum(_seconds(run.config, speed) for run in runs)
+        size = _bytes(runs[0].config)
+        estimates.append(GroupEstimate(*name, number, seconds, None if size is None else number * size, basis))
+    return estimates
+
+
+def _speed(name: tuple[str, str], speeds: Mapping[tuple[str, str], Speed]) -> tuple[Speed | None, str]:
+    """Return the measured speed of a workload, or that of the same algorithm on images of the same kind."""
+    if name in speeds:
+        return speeds[name], "measured"
+    dataset, algorithm = name
+    for (other, same), speed in speeds.items():
+        if same == algorithm and _kind(other) == _kind(dataset):
+            return speed, f"from {other}"
+    return None, "unknown"
+
+
+def _kind(dataset: str) -> object:
+    """What the speed of a network depends on."""
+    try:
+        spec = benchmarks.get(dataset).image_spec
+    except ValueError:  # a folder of the user's own
+        spec = benchmarks.get("folder").image_spec
+    return spec.size, spec.low_res
+
+
+# -- measuring ----------------------------------------------------------------------------------------------------
+
+
+def measure(config: RunConfig) -> Speed:
+    """Train a few steps and evaluate once, on a sample of the images and with random weights; write nothing."""
+    config = config.replace(weights="random", keep_segments=False, check_counts=False)
+    resolved = resolve(config)
+    if resolved.machine.engine == "auto":  # compiling would take longer than it is worth here
+        resolved = resolved.replace(engine="graph" if resolved.machine.device.startswith("cuda") else "eager")
+    device = torch.device(resolved.machine.device)
+    batch = int(resolved.training.hyperparameters["batch_size"])
+    low_res = benchmarks.get(resolved.data.dataset).image_spec.low_res
+    if device.type == "cpu" and not low_res:
+        batch = min(batch, CPU_BATCH)
+    resolved = resolved.replace(hyperparameters={**resolved.training.hyperparameters, "batch_size": batch})
+    dataset = _sample(load_dataset(resolved), decode=resolved.data.input_pipeline == "gpu", config=resolved)
+    data = resolved.data
+    sources, _ = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
+    cache = open_cache(dataset, size=None) if data.input_pipeline == "gpu" else None
+    dist = Dist(device)
+    with ExitStack() as stack:
+        stack.enter_context(torch_settings(resolved, device))
+        training = Training(resolved, sources, dist, resolved.output, cache, lambda line: None)
+        evaluator = Evaluator(resolved, sources, dist, training, cache, lambda line: None)
+        per_step = _time_steps(training)
+        n_validated = sum(len(part) for part in sources.val)
+        evaluator.validation_scores(training.predictor)
+        start = time.perf_counter()
+        evaluator.validation_scores(training.predictor)
+        per_evaluation = time.perf_counter() - start
+    return Speed(per_step / (batch * len(sources.names)), per_evaluation / n_validated)
+
+
+def _time_steps(training: Training) -> float:
+    """Return the seconds of a step."""
+    start, first = 0.0, WARM_UP
+    for step, inputs in training.loader.inputs(1, WARM_UP + MAX_STEPS):
+        training.train_step(step, inputs)
+        if step < first:
+            continue
+        training.pop_train_loss()  # waits for the device
+        now = time.perf_counter()
+        if step == first:
+            start = now
+        elif now - start >= MIN_SECONDS:
+            return (now - start) / (step - first)
+    return (time.perf_counter() - start) / MAX_STEPS
+
+
+def _sample(dataset: Dataset, decode: bool, config: RunConfig) -> Dataset:
+    """Return a dataset with some images of every domain, in memory if they would come from the image cache."""
+    side = config.data.cache_size or 256
+    return replace(dataset, domains=tuple(_sample_domain(domain, decode, side) for domain in dataset.domains))
+
+
+def _sample_domain(domain: Domain, decode: bool, side: int) -> Domain:
+    rows = np.linspace(0, len(domain) - 1, min(SAMPLE, len(domain))).astype(int)  # all classes: they are in order
+    labels = domain.labels[rows]
+    if isinstance(domain, ArrayDomain):
+        return ArrayDomain(domain.name, labels, domain.images[rows])
+    assert isinstance(domain, FileDomain)
+    if not decode:
+        return FileDomain(domain.name, labels, domain.root, tuple(domain.files[row] for row in rows))
+    images = np.stack([np.asarray(domain.image(int(row)).resize((side, side))) for row in rows])
+    return ArrayDomain(domain.name, labels, images)
+
+
+# -- costs of one run ---------------------------------------------------------------------------------------------
+
+
+def _seconds(config: RunConfig, speed: Speed) -> float:
+    benchmark = benchmarks.get(config.data.dataset)
+    steps = config.training.steps or benchmark.defaults.steps
+    evaluations = n_evaluations(config)
+    counts: Mapping[str, int] = benchmark.counts
+    if not counts:  # a folder of the user's own, or the digits
+        dataset = benchmarks.load(config.data.dataset, config.data.data_dir, check_counts=False)
+        counts = {domain.name: len(domain) for domain in dataset.domains}
+    sources = [n for name, n in counts.items() if name not in config.data.targets]
+    target = sum(n for name, n in counts.items() if name in config.data.targets)
+    validation = sum(int(0.2 * n) for n in sources)
+    subsample = config.evaluation.validation_subsample
+    seen = validation if subsample is None else sum(min(subsample, int(0.2 * n)) for n in sources)
+    defaults = default_hyperparameters(config.data.dataset, config.training.algorithm)
+    batch = config.training.hyperparameters.get("batch_size", defaults["batch_size"])
+    evaluated = evaluations * seen + n_weights(config) * (validation + target)
+    if config.evaluation.target_every_evaluation:
+        evaluated += evaluations * target
+    trained = float(steps * batch * len(sources))
+    return trained * speed.per_trained_image + evaluated * speed.per_evaluated_image
+
+
+def n_evaluations(config: RunConfig) -> int:
+    """The number of evaluations of a run."""
+    defaults = benchmarks.get(config.data.dataset).defaults
+    steps = config.training.steps or defaults.steps
+    every = config.evaluation.evaluate_every or min(defaults.evaluate_every, steps)
+    return -(-steps // every) + config.eval_offset
+
+
+def n_weights(config: RunConfig) -> int:
+    """The number of models that a run reports and saves."""
+    return len(parse_all(config.evaluation.averages)) + 2 * config.evaluation.report_live
+
+
+def _bytes(config: RunConfig) -> int | None:
+    """Return the bytes of a finished run: its models, and its records with about 100 bytes each."""
+    benchmark = benchmarks.get(config.data.dataset)
+    model = _model_bytes(config)
+    if model is None:
+        return None
+    models = n_weights(config) + len(config.files.snapshots)
+    if config.files.keep_segments:
+        models += n_evaluations(config)
+    records = n_evaluations(config) * (2 * max(1, len(benchmark.domains)) + 4) * 100
+    return models * model + records
+
+
+def _model_bytes(config: RunConfig) -> int | None:
+    benchmark = benchmarks.get(config.data.dataset)
+    name = config.model.network or ("small" if benchmark.image_spec.low_res else networks.DEFAULT)
+    n_classes = benchmark.n_classes
+    if n_classes is None:
+        return None
+    key: tuple[Any, ...] = (name, n_classes, benchmark.image_spec.channels, benchmark.image_spec.size)
+    if key not in _sizes:
+        options = {"channels": key[2], "freeze_bn": True, "image_size": key[3]}
+        try:
+            model = networks.build(name, n_classes, weights=None, **options)
+        except Exception:  # a network that needs other options: its size stays unknown
+            return None
+        _sizes[key] = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    return _sizes[key]
+
+
+_sizes: dict[tuple[Any, ...], int] = {}
+
+
+def totals(estimates: Sequence[GroupEstimate]) -> tuple[float, int, bool]:
+    """Return seconds and bytes of all runs as far as they are known, and whether all are."""
+    seconds = sum(one.seconds or 0.0 for one in estimates)
+    size = sum(one.bytes or 0 for one in estimates)
+    return seconds, size, all(one.seconds is not None and one.bytes is not None for one in estimates)

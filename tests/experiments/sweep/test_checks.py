@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from swad.experiments.sweep.checks import data_problems, find_problems, require_valid
+from swad.experiments.sweep.spec import SweepSpec
+from swad.training.config import ConfigError
+
+
+def test_valid_specs_have_no_problems():
+    for spec in (
+        SweepSpec(),
+        SweepSpec(protocol="paper", algorithms=("ERM", "dann")),
+        SweepSpec(protocol="domainbed", algorithms=("ERM", "CORAL"), seeding="2020"),
+        SweepSpec(protocol="random", draws=3),
+        SweepSpec(protocol="grid", grid={"lr": (1e-3,)}, choose_by="swad"),
+        SweepSpec(datasets=("PACS", "DomainNet"), targets=("sketch",)),
+    ):
+        assert find_problems(spec) == [], spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithms": ("corral",)}, "no algorithm 'corral': did you mean 'coral'?"),
+        ({"averages": ("swadd",)}, "did you mean 'swad'?"),
+        ({"averages": ("swad", "swad:n_converge=2")}, "two averages are called swad"),
+        ({"datasets": ("PAC",)}, "did you mean 'pacs'?"),
+        ({"targets": ("papr",)}, "no domain 'papr': did you mean 'paper'?"),
+        ({"datasets": ("PACS", "VLCS"), "targets": ("sketch",)}, "dataset VLCS has none of the targets sketch"),
+        ({"trials": ()}, "trials must not be empty"),
+        ({"trials": (-1,)}, "whole numbers of at least 0, got -1"),
+        ({"protocol": "papr"}, "must be one of paper, domainbed, defaults, grid, random, got 'papr'"),
+        ({"select": "idd"}, "did you mean 'iid'?"),
+        ({"seeding": "2021", "protocol": "random"}, "seeding must be one of 2020, present"),
+        ({"seeding": "2020"}, "seeding is for the protocols domainbed and random, got 2020 with defaults"),
+        ({"draws": 5}, "draws is for the protocols domainbed and random"),
+        ({"draws": 0, "protocol": "random"}, "draws must be 1 or more, got 0"),
+        ({"grid": {"lr": (1,)}}, "a grid is for the protocols grid and paper, got lr with defaults"),
+        ({"protocol": "grid"}, "the protocol grid needs values"),
+        ({"protocol": "grid", "grid": {"lr": ()}}, "got none for lr"),
+        ({"protocol": "grid", "grid": {"lrr": (1,)}}, "did you mean 'lr'?"),
+        ({"protocol": "grid", "grid": {"lr": (-1,)}}, "lr must be at least 0, got -1"),
+        ({"protocol": "grid", "grid": {"batch_size": (1.5,)}}, "batch_size must be an integer"),
+        ({"choose_by": "bset", "protocol": "paper"}, "did you mean 'best'?"),
+        ({"choose_by": "best", "options": {"report_live": False}}, "choose_by best needs the live weights"),
+        ({"options": {"stepz": 3}}, "there is no setting 'stepz': did you mean 'steps'?"),
+        ({"options": {"trial": 3}}, "trial cannot be an option of all runs: use trials"),
+        ({"options": {"steps": 0}}, "steps must be a whole number of at least 1, got 0"),
+        ({"options": {"steps": 5, "evaluate_every": 9}}, "evaluate_every must not exceed the 5 steps"),
+        ({"options": {"split": "50/50"}}, "split must be one of 80/20, 60/20/20"),
+        ({"options": {"hyperparameters": {"lr": 1}}, "protocol": "random"}, "random draws all hyperparameters"),
+        (
+            {"options": {"hyperparameters": {"lr": 1}}, "protocol": "grid", "grid": {"lr": (1, 2)}},
+            "lr cannot be both fixed and searched",
+        ),
+        (
+            {"datasets": ("ColoredMNIST",), "algorithms": ("coral",), "select": "lodo"},
+            "two domains held out, which leaves too few",
+        ),
+    ],
+)
+def test_every_mistake_is_one_sentence_that_says_what_to_do(changes, words):
+    problems = find_problems(SweepSpec(**changes))
+    assert len(problems) == 1, problems
+    assert words in problems[0]
+    assert "\n" not in problems[0]
+
+
+def test_all_problems_are_listed_at_once():
+    spec = SweepSpec(
+        algorithms=("corral", "emr"),
+        averages=("swadd",),
+        datasets=("digitz", "PACS"),
+        select="idd",
+        draws=3,
+        options={"stepz": 1},
+    )
+    assert len(find_problems(spec)) == 7
+    with pytest.raises(ConfigError) as error:
+        require_valid(spec)
+    assert len(error.value.problems) == 7
+
+
+def test_datasets_that_are_not_there_are_named(tmp_path):
+    (tmp_path / "PACS" / "photo" / "dog").mkdir(parents=True)
+    spec = SweepSpec(datasets=("PACS", "VLCS", "RotatedMNIST", "digits"), data=tmp_path)
+    problems = data_problems(spec)
+    assert list(problems) == ["VLCS", "RotatedMNIST"]
+    assert "swad datasets download VLCS" in problems["VLCS"]
+    with pytest.raises(ConfigError) as error:
+        require_valid(spec)
+    assert len(error.value.problems) == 2
+    assert list(data_problems(SweepSpec(datasets=("PACS", "digits")))) == ["PACS"]
+    assert list(data_problems(SweepSpec(datasets=("PACS",), data=tmp_path / "nowhere"))) == ["PACS"]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from swad.experiments.sweep.spec import FIELDS, SweepSpec
+from swad.experiments.sweep.spec_file import read_spec_file
+from swad.training.config import ConfigError
+
+PLAN = """
+algorithms = ["erm", "coral"]
+averages = "swad"
+datasets = ["PACS"]
+trials = [0, 1]
+protocol = "grid"
+data = "data"
+
+[grid]
+lr = [1e-5, 3e-5]
+
+[options]
+steps = 200
+network = "resnet18"
+hyperparameters = { batch_size = 16 }
+"""
+
+
+def test_a_plan_file_is_a_spec(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN)
+    values, problems = read_spec_file(path)
+    assert problems == []
+    spec = SweepSpec(**values)
+    assert spec.algorithms == ("erm", "coral")
+    assert spec.averages == ("swad",)
+    assert spec.grid == {"lr": (1e-5, 3e-5)}
+    assert spec.options == {"steps": 200, "network": "resnet18", "hyperparameters": {"batch_size": 16}}
+    assert spec.data == tmp_path / "data"  # relative to the file, wherever the command is started
+
+
+def test_all_mistakes_of_a_file_are_listed_with_its_name(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text('algoritms = ["erm"]\nsteps = 5\ntrials = "3"\ndraws = 2.5\nfoo = 1\ngrid = [1]\nseeding = 2020\n')
+    values, problems = read_spec_file(path)
+    assert values == {}
+    assert all(problem.startswith(f"{path}: ") for problem in problems)
+    texts = [problem.removeprefix(f"{path}: ") for problem in problems]
+    assert texts[0] == "there is no key 'algoritms': did you mean 'algorithms'?"
+    assert texts[1] == "there is no key 'steps': a setting of the runs belongs under [options]"
+    assert texts[2] == "trials must be a list of whole numbers, got '3'"
+    assert texts[3] == "draws must be a whole number, got 2.5"
+    assert "there are algorithms, averages" in texts[4]
+    assert texts[5] == "grid must be a table of values by name, got [1]"
+    assert texts[6] == "seeding must be a text, got 2020"
+    assert len(texts) == 7
+
+
+def test_a_file_that_cannot_be_read_is_one_problem(tmp_path):
+    assert "cannot read the plan" in read_spec_file(tmp_path / "no.toml")[1][0]
+    broken = tmp_path / "broken.toml"
+    broken.write_bytes(b"algorithms = [\xff")
+    assert "is not valid TOML" in read_spec_file(broken)[1][0]
+    broken.write_text("algorithms = [")
+    assert "is not valid TOML" in read_spec_file(broken)[1][0]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SweepSpec(),
+        SweepSpec(protocol="domainbed", seeding="2020", draws=7, select="lodo"),
+        SweepSpec(protocol="grid", grid={"lr": (1e-5, 1)}, options={"snapshots": (3, 4), "steps": 5}, data="/data"),
+        SweepSpec(datasets=("folder",), data="/data", domains={"folder": ("a", "b")}, targets=("a",)),
+    ],
+)
+def test_json_round_trip(spec):
+    content = json.loads(json.dumps(spec.to_json()))
+    again = SweepSpec.from_json(content, "sweep.json")
+    assert set(content) == set(FIELDS)
+    assert json.loads(json.dumps(again.to_json())) == content
+    assert dataclasses.replace(again, options=spec.options) == spec
+
+
+def test_a_damaged_json_names_its_file():
+    with pytest.raises(ConfigError, match=r"sweep.json: there is no key 'trails': did you mean 'trials'"):
+        SweepSpec.from_json({"trails": [0]}, "sweep.json")
