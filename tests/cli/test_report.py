@@ -128,3 +128,11 @@ def test_weights_of_other_runs_are_listed_then_removed(here, tmp_path):
     assert before - set(tmp_path.rglob("*.safetensors")) == listed
     assert listed
     assert "give both, or neither" in here("report", tmp_path, "--yes", code=1).stderr
+
+
+def test_records_are_sent_to_a_tracker_later(here, tmp_path):
+    write_run(tmp_path / "runs" / "one")
+    here("report", tmp_path / "runs", "--log", "tensorboard")
+    assert list((tmp_path / "runs" / "one" / "tensorboard").iterdir())
+    errors = here("report", tmp_path / "runs", "--log", "tensorbord,wandbb", code=1).stderr
+    assert errors.count("did you mean") == 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.python_process import start_python
-from swad.results.records import Record, RecordError, RecordWriter, export_tensorboard, read_records
+from swad.results.records import Record, RecordError, RecordWriter, read_records
 
 names = st.text(max_size=20)
 any_record = st.builds(
@@ -106,21 +106,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
 def test_unknown_fields_are_ignored() -> None:
     line = Record("run", 1, None, None, "loss", 1.0).line()
     assert Record.parse(line[:-1] + ',"unit":"nats"}').value == 1.0
-
-
-def test_tensorboard_gets_every_value(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    written = [Record("r", step, "photo", "out", "loss", 1 / step) for step in (1, 2, 3)]
-    assert export_tensorboard(written, tmp_path / "events") == 3
-    accumulator = EventAccumulator(str(tmp_path / "events"))
-    accumulator.Reload()
-    found = accumulator.Tensors("loss/photo/out")
-    assert [event.step for event in found] == [1, 2, 3]
-    assert [event.tensor_proto.float_val[0] for event in found] == pytest.approx([1, 1 / 2, 1 / 3])
-    with pytest.raises(RecordError, match="already holds TensorBoard events"):
-        export_tensorboard(written, tmp_path / "events")
 
 
 def test_nothing_heavy_is_imported() -> None:

@@ -61,7 +61,7 @@ def test_help_shows_every_field_with_type_default_and_help_text():
         assert f"{field.name} (" in shown(RunConfig)
     assert "data (DataConfig, required): The data: which domain" in shown(RunConfig)
     assert "model (ModelConfig = ModelConfig()): The network and its initial weights." in shown(RunConfig)
-    assert "tensorboard (bool = False):" in pydoc.render_doc(SECTIONS["files"])
+    assert "log (tuple[str, ...] = ()):" in pydoc.render_doc(SECTIONS["files"])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_config_file_of_another_version_is_refused(tmp_path):
 
 def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tmp_path):
     config = resolve(short(tmp_path))
-    free = {"workers", "device", "engine", "cache", "checkpoint_every", "tensorboard", "data_dir"}
+    free = {"workers", "device", "engine", "cache", "checkpoint_every", "log", "data_dir"}
     assert {name for name, setting in SETTINGS.items() if setting.free_on_resume} == free
     assert not config.replace(engine="eager", workers=3, cache=tmp_path).differences(config.to_json())
     assert config.replace(threads=2, seed=5, hyperparameters={"lr": 1.0}).differences(config.to_json()) == [
@@ -109,3 +109,9 @@ def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tm
         f"seed was {config.training.seed}, now 5",
         "threads was 1, now 2",
     ]
+
+
+def test_runs_of_earlier_versions_can_still_be_read(tmp_path):
+    content = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path).to_json()
+    content["config"]["files"]["tensorboard"] = True
+    assert RunConfig.from_json(content, tmp_path).files.log == ()

@@ -191,7 +191,7 @@ def test_a_run_with_most_other_options_finishes(tmp_path):
             precision="bf16",
             clip=0.1,
             deterministic=True,
-            tensorboard=True,
+            log=("tensorboard",),
             augment_validation=True,
             averages=("swad",),
         )

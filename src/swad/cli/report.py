@@ -52,6 +52,14 @@ def report(
             "`swad train --hyperparameters-from` reads."
         ),
     ] = None,
+    log: Annotated[
+        str,
+        typer.Option(
+            help="Also send the records of all runs to wandb, mlflow or tensorboard, except values that are there.",
+            metavar="NAMES",
+            show_default=False,
+        ),
+    ] = "",
     prune_weights: Annotated[
         bool,
         typer.Option(
@@ -63,6 +71,8 @@ def report(
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     if yes and not prune_weights:
         raise ValueError("--yes confirms --prune-weights: give both, or neither")
+    if log:
+        _replay(folder, log)
     page = output or folder / "report.html"
     if not print_report(
         folder,
@@ -175,6 +185,26 @@ def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: b
         remove_weights(files)
     state = "removed" if remove else "--prune-weights --yes removes"
     print(f"{state} {len(files)} weights files of runs that were not selected, {size / 1e9:.3f} GB", file=sys.stderr)
+
+
+def _replay(folder: Path, names: str) -> None:
+    """Send the records of all runs to trackers."""
+    from swad.cli._options import words
+    from swad.results.runs import find_runs
+    from swad.results.trackers.base import name_problems
+    from swad.results.trackers.tracking import replay
+    from swad.util.progress import progress_report
+
+    trackers = list(dict.fromkeys(words(names)))
+    if problems := name_problems(trackers):
+        raise ValueError("; ".join(problems))
+    runs = find_runs(folder, warn=False)
+    with progress_report() as progress:
+        problems = replay(runs, trackers, progress)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(1)
 
 
 def _require_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -143,6 +143,12 @@ SPECIAL: dict[str, Special] = {
         metavar="STEPS",
         convert=lambda text: tuple(parse.whole_numbers(text)),
     ),
+    "log": Special(
+        annotation=list[str] | None,
+        default=None,
+        metavar="NAMES",
+        convert=lambda texts: tuple(dict.fromkeys(name for text in texts or () for name in parse.words(text))),
+    ),
     "device": Special(default="auto", help="Device: auto, cpu, cuda or cuda:1.", convert=parse.device),
 }
 

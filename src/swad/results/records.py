@@ -279,35 +279,3 @@ def make_frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pandas.Dat
     except ImportError:
         raise ImportError("data frames need pandas: pip install pandas") from None
     return pandas.DataFrame(rows, columns=list(columns))
-
-
-# ------------------------------------------------------------ TensorBoard
-
-
-def tensorboard_tag(record: Record) -> str:
-    """Name a record's curve. The metric comes first, so that TensorBoard groups the domains of one metric.
-
-    >>> tensorboard_tag(Record("r", 1, "photo", "out", "accuracy", 0.5, "swad"))
-    'accuracy/photo/out/swad'
-    """
-    parts = (record.metric, record.domain, record.split, record.average)
-    return "/".join(part for part in parts if part is not None)
-
-
-def export_tensorboard(records: Iterable[Record], directory: str | os.PathLike[str]) -> int:
-    """Write the records as TensorBoard scalars into `directory` and return how many there were."""
-    try:
-        from tensorboard.summary import Writer
-    except ImportError:
-        raise RecordError("TensorBoard is not installed: pip install tensorboard") from None
-    directory = Path(directory)
-    if any(directory.glob("events.out.tfevents.*")):
-        # TensorBoard draws every event file of a directory into one curve, so a second export would zigzag.
-        raise RecordError(f"{directory} already holds TensorBoard events: remove them or choose another directory")
-    count = 0
-    writer = Writer(str(directory))
-    for record in records:
-        writer.add_scalar(tensorboard_tag(record), record.value, record.step)
-        count += 1
-    writer.close()
-    return count

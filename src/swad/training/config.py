@@ -286,9 +286,14 @@ class FilesConfig:
         minimum=1,
         help="Minimum steps between checkpoints, which are saved at evaluations. Default: once a minute.",
     )
-    tensorboard: bool = setting(False, role="output", help="Also write the records as TensorBoard events.")
+    log: tuple[str, ...] = setting(
+        (),
+        role="output",
+        help="Send the records to these tools while the run trains: wandb, mlflow, tensorboard.",
+    )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))
         object.__setattr__(self, "snapshots", tuple(sorted(self.snapshots)))
 
 
@@ -458,10 +463,16 @@ def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, 
         and isinstance(sections, Mapping)
         and all(isinstance(section, Mapping) for section in sections.values())
     ):
-        options = {name: value for section in sections.values() for name, value in section.items()}
+        options = {
+            name: value for section in sections.values() for name, value in section.items() if name not in _REMOVED
+        }
         if set(options) <= set(SETTINGS):
             return options
     raise ConfigError([f"{output} was written by another version of swad: train the run again in another directory"])
+
+
+_REMOVED = ("tensorboard",)
+"""Settings of earlier versions that changed no result, so that runs with them can still be read."""
 
 
 def _require_known(options: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ import copy
 import json
 import math
 import platform
-import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -32,7 +31,9 @@ from swad.averaging.valley import Status
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import DataError, Dataset
 from swad.data.splits import hold_out
-from swad.results.records import Record, RecordError, export_tensorboard, iterate_records
+from swad.results.records import Record, RecordError, iterate_records
+from swad.results.trackers.base import TrackedRun
+from swad.results.trackers.tracking import Tracking
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, in_main_process, process_group
@@ -46,7 +47,6 @@ from swad.training.result import RunResult, averaged_range
 from swad.training.run_data import domain_contents, load_dataset, require_decodable, require_same_images
 from swad.training.run_dir import (
     SEGMENTS,
-    TENSORBOARD,
     WEIGHTS,
     RunDir,
     RunError,
@@ -180,10 +180,12 @@ class _Run:
             self._load_data()
             self._build()
             self._resume()
-        self.callback.on_start(self.config, self.config.total_steps, self.training.step)
-        self._train()
-        with self.stop.immediate():
-            return self._finish()
+            self.tracking = self._start_tracking()
+        with self.tracking:
+            self.callback.on_start(self.config, self.config.total_steps, self.training.step)
+            self._train()
+            with self.stop.immediate():
+                return self._finish()
 
     # -- set up ---------------------------------------------------------------------------------------------------
 
@@ -245,6 +247,21 @@ class _Run:
             # Remove the segments of an attempt that was killed before its first checkpoint.
             for path in load_segments(self.config.output / SEGMENTS):
                 path.unlink()
+
+    def _start_tracking(self) -> Tracking:
+        """Start the trackers in the main process, and send them the records up to the checkpoint."""
+        config = self.config
+        settings = {name: value for section in config.to_dict().values() for name, value in section.items()}
+        names = config.files.log if self.run_dir is not None else ()
+
+        def warn(name: str, reason: str) -> None:
+            self._log(
+                f"warning: {name} failed, so the run continues without it ({reason}); "
+                f"`swad report {config.output} --log {name}` sends the records later"
+            )
+
+        recorded = iterate_records(config.output) if names else ()
+        return Tracking(TrackedRun(config.output, settings), names, recorded, warn=warn, log=self._log)
 
     # -- train ----------------------------------------------------------------------------------------------------
 
@@ -361,7 +378,6 @@ class _Run:
         try:
             result = self._report()
             if self.run_dir is not None:
-                self._export_tensorboard()
                 self.run_dir.finish(result.to_json())
         except BaseException:  # e.g. an image of the target that cannot be read
             if self.run_dir is not None and records_offset is not None and not self.run_dir.has_result:
@@ -468,12 +484,6 @@ class _Run:
             )
         return texts
 
-    def _export_tensorboard(self) -> None:
-        if self.config.files.tensorboard:
-            path = self.config.output / TENSORBOARD
-            shutil.rmtree(path, ignore_errors=True)  # left by an attempt that was killed here
-            export_tensorboard(iterate_records(self.config.output), path)
-
     # -- output ---------------------------------------------------------------------------------------------------
 
     def _save_weights(
@@ -495,6 +505,7 @@ class _Run:
     def _append(self, records: list[Record]) -> None:
         if self.run_dir is not None:
             self.run_dir.append(*records)
+            self.tracking.log(records)
 
     def _record(self, metric: str, value: float, average: str | None = None) -> Record:
         return Record(self.config.name, self.training.step, None, None, metric, value, average)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from swad.data.benchmark import Benchmark
 from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.data.domains import DataError
 from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST, input_config
+from swad.results.trackers.base import name_problems
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.run_dir import stored_settings
 from swad.util.names import did_you_mean
@@ -250,8 +250,7 @@ def _machine_problems(config: RunConfig) -> list[str]:
     threads = config.machine.threads
     if type(threads) is int and threads > MAX_THREADS:
         problems.append(f"threads must be at most {MAX_THREADS}, got {threads}: use at most one per core")
-    if config.files.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        problems.append("tensorboard is not installed: pip install tensorboard, or leave it off")
+    problems += name_problems(config.files.log)
     device = config.machine.device
     if device == "auto":
         return problems

@@ -34,7 +34,6 @@ from swad.util.files import atomic_write, remove_partial_files, sha256, write_js
 CHECKPOINT = "checkpoint"
 WEIGHTS = "weights"
 SEGMENTS = "segments"
-TENSORBOARD = "tensorboard"
 
 
 class RunError(RuntimeError):
