@@ -12,12 +12,14 @@ import typer
 from swad.cli._options import Select
 
 if TYPE_CHECKING:
+    from swad.results.comparisons import Comparison
     from swad.results.method_results import DatasetResults
 
 EXAMPLES = """
 swad report runs
 swad report runs --select lodo --format latex > table.tex
 swad report runs --figures figures --figure-formats pdf
+swad report runs --baseline "SWA" --comparisons comparisons.csv
 swad report runs --export-selection selection.json
 """
 
@@ -36,7 +38,10 @@ def report(
         ),
     ] = "in",
     figures: Annotated[
-        Path | None, typer.Option(help="Also draw the validation curves of the selected runs into this directory.")
+        Path | None,
+        typer.Option(
+            help="Also draw the validation curves of the selected runs and the ranks of methods into this directory."
+        ),
     ] = None,
     figure_formats: Annotated[str, typer.Option(help="One or several of svg, pdf, png.")] = "svg,pdf",
     paper: Annotated[
@@ -45,6 +50,20 @@ def report(
     allow_missing_targets: Annotated[
         bool, typer.Option("--allow-missing-targets", help="Show means over targets that lack a target, marked with *.")
     ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Method that the others are compared with, as the table names it. Default: ERM (best)."),
+    ] = None,
+    compare_over: Annotated[
+        str,
+        typer.Option(
+            help="What is repeated: runs (a difference holds for another training on these targets), trials (the same, "
+            "with one value for each trial) or targets (it holds for other targets)."
+        ),
+    ] = "runs",
+    comparisons: Annotated[
+        Path | None, typer.Option(help="Also write the comparisons to this CSV file, in full precision.")
+    ] = None,
     export_selection: Annotated[
         Path | None,
         typer.Option(
@@ -87,6 +106,9 @@ def report(
         export_selection,
         prune_weights,
         yes,
+        baseline,
+        compare_over,
+        comparisons,
     ):
         raise typer.Exit(1)
 
@@ -104,6 +126,9 @@ def print_report(
     export_selection: Path | None = None,
     prune_weights: bool = False,
     yes: bool = False,
+    baseline: str | None = None,
+    compare_over: str = "runs",
+    comparisons_path: Path | None = None,
 ) -> bool:
     """Print the tables of a directory's runs, write the page, and print its path.
 
@@ -112,8 +137,11 @@ def print_report(
     from rich.text import Text
 
     from swad.cli._console import make_console
+    from swad.results.comparison_tables import comparisons_tables
     from swad.results.diagnostics import find_problems
+    from swad.results.figures.critical_difference import save_critical_difference_figure
     from swad.results.figures.training import save_valley_figures
+    from swad.results.method_ranks import rank_results
     from swad.results.method_results import collect_results
     from swad.results.page.build import write_page
     from swad.results.run_tables import SELECTIONS, accuracy_table, ranges_table, selected_runs_table
@@ -125,11 +153,15 @@ def print_report(
     _require_choice("select", select, tuple(SELECTIONS))
     for figure_format in figure_formats.split(","):
         _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
+    _require_choice("compare-over", compare_over, ("runs", "trials", "targets"))
     runs = find_runs(folder, warn=False)  # the tables name the skipped runs
     console = make_console()
     by_dataset = collect_results(runs, select, split)
-    for number, results in enumerate(by_dataset):
-        table = accuracy_table(results, paper, allow_missing_targets)  # type: ignore[arg-type]
+    comparisons = _compare(by_dataset, baseline, compare_over, comparisons_path)
+    tables = [accuracy_table(results, paper, allow_missing_targets) for results in by_dataset]  # type: ignore[arg-type]
+    if comparisons and table_format != "csv":  # of which --comparisons writes the CSV
+        tables += comparisons_tables(comparisons)
+    for number, table in enumerate(tables):
         if table_format == "csv":
             print(table.csv(header=number == 0), end="")
             print(*table.notes, sep="\n", file=sys.stderr)
@@ -151,9 +183,22 @@ def print_report(
     if prune_weights:
         _prune_weights(by_dataset, folder, yes)
     try:
-        written = [write_page(runs, page_path, method=select, split=split, allow_missing_targets=allow_missing_targets)]
+        written = [
+            write_page(
+                runs,
+                page_path,
+                method=select,
+                split=split,
+                allow_missing_targets=allow_missing_targets,
+                baseline=baseline,
+                unit=compare_over,
+            )
+        ]
         if figure_folder is not None:
-            written += save_valley_figures(by_dataset, figure_folder, formats=tuple(figure_formats.split(",")))
+            formats = tuple(figure_formats.split(","))
+            written += save_valley_figures(by_dataset, figure_folder, formats=formats)
+            if (ranked := rank_results(by_dataset)) is not None:
+                written += save_critical_difference_figure(ranked, figure_folder, formats)
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)
         return False
@@ -161,6 +206,28 @@ def print_report(
     # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
     print(f"wrote {written[0]}{figures}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
     return True
+
+
+def _compare(
+    by_dataset: Sequence[DatasetResults], baseline: str | None, unit: str, path: Path | None
+) -> list[Comparison]:
+    """Compare all methods with the baseline, and write the comparisons to a CSV file if asked to."""
+    from swad.results.comparison_tables import comparisons_csv
+    from swad.results.comparisons import compare_over_datasets, default_baseline
+    from swad.util.files import write_text
+
+    baseline = baseline or default_baseline(by_dataset)
+    if baseline is None:
+        return []
+    try:
+        comparisons = compare_over_datasets(by_dataset, baseline, unit=unit)
+    except ImportError as error:  # without the extra, training and the accuracies still work
+        print(f"Methods were not compared: {error}", file=sys.stderr, flush=True)
+        return []
+    if path is not None:
+        write_text(path, comparisons_csv(comparisons))
+        print(f"wrote {path} with {len(comparisons)} comparisons", file=sys.stderr, flush=True)
+    return comparisons
 
 
 def _export_selection(by_dataset: Sequence[DatasetResults], folder: Path, path: Path) -> None:

@@ -22,18 +22,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
 
 from swad.results.method_results import DatasetResults
 from swad.util.names import did_you_mean, plain
-from swad.util.paired import LEVEL, PairedTest, adjust_p_values, paired_test
+from swad.util.paired import ALPHA, PairedTest, adjust_p_values, paired_test
 from swad.util.statistics import mean
 
 Accuracies = Mapping[tuple[str, int], float]
 """The accuracies of one method by target and trial."""
-
-Unit = Literal["runs", "trials", "targets"]
-"""What is repeated within a dataset."""
 
 UNITS: dict[str, str] = {
     "runs": "another training on these targets",
@@ -74,7 +70,7 @@ class Comparison:
     @property
     def is_clear(self) -> bool:
         """Whether the corrected test shows a difference. The interval excludes 0 then."""
-        return self.corrected_p is not None and self.corrected_p <= 1 - LEVEL
+        return self.corrected_p is not None and self.corrected_p <= ALPHA
 
     @property
     def arrow(self) -> str:
@@ -91,7 +87,7 @@ def compare(
     first: Accuracies,
     second: Accuracies,
     targets: Sequence[str],
-    unit: Unit = "runs",
+    unit: str = "runs",
     n_comparisons: int = 1,
     names: tuple[str, str, str] = ("", "", ""),
 ) -> Comparison | None:
@@ -147,7 +143,7 @@ def compare_methods(
     results: DatasetResults,
     baseline: str | None = BASELINE,
     *,
-    unit: Unit = "runs",
+    unit: str = "runs",
     in_domain: bool = False,
     correction: str = "holm",
 ) -> list[Comparison]:
@@ -178,7 +174,7 @@ def _compare_pairs(
     accuracies: Mapping[str, Accuracies],
     pairs: Iterable[tuple[str, str]],
     targets: Sequence[str],
-    unit: Unit = "runs",
+    unit: str = "runs",
     correction: str = "holm",
     dataset: str = "",
 ) -> list[Comparison]:
@@ -197,7 +193,7 @@ def compare_over_datasets(
     results: Sequence[DatasetResults],
     baseline: str = BASELINE,
     *,
-    unit: Unit = "runs",
+    unit: str = "runs",
     in_domain: bool = False,
     correction: str = "holm",
 ) -> list[Comparison]:
@@ -294,7 +290,9 @@ def best_methods(accuracies: Mapping[str, Accuracies], targets: Sequence[str] | 
 # ------------------------------------------------------------ in words
 
 
-def compare_in_words(results: DatasetResults, method: str = "SWAD", baseline: str = BASELINE) -> str:
+def compare_in_words(
+    results: DatasetResults, method: str = "SWAD", baseline: str = BASELINE, *, unit: str = "runs"
+) -> str:
     """Compare two methods in one or two sentences that claim no more than the corrected test shows.
 
     Empty if either method lacks results, or if a mean over targets would lack one.
@@ -302,7 +300,7 @@ def compare_in_words(results: DatasetResults, method: str = "SWAD", baseline: st
     n_targets = len(results.targets)
     if not results.method(method) or not results.method(baseline) or (results.missing_targets and n_targets > 1):
         return ""
-    comparisons = {comparison.method: comparison for comparison in compare_methods(results, baseline)}
+    comparisons = {comparison.method: comparison for comparison in compare_methods(results, baseline, unit=unit)}
     if method not in comparisons:
         return ""
     comparison = comparisons[method]
@@ -332,13 +330,14 @@ def _verdict(comparison: Comparison) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """Return a p-value with two significant digits.
+    """Return a p-value with two significant digits, and more where they decide.
 
-    >>> p_text(0.03125), p_text(0.5), p_text(0.00002), p_text(None)
-    ('0.031', '0.50', '<0.0001', '–')
+    >>> p_text(0.03125), p_text(0.5), p_text(0.00002), p_text(0.0503), p_text(None)
+    ('0.031', '0.50', '<0.0001', '0.0503', '–')
     """
     if p is None:
         return "–"
     if p < 0.0001:
         return "<0.0001"
-    return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}" if p >= 0.01 else f"{p:.4f}"
+    text = f"{p:.2f}" if p >= 0.1 else f"{p:.3f}" if p >= 0.01 else f"{p:.4f}"
+    return text if (float(text) <= ALPHA) == (p <= ALPHA) else f"{p:.4f}"

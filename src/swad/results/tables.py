@@ -38,6 +38,8 @@ class Cell:
     decimals: int = 1
     mark: str = ""
     """A sign that refers to a note. A marked number is never bold."""
+    signed: bool = False
+    """Whether a positive number has a plus sign, as a difference has."""
 
     @property
     def number(self) -> str:
@@ -46,7 +48,7 @@ class Cell:
             return self.text
         if self.value is None:
             return "–"
-        return f"{self.value:,.{self.decimals}f}"
+        return f"{self.value:{'+' if self.signed else ''},.{self.decimals}f}"
 
     @property
     def printed(self) -> str:
@@ -206,6 +208,9 @@ _LATEX = str.maketrans(
         "−": "$-$",
         "±": r"$\pm$",
         "–": "--",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "’": "'",
         "\n": " ",
     }
 )

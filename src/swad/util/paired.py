@@ -28,8 +28,8 @@ from swad.util.statistics import contributions, half_widths, mean
 if TYPE_CHECKING:
     from swad.util.statistics import Array
 
-LEVEL = 0.95
-"""Confidence level of every interval; differences are claimed at 1 - LEVEL."""
+LEVEL, ALPHA = 0.95, 0.05
+"""Confidence level of every interval, and the largest p-value at which a difference is claimed."""
 
 EXACT_UP_TO = 16
 """Up to this number of units, all ways to flip signs are enumerated (65,536). Beyond it, some are drawn."""

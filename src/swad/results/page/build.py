@@ -21,6 +21,7 @@ from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.training import METRICS, valley_figure
 from swad.results.labels import algorithm_label, directory_names, method_label
 from swad.results.method_results import DatasetResults, collect_results
+from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
 from swad.results.runs import RunData, RunList, find_runs, setting_text
@@ -105,6 +106,8 @@ def write_page(
     title: str = "SWAD report",
     flatness: Sequence[RunData] | None = None,
     allow_missing_targets: bool = False,
+    baseline: str | None = None,
+    unit: str = "runs",
 ) -> Path:
     """Write the page for a directory of runs, or for runs that were already read, and return its path.
 
@@ -118,6 +121,8 @@ def write_page(
         title=title,
         flatness=flatness,
         allow_missing_targets=allow_missing_targets,
+        baseline=baseline,
+        unit=unit,
     )
     write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
     return Path(path)
@@ -131,6 +136,8 @@ def build_page(
     title: str = "SWAD report",
     flatness: Sequence[RunData] | None = None,
     allow_missing_targets: bool = False,
+    baseline: str | None = None,
+    unit: str = "runs",
 ) -> str:
     """Return the page as HTML.
 
@@ -141,13 +148,16 @@ def build_page(
         title: Title of the page.
         flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
+        baseline: The method that the others are compared with; by default ERM (best).
+        unit: What is repeated: "runs", "trials" or "targets"; see `swad.results.comparisons`.
     """
     if not runs:
         raise ValueError("a report needs at least one run, got none")
+    by_dataset = collect_results(runs, method, split)
     experiments = []
-    for number, results in enumerate(collect_results(runs, method, split)):
+    for number, results in enumerate(by_dataset):
         table = accuracy_table(results, "all", allow_missing_targets)
-        experiments.append(_experiment(f"e{number}", results, table))
+        experiments.append(_experiment(f"e{number}", results, table, unit))
     skipped = runs.skipped if isinstance(runs, RunList) else ()
     template = _environment().from_string(_asset("page.html"))
     text: str = template.render(
@@ -156,6 +166,7 @@ def build_page(
         warnings=[f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs),
         target_use=_target_use(method),
         experiments=experiments,
+        comparisons=comparison_section(by_dataset, baseline, unit),
         flatness=flatness_sections(runs if flatness is None else flatness),
         surfaces=surface_sections(runs if flatness is None else flatness),
         timings=timings_table(runs),
@@ -199,7 +210,7 @@ def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]
 # ------------------------------------------------------------ parts of the page
 
 
-def _experiment(id: str, results: DatasetResults, table: Table) -> Experiment:
+def _experiment(id: str, results: DatasetResults, table: Table, unit: str) -> Experiment:
     members = results.runs
     domains = sorted({name for run in members for name in (*run.targets, *source_curves(run, "loss"))})
     groups: dict[tuple[str, str], list[RunData]] = {}
@@ -223,7 +234,7 @@ def _experiment(id: str, results: DatasetResults, table: Table) -> Experiment:
         results.dataset,
         table,
         _key_rows(table),
-        compare_in_words(results),
+        compare_in_words(results, unit=unit),
         tuple(targets),
         selected_runs_table(results),
     )
@@ -369,6 +380,6 @@ def _environment() -> Any:
 
 def _sort_value(cell: Cell) -> str:
     """Return the value that a column is sorted by: the number in full precision, or the text."""
-    if cell.text is not None:
-        return cell.text
-    return "" if cell.value is None else repr(float(cell.value))
+    if cell.value is not None:
+        return repr(float(cell.value))
+    return cell.text or ""

@@ -1,0 +1,134 @@
+"""Comparisons of methods as a table for readers and as a CSV file with every number."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+
+from swad.results.comparisons import UNITS, Comparison, p_text
+from swad.results.tables import Cell, Row, Table
+
+FIELDS = (
+    "dataset",
+    "method",
+    "baseline",
+    "accuracy",
+    "baseline_accuracy",
+    "difference",
+    "low",
+    "high",
+    "p",
+    "corrected_p",
+    "n_comparisons",
+    "n",
+    "unit",
+    "n_trials",
+    "test",
+    "verdict",
+)
+"""Columns of the CSV file. Accuracies, differences and intervals are in percent and points."""
+
+VERDICTS = {"↑": "better", "↓": "worse", "–": "not shown", "": "no test"}
+
+
+def comparisons_table(comparisons: Sequence[Comparison], in_domain: bool = False) -> Table:
+    """Build the table of comparisons with one baseline: difference, interval, p-values and number of units."""
+    several_datasets = len({comparison.dataset for comparison in comparisons}) > 1
+    rows = []
+    for comparison in comparisons:
+        test = comparison.test
+        interval = Cell() if test.low is None or test.high is None else Cell(text=interval_text(test.low, test.high))
+        cells = [
+            Cell(100 * comparison.difference, decimals=2, signed=True, mark=f" {comparison.arrow}".rstrip()),
+            interval,
+            *(Cell(p, text=p_text(p)) if p is not None else Cell() for p in (test.p, comparison.corrected_p)),
+            Cell(text=f"{test.n} {comparison.unit}{', t' if test.test == 't' else ''}"),
+        ]
+        if several_datasets:
+            cells.insert(0, Cell(text=comparison.dataset))
+        rows.append(Row(comparison.method, tuple(cells)))
+    columns = ("Points", "95 % interval", "p", "Corrected p", "n")
+    where = " in-domain" if in_domain else ""
+    baselines = " and ".join(dict.fromkeys(comparison.baseline for comparison in comparisons))
+    return Table(
+        f"Comparisons with {baselines}{where}",
+        ("Dataset", *columns) if several_datasets else columns,
+        tuple(rows),
+        tuple(_notes(comparisons)),
+    )
+
+
+def comparisons_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """Build one table for each dataset, as a terminal has little width; the last one has the notes of all."""
+    by_dataset: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        by_dataset.setdefault(comparison.dataset, []).append(comparison)
+    tables = [comparisons_table(each) for each in by_dataset.values()]
+    if len(tables) > 1:
+        titles = [f"{table.title}: {dataset}" for table, dataset in zip(tables, by_dataset, strict=True)]
+        tables = [replace(table, title=title, notes=()) for table, title in zip(tables, titles, strict=True)]
+        tables[-1] = replace(tables[-1], notes=tuple(_notes(comparisons)))
+    return tables
+
+
+def interval_text(low: float, high: float) -> str:
+    """Return an interval of a difference in points.
+
+    >>> interval_text(-0.004, 0.0123)
+    '-0.40 to +1.23'
+    """
+    return f"{100 * low:+.2f} to {100 * high:+.2f}"
+
+
+def _notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """Say what the numbers mean, and which comparisons claim nothing."""
+    if not comparisons:
+        return []
+    tested = [comparison for comparison in comparisons if comparison.test.p is not None]
+    units = list(dict.fromkeys(comparison.unit for comparison in tested or comparisons))
+    notes = [
+        "Differences in points of accuracy, paired by target and trial. "
+        + " ".join(f"Over {unit}: a difference would hold for {UNITS[unit]}." for unit in units)
+    ]
+    if tested:
+        notes.append(
+            "p is exact (sign flips), or of Student’s t where the units are too few (t). Corrected p: Holm, for all "
+            "methods of a dataset. ↑ and ↓: corrected p of at most 0.05; –: no difference shown. Intervals are not "
+            "corrected."
+        )
+    if any(comparison.n_trials == 1 and comparison.unit != "datasets" for comparison in comparisons):
+        notes.append(
+            "One trial shows no spread between trainings: no interval, no test, and no difference is claimed. "
+            "Train more trials with --trial."
+        )
+    if any(comparison.test.p is None and comparison.n_trials > 1 for comparison in comparisons):
+        notes.append("Without a test: all differences of the units are the same, so they show no spread.")
+    return notes
+
+
+def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
+    """Return comparisons as comma-separated values in full precision, one line for each."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for comparison in comparisons:
+        test = comparison.test
+        points = (comparison.accuracy, comparison.baseline_accuracy, comparison.difference, test.low, test.high)
+        writer.writerow(
+            [
+                comparison.dataset,
+                comparison.method,
+                comparison.baseline,
+                *("" if value is None else 100 * value for value in points),
+                *("" if value is None else value for value in (test.p, comparison.corrected_p)),
+                comparison.n_comparisons,
+                test.n,
+                comparison.unit,
+                comparison.n_trials,
+                test.test or "none",
+                VERDICTS[comparison.arrow],
+            ]
+        )
+    return out.getvalue()

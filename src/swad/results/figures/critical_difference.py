@@ -1,0 +1,73 @@
+"""The critical-difference diagram: methods on a line by their average rank, joined where no test tells them apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swad.results.figures.style import FAINT, INK, PALETTE, figure_style, require_matplotlib, save_figure
+from swad.results.method_ranks import MethodRanks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare: bool = False) -> Figure:
+    """Draw the average ranks of methods. Horizontal bars join methods that cannot be told apart.
+
+    Args:
+        ranked: The ranks.
+        width: Width of the figure in inches.
+        bare: Leave out the sentence below, for a page that has its own.
+    """
+    require_matplotlib()
+    try:
+        import pandas
+        import scikit_posthocs
+    except ImportError:
+        raise ImportError("critical-difference diagrams need scikit-posthocs: pip install 'swad[report]'") from None
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    labels = list(ranked.ranks)
+    # Nemenyi's test counts only after Friedman's; 1 stands for a pair that cannot be told apart.
+    p = pandas.DataFrame(
+        [[0.0 if ranked.differ(first, second) else 1.0 for second in labels] for first in labels], labels, labels
+    )
+    with figure_style():
+        figure = Figure(layout="constrained")
+        axes = figure.subplots()
+        drawn = scikit_posthocs.critical_difference_diagram(
+            dict(ranked.ranks),
+            p,
+            ax=axes,
+            label_fmt_left="{label}  {rank:.2f} ",
+            label_fmt_right=" {rank:.2f}  {label}",
+            label_props={"fontsize": 8.5},
+            elbow_props={"color": FAINT, "linewidth": 0.8},
+            marker_props={"color": INK, "s": 14},
+            crossbar_props={"color": PALETTE[0], "linewidth": 2.6},
+            text_h_margin=0.04 * len(labels),
+        )
+        for label in drawn["labels"]:
+            label.set_color(INK)
+        lines = -min(label.get_position()[1] for label in drawn["labels"])  # of bars and of labels
+        figure.set_size_inches(width, 0.42 + 0.19 * lines + (0.0 if bare else 0.35))
+        axes.set_ylim(-lines - 0.6, 0.3)
+        axes.set_xlim(1, len(labels))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.tick_params(length=3)
+        axes.spines["top"].set_visible(True)
+        if not bare:
+            figure.supxlabel(ranked.summary.replace(". ", ".\n", 1), fontsize=8, color=INK)
+    return figure
+
+
+def save_critical_difference_figure(
+    ranked: MethodRanks, directory: str | os.PathLike[str], formats: Sequence[str] = ("svg", "pdf")
+) -> list[Path]:
+    """Write the diagram in the given formats, and return the paths."""
+    figure = critical_difference_figure(ranked)
+    return [save_figure(figure, Path(directory) / f"critical-difference.{suffix}") for suffix in formats]
