@@ -71,6 +71,49 @@ def test_oracle_best_step_needs_target_evaluations(here, tmp_path, demo):
     assert "ERM (selected step)" not in here("report", tmp_path).stdout
 
 
+@pytest.fixture(scope="module")
+def two_datasets(tmp_path_factory):
+    """Two trials of two targets on each of two datasets."""
+    root = tmp_path_factory.mktemp("two")
+    for dataset in ("first", "second"):
+        for target in ("a", "b"):
+            for trial in (0, 1):
+                folder = root / dataset / f"{target}-{trial}"
+                write_run(folder, dataset=dataset, domains=("a", "b"), target=target, trial=trial)
+    return root
+
+
+def test_report_compares_methods_with_a_baseline(here, two_datasets, tmp_path):
+    options = ("report", two_datasets, "-o", tmp_path / "page.html")
+    figures = ("--figures", tmp_path, "--figure-formats", "svg")
+    text = here(*options, "--comparisons", tmp_path / "c.csv", *figures).stdout
+    assert (tmp_path / "critical-difference.svg").exists()
+    assert "Comparisons with ERM (best): first" in text
+    assert "Comparisons with ERM (best): mean over datasets" in text
+    page = (tmp_path / "page.html").read_text()
+    assert 'id="comparisons-table"' in page
+    assert "Average rank of 5 methods on 2 datasets" in page
+    lines = (tmp_path / "c.csv").read_text().splitlines()
+    assert len(lines) == 1 + 3 * 4
+    against_swa = here(*options, "--baseline", "swa", "--compare-over", "targets", "--format", "markdown").stdout
+    assert "### Comparisons with SWA: second" in against_swa
+    assert "2 targets, t" in against_swa
+    assert "Comparisons with SWA" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--baseline", "SWADD"], "a baseline must be one of the methods ERM (best), ERM (last), EMA, SWA, SWAD"),
+        (["--compare-over", "seeds"], "--compare-over must be one of runs, trials, targets; got 'seeds'"),
+    ],
+)
+def test_wrong_comparisons_are_one_line_errors(here, two_datasets, options, words):
+    errors = here("report", two_datasets, *options, code=1).stderr
+    assert words in errors
+    assert len(errors.splitlines()) == 1
+
+
 @pytest.fixture
 def incomplete(tmp_path):
     """Three targets; the finished run of one of them has lost its records."""

@@ -46,9 +46,9 @@ def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare:
             label_fmt_left="{label}  {rank:.2f} ",
             label_fmt_right=" {rank:.2f}  {label}",
             label_props={"fontsize": 8.5},
-            elbow_props={"color": FAINT, "linewidth": 0.8},
-            marker_props={"color": INK, "s": 14},
-            crossbar_props={"color": PALETTE[0], "linewidth": 2.6},
+            elbow_props={"color": FAINT, "linewidth": 0.8, "clip_on": False},
+            marker_props={"color": INK, "s": 14, "clip_on": False},
+            crossbar_props={"color": PALETTE[0], "linewidth": 2.6, "clip_on": False},
             text_h_margin=0.04 * len(labels),
         )
         for label in drawn["labels"]:
