@@ -208,8 +208,6 @@ _LATEX = str.maketrans(
         "−": "$-$",
         "±": r"$\pm$",
         "–": "--",
-        "↑": r"$\uparrow$",
-        "↓": r"$\downarrow$",
         "’": "'",
         "\n": " ",
     }
