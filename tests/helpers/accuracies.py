@@ -35,3 +35,8 @@ def noisy(gains: dict[str, float], seed: int = 0, n_trials: int = 3, noise: floa
     rng = np.random.default_rng(seed)
     base = rng.normal(0.7, 0.1, (4, 1)) + rng.normal(0, 0.02, (4, n_trials))  # shared by the methods of a trial
     return {label: base + gain + rng.normal(0, noise, (4, n_trials)) for label, gain in gains.items()}
+
+
+def accuracies_of(results: DatasetResults) -> dict[str, dict[tuple[str, int], float]]:
+    """The accuracies of all methods on the targets."""
+    return {method.label: method.accuracies() for method in results.methods}

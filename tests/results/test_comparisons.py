@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.accuracies import noisy, results_of
+from helpers.accuracies import accuracies_of, noisy, results_of
 from helpers.run_tree import PACS, write_run
 from swad.results.comparisons import (
     ALL_DATASETS,
@@ -60,15 +60,16 @@ def test_one_trial_claims_nothing_however_many_targets() -> None:
     results = results_of(noisy({"ERM (best)": 0, "SWAD": 0.3}, n_trials=1))
     (found,) = compare_methods(results)
     assert (found.test.p, found.test.low, found.corrected_p, found.is_clear) == (None, None, None, False)
-    assert arrows(results) == {"SWAD": ""}
+    assert arrows(accuracies_of(results)) == {"SWAD": ""}
     assert "One trial: no interval, so this shows no difference" in compare_in_words(results)
-    assert best_methods({method.label: method.accuracies() for method in results.methods}) == frozenset()
+    assert best_methods(accuracies_of(results)) == frozenset()
 
 
 def test_arrows_point_where_the_difference_is_clear() -> None:
     results = results_of(noisy({"ERM (best)": 0, "up": 0.03, "same": 0.0, "down": -0.03}))
-    assert arrows(results) == {"up": "↑", "same": "–", "down": "↓"}
-    assert arrows(results, "up") == {"ERM (best)": "↓", "same": "↓", "down": "↓"}
+    assert arrows(accuracies_of(results)) == {"up": "↑", "same": "–", "down": "↓"}
+    assert arrows(accuracies_of(results), "missing") == {}
+    assert arrows(accuracies_of(results), "up") == {"ERM (best)": "↓", "same": "↓", "down": "↓"}
 
 
 def test_many_comparisons_need_more_evidence() -> None:
@@ -133,8 +134,8 @@ def test_where_nothing_differs_few_tables_claim_a_difference() -> None:
     for seed in range(n):
         values = noisy({"ERM (best)": 0, **{f"m{i}": 0.0 for i in range(5)}}, seed)
         results = results_of(values)
-        with_arrow += any(arrow in "↑↓" for arrow in arrows(results).values())
-        accuracies = {method.label: method.accuracies() for method in results.methods}
+        with_arrow += any(arrow in "↑↓" for arrow in arrows(accuracies_of(results)).values())
+        accuracies = accuracies_of(results)
         left_out += len(best_methods(accuracies)) < 6
         on_a = {label: {key: v for key, v in each.items() if key[0] == "a"} for label, each in accuracies.items()}
         left_out_of_target += len(best_methods(on_a)) < 6
@@ -184,12 +185,12 @@ def test_runs_of_a_trial_that_vary_together_need_trials_as_the_unit() -> None:
 
 def test_bold_is_what_cannot_be_told_from_the_best() -> None:
     values = noisy({"low": -0.05, "good": 0.0, "best": 0.001}, noise=0.005)
-    accuracies = {method.label: method.accuracies() for method in results_of(values).methods}
+    accuracies = accuracies_of(results_of(values))
     assert best_methods(accuracies) == {"good", "best"}
     # The pairing counts: a spread that both methods share does not hide a small gain.
     base = values["low"]
     shared = {"a": base, "b": base + 0.003 + np.random.default_rng(0).normal(0, 0.0005, base.shape)}
-    accuracies = {method.label: method.accuracies() for method in results_of(shared).methods}
+    accuracies = accuracies_of(results_of(shared))
     assert best_methods(accuracies) == {"b"}
 
 
@@ -201,7 +202,7 @@ def test_equal_methods_are_bold_and_nan_is_not() -> None:
         "worse": base - 0.1 + np.linspace(0, 0.01, 12).reshape(4, 3),
         "nan": base * np.nan,
     }
-    accuracies = {method.label: method.accuracies() for method in results_of(values).methods}
+    accuracies = accuracies_of(results_of(values))
     assert best_methods(accuracies) == {"a", "same"}
     assert best_methods({"a": accuracies["a"]}) == frozenset()
     assert best_methods({}) == frozenset()

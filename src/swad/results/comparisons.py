@@ -12,7 +12,7 @@ A p-value is exact (signs of the differences are flipped) where enough units all
 `swad.util.paired`. One trial shows no spread between trainings, so nothing is claimed from it.
 
     comparisons = compare_methods(results, baseline="ERM (best)")      # every method against one, corrected by Holm
-    arrows(results)                                                    # {"SWAD": "↑", "EMA": "–"}
+    arrows(accuracies)                                                 # {"SWAD": "↑", "EMA": "–"}
     best_methods(accuracies)                                           # what is bold in a column of a table
 """
 
@@ -162,23 +162,28 @@ def compare_methods(
     accuracies = {
         method.label: method.source_accuracies() if in_domain else method.accuracies() for method in results.methods
     }
-    if baseline is None:
-        pairs = [(second, first) for first, second in combinations(accuracies, 2)]
-    else:
-        baseline = find_method([results], baseline)
-        pairs = [(label, baseline) for label in accuracies if label != baseline]
-    return _compare_pairs(accuracies, pairs, results.targets, unit, correction, results.dataset)
+    baseline = None if baseline is None else find_method([results], baseline)
+    return compare_accuracies(
+        accuracies, baseline, results.targets, unit=unit, correction=correction, dataset=results.dataset
+    )
 
 
-def _compare_pairs(
+def compare_accuracies(
     accuracies: Mapping[str, Accuracies],
-    pairs: Iterable[tuple[str, str]],
-    targets: Sequence[str],
+    baseline: str | None,
+    targets: Sequence[str] | None = None,
+    *,
     unit: str = "runs",
     correction: str = "holm",
     dataset: str = "",
 ) -> list[Comparison]:
-    """Compare pairs of methods that share a trial, as one family."""
+    """Compare methods by their accuracies, by default on all targets that these have; see `compare_methods`."""
+    if targets is None:
+        targets = sorted({target for each in accuracies.values() for target, _ in each})
+    if baseline is None:
+        pairs = [(second, first) for first, second in combinations(accuracies, 2)]
+    else:
+        pairs = [(label, baseline) for label in accuracies if label != baseline]
     shared = {pair: len(_shared_trials(accuracies[pair[0]], accuracies[pair[1]], targets)) for pair in pairs}
     n_comparisons = max(1, sum(n > 1 for n in shared.values()))  # those with a test
     comparisons = [
@@ -248,17 +253,20 @@ def find_method(results: Sequence[DatasetResults], name: str) -> str:
     return name if name in matching else matching[0]
 
 
-def arrows(
-    results: DatasetResults, baseline: str = BASELINE, *, in_domain: bool = False, correction: str = "holm"
-) -> dict[str, str]:
+def arrows(accuracies: Mapping[str, Accuracies], baseline: str = BASELINE) -> dict[str, str]:
     """Return the arrows of Table 3: which methods are clearly better (↑) or worse (↓) than the baseline.
 
     The paper marks "statistically significant" changes and does not say by which test. Here, it is the paired test over
     targets and trials, corrected for the number of methods. Without a clear difference the arrow is –, and with a
-    single trial it is empty.
+    single trial it is empty. There are none without accuracies of the baseline.
+
+    Args:
+        accuracies: Accuracies by method, either out-of-domain or in-domain.
+        baseline: The method to compare with.
     """
-    comparisons = compare_methods(results, baseline, in_domain=in_domain, correction=correction)
-    return {comparison.method: comparison.arrow for comparison in comparisons}
+    if baseline not in accuracies:
+        return {}
+    return {comparison.method: comparison.arrow for comparison in compare_accuracies(accuracies, baseline)}
 
 
 # ------------------------------------------------------------ the best of a column
@@ -278,9 +286,7 @@ def best_methods(accuracies: Mapping[str, Accuracies], targets: Sequence[str] | 
     finite = {label: each for label, each in accuracies.items() if each and all(map(math.isfinite, each.values()))}
     if len(finite) < 2:
         return frozenset()
-    if targets is None:
-        targets = sorted({target for each in finite.values() for target, _ in each})
-    comparisons = _compare_pairs(finite, combinations(finite, 2), targets)
+    comparisons = compare_accuracies(finite, None, targets)
     best = max(finite, key=lambda label: mean(finite[label].values()))
     with_best = [c for c in comparisons if best in (c.method, c.baseline) and c.n_trials > 1]
     alike = {label for c in with_best if not c.is_clear for label in (c.method, c.baseline)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from swad.experiments.reproduce.fit_on_val import fit_run
 from swad.experiments.reproduce.methods import ALGORITHMS, Method, row_name
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY, SWA_WEIGHTS, Training
 from swad.results import published
-from swad.results.comparisons import Accuracies, compare, correct
+from swad.results.comparisons import Accuracies, arrows
 from swad.results.tables import Cell
 from swad.util.progress import Progress
 from swad.util.statistics import mean
@@ -76,14 +76,15 @@ def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progr
         {method: accuracy.values(in_domain) for (dataset, method), accuracy in measured.items() if dataset == name}
         for name, in_domain in columns
     ]
-    arrows = list(map(_arrows, by_column))
+    # The comparisons of a column are one family.
+    column_arrows = [arrows(column, "ERM") for column in by_column]
     rows = []
     for method, row in zip(methods, entry.rows, strict=True):
         ours = []
         for index, (name, in_domain) in enumerate(columns):
             accuracy = measured.get((name, method.name))
             cell = Cell() if accuracy is None else accuracy.cell(in_domain)
-            ours.append(replace(cell, mark=cell.mark + arrows[index].get(method.name, "")))
+            ours.append(replace(cell, mark=f"{cell.mark} {column_arrows[index].get(method.name, '')}".rstrip()))
         accuracies = tuple(column.get(method.name, {}) for column in by_column)
         paper = (*(Cell() for _ in columns[2:]), *map(printed_cell, row.values))
         rows.append(ComparedRow(row.name, tuple(ours) if _any_value(ours) else None, paper, accuracies))
@@ -94,20 +95,6 @@ def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progr
         "corrected for the number of methods (Holm); none with one trial. The paper does not name its test.",
     ]
     return Report((compared_table(f"Table 3: {entry.title}", names, rows, notes),), ())
-
-
-def _arrows(accuracies: Mapping[str, Accuracies]) -> dict[str, str]:
-    """Compare every method with ERM over targets and trials; the comparisons of a column are one family."""
-    if "ERM" not in accuracies:
-        return {}
-    targets = sorted({target for target, _ in accuracies["ERM"]})
-    others = [name for name in accuracies if name != "ERM"]
-    comparisons = [
-        compare(accuracies[name], accuracies["ERM"], targets, n_comparisons=len(others), names=("", name, "ERM"))
-        for name in others
-    ]
-    corrected = correct(comparison for comparison in comparisons if comparison is not None)
-    return {comparison.method: f" {comparison.arrow}".rstrip() for comparison in corrected}
 
 
 def _any_value(cells: Sequence[Cell]) -> bool:
