@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swad.experiments.flatness_report import Report
@@ -49,7 +49,8 @@ class Reproduction:
             for dataset in config.measured_datasets(self.datasets):
                 specs += [spec for spec in sweep_specs(config, dataset, training) if spec not in specs]
         if self.trial_zero:
-            specs = [spec for spec in specs if config.trials[0] in spec.trials]
+            first = config.trials[0]
+            specs = [replace(spec, trials=(first,)) for spec in specs if first in spec.trials]
         return specs
 
 

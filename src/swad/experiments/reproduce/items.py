@@ -9,6 +9,7 @@ from swad.experiments.reproduce import (
     figure5,
     ranking,
     robustness_table,
+    sensitivity,
     settings,
     split_tables,
     target_tables,
@@ -26,6 +27,7 @@ _MODULES = (
     figure4,
     figure5,
     ranking,
+    sensitivity,
 )
 
 _ORDER = (
