@@ -1,3 +1,4 @@
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -9,30 +10,23 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.mark.slow
-def test_figures_of_the_paper_from_the_start(here: Call, tmp_path, monkeypatch):
-    """Three runs of 20 steps on one target; the other figures reuse the runs of the first."""
-    options = ["-t", "paper", "--steps", "20", "-o", tmp_path, "--figure-formats", "svg", "--device", "cpu"]
-    few = ["--scale", "small", "--trials", "1", "--directions", "4", "--images", "10", "--radii", "0,5"]
-    result = here("reproduce", "figure3", *options, *few)
-    assert "runs: 3 in total, 0 finished, 3 to train" in result.stdout
-    text = (tmp_path / "figure3" / "figure3.svg").read_text()
-    for name in ("ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
-        assert f">{name}<" in text
-        assert name in result.stdout
-    assert "SAM (best) against ERM (best)" in result.stdout  # paired over runs
-    page = (tmp_path / "figure3" / "report.html").read_text()
-    assert "Flatness on digits" in page
-    for name in ("SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
-        assert f"paper, trial 0: {name} against ERM (best)" in page
-
-    monkeypatch.setattr("swad.training.loop._Run.run", lambda self: pytest.fail("nothing is missing"))
-    here("reproduce", "figure4", *options, *few, "--grid", "3")
-    assert "target: paper" in (tmp_path / "figure4" / "figure4.svg").read_text()
-    assert "Loss surfaces on digits" in (tmp_path / "figure4" / "report.html").read_text()
-    here("reproduce", "figure5", *options, *few)
+def test_an_item_is_trained_once_and_built(here: Call, tmp_path, monkeypatch):
+    options = ["--scale", "smoke", "-o", tmp_path, "--figure-formats", "svg", "--device", "cpu"]
+    result = here("reproduce", "figure5", *options)
+    assert "runs: 1 in total, 0 finished, 1 to train" in result.stdout
+    assert f"index: {tmp_path / 'index.md'}" in result.stdout
     drawn = (tmp_path / "figure5" / "figure5.svg").read_text()
     assert "Validation accuracy, %" in drawn
     assert "Validation loss" in drawn
+
+    monkeypatch.setattr("swad.experiments.sweep.run.run_sweep", lambda *_: pytest.fail("nothing is missing"))
+    result = here("reproduce", "figure4", "figure5", "table7", *options)
+    assert "runs: 1 in total, 1 finished, 0 to train" in result.stdout
+    assert "target: paper" in (tmp_path / "figure4" / "figure4.svg").read_text()
+    assert "Loss surfaces on digits" in (tmp_path / "figure4" / "report.html").read_text()
+    index = (tmp_path / "index.md").read_text()
+    assert "![figure4](figure4/figure4.svg)" in index
+    assert "[table7.tex](table7/table7.tex)" in index
 
 
 def test_items_are_listed_with_their_cost(here: Call, tmp_path):
@@ -44,18 +38,20 @@ def test_items_are_listed_with_their_cost(here: Call, tmp_path):
 
 
 def test_a_dry_run_states_the_cost_and_writes_nothing(here: Call, tmp_path):
-    result = here("reproduce", "table4", "--scale", "small", "--dry-run", "-o", tmp_path / "none")
+    result = here("reproduce", "table4", "--scale", "small", "--dry-run", "-o", tmp_path / "none", "--jobs", "2")
     assert "scale small, protocol defaults, datasets digits; not at hand: DomainNet, OfficeHome" in result.stdout
     assert "runs: 24 in total, 0 finished, 24 to train" in result.stdout  # ERM, CORAL, SAM; 4 targets; 2 trials
+    assert re.search(r"training: about .* with 2 at a time; about [0-9.]+ MB on disk", result.stdout)
     assert not (tmp_path / "none").exists()
 
 
-def test_datasets_are_found_below_the_data_directory(here: Call, tmp_path):
+def test_a_dataset_without_images_is_named(here: Call, tmp_path):
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         (tmp_path / "data" / "PACS" / domain).mkdir(parents=True)
-    result = here("reproduce", "table5", "--data", tmp_path / "data", "--dry-run", "-o", tmp_path / "none")
+    result = here("reproduce", "table5", "--data", tmp_path / "data", "--dry-run", "-o", tmp_path / "none", code=1)
     assert "scale full, protocol printed, datasets PACS; not at hand: VLCS" in result.stdout
     assert "runs: 24 in total" in result.stdout  # constant and cyclic learning rate; 4 targets; 3 trials
+    assert "folder art_painting contains no <class>/<image>" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -68,6 +64,7 @@ def test_datasets_are_found_below_the_data_directory(here: Call, tmp_path):
         (["reproduce", "figure3", "--dataset", "packs"], "did you mean 'pacs'?"),
         (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
+        (["reproduce", "figure3", "--launcher", "slrum"], "got 'slrum': did you mean 'slurm'?"),
         (["reproduce", "figure3", "--scale", "tiny"], "--scale must be one of full, small, smoke, got 'tiny'"),
         (["reproduce", "table2", "--protocol", "default"], "did you mean 'defaults'?"),
         (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),

@@ -7,8 +7,8 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,7 @@ from swad.data import benchmarks
 from swad.experiments.launchers.base import Launcher, Outcome, Task
 from swad.experiments.sweep import checks, spec_file
 from swad.experiments.sweep.directory import State, SweepDir, runs_folder
-from swad.experiments.sweep.estimate import GroupEstimate, estimate, totals
+from swad.experiments.sweep.estimate import GroupEstimate, estimate, size_text, totals
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
@@ -247,28 +247,16 @@ def _print_costs(plan: Plan, estimates: Sequence[GroupEstimate], slots: int | No
     for one in estimates:
         per_run = "?" if one.seconds is None else duration(one.seconds / one.runs)
         total = "?" if one.seconds is None else duration(one.seconds)
-        table.add_row(one.dataset, one.algorithm, per_run, total, _size(one.bytes), one.basis)
+        table.add_row(one.dataset, one.algorithm, per_run, total, size_text(one.bytes), one.basis)
     console.print(table)
     seconds, size, complete = totals(estimates)
     if any(one.seconds is not None for one in estimates):
         wall = f"{duration(seconds / slots)} with {slots} at a time" if slots else "divide by the jobs at a time"
         limit = "" if complete else "at least "
-        console.print(f"All runs: {limit}{duration(seconds)} of training, {wall}; {limit}{_size(size)} on disk.")
+        console.print(f"All runs: {limit}{duration(seconds)} of training, {wall}; {limit}{size_text(size)} on disk.")
     for name, problem in missing.items():
         print(f"{name} is not at hand: {problem}", flush=True)
     print("Nothing was written.", flush=True)
-
-
-def _size(number: int | None) -> str:
-    """Return a number of bytes with its unit."""
-    if number is None:
-        return "?"
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
 
 
 # -- during -------------------------------------------------------------------------------------------------------
@@ -279,14 +267,20 @@ def run(directory: SweepDir, launch: Launch, device: str, retry_failed: bool, se
     plan = directory.plan()
     states = directory.states(plan.runs)
     left = plan.pending + sum(state is not State.DONE for state in states.values())
-    bars = launch.name == "local" and sys.stderr.isatty()
-    with ExitStack() as stack:
-        run_display = stack.enter_context(make_display(left)) if bars else None
-        display: Display = BarLog(run_display) if run_display is not None else StatusLines(directory)
-        launcher = stack.enter_context(launch.make(device, run_display))
+    with show_runs(directory, launch, device, left) as (launcher, display):
         status = run_sweep(directory, launcher, retry_failed=retry_failed, display=display)
     print_result(directory, status, selector)
     return status.complete
+
+
+@contextmanager
+def show_runs(directory: SweepDir, launch: Launch, device: str, n_runs: int) -> Iterator[tuple[Launcher, Display]]:
+    """Open the launcher, with a bar for every run in a terminal, and lines elsewhere."""
+    bars = launch.name == "local" and sys.stderr.isatty()
+    with ExitStack() as stack:
+        run_display = stack.enter_context(make_display(n_runs)) if bars else None
+        display: Display = BarLog(run_display) if run_display is not None else StatusLines(directory)
+        yield stack.enter_context(launch.make(device, run_display)), display
 
 
 class BarLog:

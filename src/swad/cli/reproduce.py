@@ -11,6 +11,7 @@ from swad.cli import _options as parse
 from swad.cli._options import Device, FigureFormats, Workers
 
 if TYPE_CHECKING:
+    from swad.cli._sweep import Launch
     from swad.experiments.reproduce.base import Reproduction
     from swad.experiments.reproduce.config import PaperConfig
 
@@ -92,7 +93,16 @@ def reproduce(
     ] = None,
     figure_formats: FigureFormats = "svg,pdf,png",
     device: Device = "auto",
-    jobs: Annotated[int, typer.Option(help="Number of runs that train at a time.")] = 1,
+    launcher: Annotated[str, typer.Option(help="Where runs train: local, ray or slurm.")] = "local",
+    launcher_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Option of the launcher, as for `swad sweep`; repeat for more."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of runs that train at a time. Default: one per GPU, else one per core.")
+    ] = None,
+    jobs_per_gpu: Annotated[int, typer.Option(help="Number of runs that share a GPU.")] = 1,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train runs that failed before again.")] = False,
     workers: Workers = None,
     allow_count_mismatch: Annotated[
         bool, typer.Option("--allow-count-mismatch", help="Allow image counts that differ from the published dataset.")
@@ -102,8 +112,12 @@ def reproduce(
 
     All items share their runs: nothing is trained twice. Finished runs are reused, and interrupted work resumes.
     """
+    from swad.cli._sweep import Launch, parse_launcher_options
     from swad.experiments.reproduce.config import make_config
     from swad.experiments.reproduce.items import ITEMS, get_items
+    from swad.experiments.reproduce.run import cost_lines, estimate_line
+    from swad.training.config import ConfigError
+    from swad.util.progress import progress_report
 
     config = make_config(
         scale=scale,
@@ -128,14 +142,24 @@ def reproduce(
         grid=None if grid is None else parse.at_least("grid", grid, 2),
         formats=parse.figure_formats(figure_formats),
     )
-    parse.at_least("jobs", jobs, 1)
+    launch = Launch(launcher, jobs, jobs_per_gpu, parse_launcher_options(launcher_option or ()))
+    if problems := launch.problems():
+        raise ConfigError(problems)
     if not names:
         _print_items(list(ITEMS.values()), config)
         return
     items = get_items(names)
-    _print_cost(items, config)
-    if not dry_run:
-        _reproduce(items, config, jobs)
+    for line in cost_lines(items, config):
+        print(line, flush=True)
+    if dry_run or config.scale != "smoke":  # there, measuring a step takes as long as a run
+        with progress_report() as progress:
+            if line := estimate_line(items, config, launch.slots(config.device), progress):
+                print(line, flush=True)
+    if dry_run:
+        print("Nothing was written.", flush=True)
+        return
+    _train(items, config, launch, retry_failed)
+    _build(items, config)
 
 
 def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
@@ -162,18 +186,36 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
     )
 
 
-def _print_cost(items: list[Reproduction], config: PaperConfig) -> None:
-    from swad.experiments.reproduce.run import cost_lines
+def _train(items: list[Reproduction], config: PaperConfig, launch: Launch, retry_failed: bool) -> None:
+    """Train the missing runs. Failed ones are listed: the items are built without them."""
+    from swad.cli._sweep import print_failures, show_runs
+    from swad.experiments.reproduce.run import cost_of, train_missing
+    from swad.experiments.sweep.directory import SweepDir
 
-    for line in cost_lines(items, config):
-        print(line, flush=True)
+    missing = cost_of(items, config).missing
+    if not missing:
+        return
+    with show_runs(SweepDir(config.output), launch, config.device, missing) as (launcher, display):
+        status = train_missing(items, config, launcher, retry_failed=retry_failed, display=display)
+    print_failures(status)
+    if status.failed:
+        print(f"{len(status.failed):,} of {status.total:,} runs failed; add --retry-failed to train them again")
 
 
-def _reproduce(items: list[Reproduction], config: PaperConfig, jobs: int) -> None:
+def _build(items: list[Reproduction], config: PaperConfig) -> None:
     from swad.cli._console import measuring, print_report
-    from swad.experiments.reproduce.run import INDEX, reproduce
+    from swad.experiments.reproduce.run import INDEX, build_item
+    from swad.training.run_dir import RunError
 
+    not_built = []
     with measuring() as progress:
-        for _, report in reproduce(items, config, jobs=jobs, progress=progress):
+        for item in items:
+            try:
+                report = build_item(item, config, progress)
+            except RunError as error:  # its runs failed; the others may be complete
+                not_built.append(f"{item.name}: {error}")
+                continue
             print_report(report.tables, report.written, report.row_files)
     print(f"index: {config.output / INDEX}", flush=True)
+    if not_built:
+        raise RunError(f"not built: {'; '.join(not_built)}")

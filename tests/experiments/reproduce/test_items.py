@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
-from swad.experiments.reproduce.config import PaperConfig, make_config
+from swad.experiments.launchers.local import LocalLauncher
+from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig, make_config
 from swad.experiments.reproduce.items import ITEMS, get_items
 from swad.experiments.reproduce.run import INDEX, build_item, cost_of, train_missing
 
@@ -18,7 +20,9 @@ from swad.experiments.reproduce.run import INDEX, build_item, cost_of, train_mis
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> PaperConfig:
     """All runs of all items."""
     config = make_config(scale="smoke", output=tmp_path_factory.mktemp("paper"), formats=("svg",))
-    train_missing(list(ITEMS.values()), config)
+    with LocalLauncher(jobs=1, device="cpu") as launcher:
+        status = train_missing(list(ITEMS.values()), config, launcher)
+    assert status.complete
     return config
 
 
@@ -45,6 +49,20 @@ def test_item_is_built_from_shared_runs(smoke: PaperConfig, name: str, monkeypat
 
 
 @pytest.mark.slow
+def test_figure3_compares_five_methods_over_three_trainings(smoke: PaperConfig):
+    report = build_item(ITEMS["figure3"], smoke)
+    assert cost_of([ITEMS["figure3"]], smoke).total == 3
+    drawn = (smoke.output / "figure3" / "figure3.svg").read_text()
+    text = (smoke.output / "figure3" / "figure3.txt").read_text()
+    page = (smoke.output / "figure3" / "report.html").read_text()
+    assert smoke.output / "figure3" / "report.html" in report.written
+    for name in ("ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
+        assert f">{name}<" in drawn
+        assert name in text
+        assert name == "ERM (best)" or f"paper, trial 0: {name} against ERM (best)" in page
+
+
+@pytest.mark.slow
 def test_items_share_their_runs(smoke: PaperConfig):
     together = cost_of(get_items(["all"]), smoke).total
     assert together < sum(cost_of([item], smoke).total for item in ITEMS.values()) / 5
@@ -64,10 +82,6 @@ def test_unknown_items_get_a_suggestion():
 
 
 def test_the_cost_of_the_whole_paper_is_known_without_its_data(tmp_path: Path):
-    from dataclasses import replace
-
-    from swad.experiments.reproduce.config import PAPER_DATASETS
-
     config = PaperConfig(tmp_path, datasets=PAPER_DATASETS, data=tmp_path, trials=(0, 1, 2))
     default = replace(config, protocol="defaults")
     assert cost_of([ITEMS["table4"]], default).total == 3 * 22 * 3  # ERM, CORAL and SAM on 22 targets

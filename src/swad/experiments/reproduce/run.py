@@ -9,21 +9,26 @@ OUTPUT/index.md            links to everything that was built
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swad.experiments.flatness_report import Report
-from swad.experiments.launchers.train_all import train_all
+from swad.experiments.launchers.base import Launcher
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.items import ITEMS
+from swad.experiments.sweep.checks import require_valid
 from swad.experiments.sweep.directory import State, SweepDir
+from swad.experiments.sweep.estimate import estimate, size_text, totals
 from swad.experiments.sweep.plan import Plan
+from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
+from swad.experiments.sweep.status import SweepStatus, duration
 from swad.results.figures.style import require_matplotlib
 from swad.results.tables import Table
+from swad.util.cpu import available_cores
 from swad.util.files import write_json, write_text
 from swad.util.progress import Progress
 
@@ -77,35 +82,55 @@ def cost_lines(items: Sequence[Reproduction], config: PaperConfig) -> list[str]:
     return lines
 
 
-def train_missing(items: Sequence[Reproduction], config: PaperConfig, jobs: int = 1) -> None:
-    """Train the runs that are missing; those that wait for a choice of hyperparameters follow when it is made."""
-    sweep, specs = SweepDir(config.output), item_specs(items, config)
-    for spec in specs:
-        sweep.add(spec)
-    while True:
-        plan = sweep.plan(specs)
-        states = sweep.states(plan.runs)
-        missing = [run.config for run in plan.runs if states[run.key] is not State.DONE]
-        if not missing:
-            return
-        train_all(missing, jobs)
-
-
-def reproduce(
-    items: Sequence[Reproduction], config: PaperConfig, *, jobs: int = 1, progress: Progress | None = None
-) -> Iterator[tuple[Reproduction, Report]]:
-    """Train what is missing, then build one item after another.
+def estimate_line(
+    items: Sequence[Reproduction], config: PaperConfig, slots: int | None, progress: Progress | None = None
+) -> str:
+    """State the time and disk space of the runs that are missing, from a few measured steps; empty if none is.
 
     Args:
         items: The items.
-        config: Data, scale and resolution.
-        jobs: Number of runs that train at the same time.
-        progress: Called after every evaluation of a measurement.
+        config: Data and scale.
+        slots: How many runs train at a time, if it is known.
+        progress: Called before every measurement.
+    """
+    sweep = SweepDir(config.output)
+    plan = cost_of(items, config).plan
+    missing = Plan(tuple(run for run in plan.runs if sweep.state(run) is not State.DONE), plan.searches)
+    if not missing.total:
+        return ""
+    threads = max(1, available_cores() // slots) if slots and config.device == "cpu" else None
+    estimates = estimate(missing, dict.fromkeys(config.datasets, True), config.device, threads, progress)
+    seconds, size, complete = totals(estimates)
+    limit = "about " if complete else "at least "
+    at_a_time = f", {duration(seconds / slots)} with {slots} at a time" if slots else ""
+    return f"training: {limit}{duration(seconds)}{at_a_time}; {limit}{size_text(size)} on disk"
+
+
+def train_missing(
+    items: Sequence[Reproduction],
+    config: PaperConfig,
+    launcher: Launcher,
+    *,
+    retry_failed: bool = False,
+    display: Display | None = None,
+) -> SweepStatus:
+    """Train the runs that are missing, and return where they stand then.
+
+    Args:
+        items: The items.
+        config: Data and scale.
+        launcher: Trains the runs. The caller opens and closes it.
+        retry_failed: Also train runs that failed before.
+        display: Shows the progress.
     """
     require_matplotlib()  # before training for hours
-    train_missing(items, config, jobs)
-    for item in items:
-        yield item, build_item(item, config, progress)
+    sweep, specs = SweepDir(config.output), item_specs(items, config)
+    for spec in specs:
+        require_valid(spec)
+    for spec in specs:
+        sweep.add(spec)
+    sweep.path.mkdir(parents=True, exist_ok=True)
+    return run_sweep(sweep, launcher, specs=specs, retry_failed=retry_failed, display=display)
 
 
 def build_item(item: Reproduction, config: PaperConfig, progress: Progress | None = None) -> Report:

@@ -109,8 +109,10 @@ def estimate(
         # The runs that wait for a choice cost as much as those that are known, on average.
         share = number / len(runs)
         seconds = None if speed is None else share * sum(_seconds(run.config, speed) for run in runs)
-        size = _bytes(runs[0].config)
-        estimates.append(GroupEstimate(*name, number, seconds, None if size is None else number * size, basis))
+        sizes = [_bytes(run.config) for run in runs]  # some runs may keep more files than others
+        known = [size for size in sizes if size is not None]
+        total = round(share * sum(known)) if len(known) == len(sizes) else None
+        estimates.append(GroupEstimate(*name, number, seconds, total, basis))
     return estimates
 
 
@@ -277,3 +279,15 @@ def totals(estimates: Sequence[GroupEstimate]) -> tuple[float, int, bool]:
     seconds = sum(one.seconds or 0.0 for one in estimates)
     size = sum(one.bytes or 0 for one in estimates)
     return seconds, size, all(one.seconds is not None and one.bytes is not None for one in estimates)
+
+
+def size_text(number: int | None) -> str:
+    """Return a number of bytes with its unit."""
+    if number is None:
+        return "?"
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
