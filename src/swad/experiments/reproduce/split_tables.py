@@ -77,7 +77,7 @@ def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progr
         for name, in_domain in columns
     ]
     # The comparisons of a column are one family.
-    column_arrows = [arrows(column, "ERM") for column in by_column]
+    column_arrows = [arrows(column, "ERM") if "ERM" in column else {} for column in by_column]
     rows = []
     for method, row in zip(methods, entry.rows, strict=True):
         ours = []
