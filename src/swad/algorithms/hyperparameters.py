@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from swad.data import benchmarks
+from swad.data.benchmark import Benchmark
 
 Seeding = Literal["2020", "present"]
 """How DomainBed seeds the draws of a search: in its version of October 2020, or since November 2020."""
@@ -204,12 +205,12 @@ def draw(
     """
     if number == 0:
         return {}
-    seed = seed_hash(number, trial)
+    seed, benchmark = seed_hash(number, trial), benchmarks.get(dataset)
     declared = {field.name: field for field in dataclasses.fields(cls)}
     if seeding == "2020":
-        return _draw_2020(declared, dataset, np.random.RandomState(seed))
+        return _draw_2020(declared, benchmark, np.random.RandomState(seed))
     return {
-        name: search_range(field, dataset).draw(
+        name: _range(field, benchmark, seeding).draw(
             np.random.RandomState(seed_hash(seed, field.metadata["domainbed"] or name))
         )
         for name, field in declared.items()
@@ -221,16 +222,16 @@ _ORDER_2020 = ("dropout", "lr", "batch_size", "weight_decay", "lr_g", "lr_d", "w
 
 
 def _draw_2020(
-    declared: Mapping[str, dataclasses.Field[Any]], dataset: str, random: np.random.RandomState
+    declared: Mapping[str, dataclasses.Field[Any]], benchmark: Benchmark, random: np.random.RandomState
 ) -> dict[str, Any]:
     common = {field.name: field for field in dataclasses.fields(Hyperparameters)}
     first = [name for name in _ORDER_2020 if name in declared]
     values: dict[str, Any] = {}
     for name in (*first, *(name for name in declared if name not in first)):
-        own = search_range(declared[name], dataset, "2020")
+        own = _range(declared[name], benchmark, "2020")
         drawn = own
         if name in common:  # drawn for every algorithm, also for one that ignores the value: ARM's batch size is 8
-            drawn = search_range(common[name], dataset, "2020")
+            drawn = _range(common[name], benchmark, "2020")
         if name == "dropout":  # drawn on low-resolution images too, whose network has none
             drawn = common[name].metadata["range"]
         value = drawn.draw(random)
@@ -249,7 +250,10 @@ def seed_hash(*values: Any) -> int:
 
 def search_range(declared: dataclasses.Field[Any], dataset: str, seeding: Seeding = "present") -> Range:
     """Return the range of a hyperparameter on a dataset: the dataset's own range, or that of its resolution."""
-    benchmark = benchmarks.get(dataset)
+    return _range(declared, benchmarks.get(dataset), seeding)
+
+
+def _range(declared: dataclasses.Field[Any], benchmark: Benchmark, seeding: Seeding) -> Range:
     if seeding == "2020" and declared.metadata["range_2020"]:
         former: Range = declared.metadata["range_2020"]
         return former

@@ -203,9 +203,18 @@ class _Factory:
         for targets in sets or self.sets:
             data = dataclasses.replace(template.data, target=targets, trial=trial)
             folder = self.root / f"{'+'.join(targets)}-{trial}"
+            run_name = json.dumps([targets, trial])
             for training, hyperparameters in trainings:
-                key = _key(f"{self.shared_key}|{json.dumps([targets, trial])}|{hyperparameters}")
-                config = dataclasses.replace(template, output=folder / key, data=data, training=training)
+                key = _key(f"{self.shared_key}|{run_name}|{hyperparameters}")
+                config = RunConfig(
+                    folder / key,
+                    data,
+                    template.model,
+                    training,
+                    template.evaluation,
+                    template.machine,
+                    template.files,
+                )
                 yield PlannedRun(key, config, stage)
 
     def searches(self, runs: Sequence[PlannedRun]) -> Iterator[Search]:
