@@ -17,13 +17,14 @@ from swad.cli import _options as parse
 from swad.cli._console import make_console
 from swad.data import benchmarks
 from swad.experiments.launchers.base import Launcher, Outcome, Task
-from swad.experiments.sweep import checks, spec_file
+from swad.experiments.sweep import checks, imported, spec_file
 from swad.experiments.sweep.directory import State, SweepDir, runs_folder
 from swad.experiments.sweep.estimate import GroupEstimate, estimate, size_text, totals
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import SweepStatus, duration, failure_lines, read_status, status_table
+from swad.results.selection_file import read_selection
 from swad.training.config import SETTINGS, ConfigError
 from swad.training.display import LogDisplay, make_display
 from swad.util.cpu import available_cores
@@ -93,7 +94,12 @@ def parse_launcher_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 def find_specs(
-    directory: SweepDir, plan: Path | None, stated: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems
+    directory: SweepDir,
+    plan: Path | None,
+    stated: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    selection: Path | None,
+    problems: Problems,
 ) -> list[SweepSpec]:
     """Return the spec that options and plan file state, or those of the sweep that is resumed; collect the problems.
 
@@ -102,11 +108,12 @@ def find_specs(
         plan: The plan file, if there is one.
         stated: Fields of the spec that were given as options.
         settings: Settings of the runs that were given as options.
+        selection: File of hyperparameters that were selected before.
         problems: The problems found so far. All are raised together.
     """
     earlier = problems.collect(lambda: directory.specs) or ()
     on_machine = {name: value for name, value in settings.items() if SETTINGS[name].role == "machine"}
-    if earlier and plan is None and set(stated) <= {"data"} and set(settings) <= set(on_machine):
+    if earlier and plan is None and selection is None and set(stated) <= {"data"} and set(settings) <= set(on_machine):
         specs = [
             dataclasses.replace(spec, data=stated.get("data", spec.data), options={**spec.options, **on_machine})
             for spec in earlier
@@ -115,12 +122,23 @@ def find_specs(
         values, found = spec_file.read_spec_file(plan) if plan is not None else ({}, [])
         problems += found
         options = {**values.pop("options", {}), **settings}
-        if "options" in (values := {**values, **stated}):
-            del values["options"]
-        specs = [SweepSpec(**values, options=options)]
+        specs = [SweepSpec(**{**values, **stated}, options=options)]
     for spec in specs:
         problems += checks.find_problems(spec)
+    if selection is not None:
+        specs = _import(selection, specs[0], problems)
     return specs
+
+
+def _import(path: Path, spec: SweepSpec, problems: Problems) -> list[SweepSpec]:
+    """Return the spec with the hyperparameters of a selection file."""
+    if problems:  # only the file itself can be checked
+        problems.collect(read_selection, path)
+        return [spec]
+    selected = problems.collect(lambda: imported.read_selected(path, spec.with_domains())) or {}
+    spec = dataclasses.replace(spec, selected=selected)
+    problems += checks.find_problems(spec)
+    return [spec]
 
 
 def require_data(specs: Sequence[SweepSpec], problems: Problems) -> None:

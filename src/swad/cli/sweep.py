@@ -44,6 +44,10 @@ class _SweepGroup(TyperGroup):
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return (None if name == RUN else name), command, rest  # the usage line is that of `swad sweep`
+
 
 app = typer.Typer(cls=_SweepGroup, help="Compare algorithms, averages, datasets and hyperparameters in many runs.")
 
@@ -146,6 +150,17 @@ def sweep(
             metavar="NAME",
         ),
     ] = None,
+    hyperparameters_from: Annotated[
+        Path | None,
+        _option(
+            COMPARISON,
+            "--hyperparameters-from",
+            "--import",
+            help="Use the hyperparameters of a selection file instead of a search: `swad report --export-selection` "
+            "writes one.",
+            metavar="FILE",
+        ),
+    ] = None,
     launcher: Annotated[str, _option(LAUNCHING, "--launcher", help="local, ray or slurm.", metavar="NAME")] = "local",
     jobs: Annotated[
         int | None,
@@ -218,7 +233,7 @@ def sweep(
     )
     problems += launch.problems()
     directory = SweepDir(output, allow_failed=allow_failed)
-    specs = actions.find_specs(directory, plan, stated, settings, problems)
+    specs = actions.find_specs(directory, plan, stated, settings, hyperparameters_from, problems)
     if dry_run:
         actions.print_estimate(directory, specs, launch, settings["device"], problems)
         return

@@ -92,7 +92,7 @@ def test_keys_do_not_depend_on_machine_settings_or_spelling():
         dataclasses.replace(spec, data="/elsewhere", options={"device": "cuda:1", "workers": 3, "cache": "/tmp/x"}),
         dataclasses.replace(spec, averages=tuple(reversed(spec.averages))),
         dataclasses.replace(spec, options={"hyperparameters": {"lr": 5e-5, "gamma": 1}}),  # the defaults
-        dataclasses.replace(spec, options={"split": "80/20", "tensorboard": True}),
+        dataclasses.replace(spec, options={"split": "80/20", "checkpoint_every": 5}),
     ]
     for other in same:
         assert keys(expand(other, "elsewhere")) == wanted, other

@@ -109,6 +109,11 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
         problems.append(f"draws must be 1 or more, got {spec.draws}")
     if spec.grid and spec.protocol not in ("grid", "paper"):
         problems.append(f"a grid is for the protocols grid and paper, got {', '.join(spec.grid)} with {spec.protocol}")
+    if spec.selected and spec.protocol != "defaults":
+        problems.append(
+            f"hyperparameters that were selected before replace a search, got the protocol {spec.protocol} too: "
+            "use one of them"
+        )
     if spec.protocol == "grid" and not spec.grid:
         problems.append("the protocol grid needs values: give e.g. --grid lr=1e-5,3e-5")
     if empty := [name for name, values in spec.grid.items() if not values]:

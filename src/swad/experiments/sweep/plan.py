@@ -25,7 +25,7 @@ from typing import Any, Literal
 from swad.algorithms.registry import canonical_name, get_algorithm
 from swad.data import benchmarks
 from swad.experiments.sweep.search import Point, points
-from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms
+from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.training.config import SETTINGS, RunConfig
 from swad.training.resolve import default_hyperparameters
 
@@ -131,7 +131,8 @@ def expand(spec: SweepSpec, directory: Path | str, choose: Choose = lambda searc
         factory = _Factory(spec, dataset, algorithm, Path(directory))
         trials = spec.trials[:1] if spec.searches_first_trial else spec.trials
         for trial in trials:
-            for run in factory.runs(trial, points(spec, algorithm, dataset, trial)):
+            found = factory.selected_runs(trial) if spec.selected else factory.searched_runs(trial)
+            for run in found:
                 runs.setdefault(run.key, run)
         if spec.searches_first_trial:
             for search in factory.searches(list(runs.values())):
@@ -147,6 +148,12 @@ def merge(plans: Sequence[Plan]) -> Plan:
     """Return the union of plans. Of runs with one key the last is kept, whose machine settings are the latest."""
     runs = {run.key: run for plan in plans for run in plan.runs}
     return Plan(tuple(runs.values()), tuple(search for plan in plans for search in plan.searches))
+
+
+def dataset_label(spec: SweepSpec, dataset: str) -> str:
+    """Return the name of a dataset in results: its own, or that of the directory of the user's images."""
+    benchmark = benchmarks.get(dataset)
+    return benchmark.name if benchmark.domains or spec.data is None else spec.data.name
 
 
 # -- targets ------------------------------------------------------------------------------------------------------
@@ -182,10 +189,9 @@ class _Factory:
     """Makes the runs of one dataset and algorithm. What they share is built once: a sweep may have 100,000 runs."""
 
     def __init__(self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path) -> None:
-        benchmark = benchmarks.get(dataset)
-        own_folder = not benchmark.domains and spec.data is not None
-        self.name = spec.data.name if own_folder and spec.data is not None else benchmark.name
-        self.spec, self.dataset, self.algorithm = spec, benchmark.name, canonical_name(algorithm)
+        self.spec, self.directory = spec, directory
+        self.name, self.dataset = dataset_label(spec, dataset), benchmarks.get(dataset).name
+        self.algorithm = canonical_name(algorithm)
         self.root = directory / RUNS / self.name / self.algorithm
         self.sets = target_sets(spec, dataset, algorithm)
         self.defaults = default_hyperparameters(self.dataset, self.algorithm)
@@ -197,7 +203,7 @@ class _Factory:
     def runs(
         self, trial: int, points: Sequence[Point], stage: Stage = "search", sets: Sequence[tuple[str, ...]] = ()
     ) -> Iterator[PlannedRun]:
-        """Return the runs of one trial: every point for every set of targets."""
+        """Return the runs of one trial: every point for every set of targets, by default for all."""
         trainings = [self._training(point) for point in points]
         template = self.template
         for targets in sets or self.sets:
@@ -216,6 +222,18 @@ class _Factory:
                     template.files,
                 )
                 yield PlannedRun(key, config, stage)
+
+    def searched_runs(self, trial: int) -> Iterator[PlannedRun]:
+        """Return the runs of one trial: every point of the search for every set of targets."""
+        return self.runs(trial, points(self.spec, self.algorithm, self.dataset, trial))
+
+    def selected_runs(self, trial: int) -> Iterator[PlannedRun]:
+        """Return the runs of one trial with the settings that were selected for each target before."""
+        for target in single_targets(self.spec, self.dataset):
+            settings = dict(self.spec.selected[selected_name(self.name, self.algorithm, target, trial)])
+            point = settings.pop("hyperparameters", {})
+            factory = _Factory(self.spec.with_options(settings), self.dataset, self.algorithm, self.directory)
+            yield from factory.runs(trial, [point], sets=[targets for targets in self.sets if target in targets])
 
     def searches(self, runs: Sequence[PlannedRun]) -> Iterator[Search]:
         """Return the search of every target."""

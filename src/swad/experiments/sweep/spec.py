@@ -61,6 +61,8 @@ class SweepSpec:
             values that all runs have in common.
         data: Directory that contains the datasets. Embedded datasets need none.
         domains: Domains of datasets without a fixed list of them, by dataset; filled in by `with_domains`.
+        selected: Hyperparameters that were selected before, which take the place of a search: settings of the run by
+            `selected_name`, as `swad.experiments.sweep.imported.read_selected` returns them.
     """
 
     algorithms: tuple[str, ...] = ("erm",)
@@ -77,6 +79,7 @@ class SweepSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     data: Path | None = None
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    selected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # JSON, TOML and command lines give lists and strings; the code below sees one form.
@@ -85,7 +88,8 @@ class SweepSpec:
         for name in ("grid", "domains"):
             values = {key: _tuple(value) for key, value in dict(getattr(self, name)).items()}
             object.__setattr__(self, name, values)
-        object.__setattr__(self, "options", dict(self.options))
+        for name in ("options", "selected"):
+            object.__setattr__(self, name, dict(getattr(self, name)))
         object.__setattr__(self, "data", None if self.data is None else Path(os.path.abspath(self.data)))
         if not self.datasets:
             object.__setattr__(self, "datasets", DATASETS.get(self.protocol, ("digits",)))
@@ -113,6 +117,10 @@ class SweepSpec:
         options = self.options.get("dataset_options", {})
         found = {name: benchmarks.load(name, self.data, **options).domain_names for name in unknown}
         return dataclasses.replace(self, domains={**self.domains, **found})
+
+    def with_options(self, options: Mapping[str, Any]) -> SweepSpec:
+        """Return the spec with further settings of the runs; those of the spec win."""
+        return dataclasses.replace(self, options={**options, **self.options})
 
     def domain_names(self, dataset: str) -> tuple[str, ...]:
         """Return the domains of a dataset; empty if they are not known without its directory."""
@@ -155,10 +163,10 @@ def _type_problem(name: str, value: Any) -> str:
     if name == "trials":
         valid = _is_list(value) and all(type(item) is int for item in value)
         return "" if valid else "a list of whole numbers"
-    if name in ("grid", "options", "domains"):
+    if name in ("grid", "options", "domains", "selected"):
         if not isinstance(value, Mapping):
             return "a table of values by name"
-        lists = name == "options" or all(_is_list(item) for item in value.values())
+        lists = name in ("options", "selected") or all(_is_list(item) for item in value.values())
         return "" if lists else "lists of values by name"
     if name == "draws":
         return "" if type(value) is int else "a whole number"
@@ -190,6 +198,11 @@ def _plain(value: Any) -> Any:
 def canonical_algorithms(spec: SweepSpec) -> tuple[str, ...]:
     """Return the algorithms of a valid spec as their files spell them."""
     return tuple(dict.fromkeys(algorithms.canonical_name(name) for name in spec.algorithms))
+
+
+def selected_name(dataset: str, algorithm: str, target: str, trial: int) -> str:
+    """Return the name of a run's settings in `SweepSpec.selected`."""
+    return f"{dataset}/{algorithm}/{target}/{trial}"
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(SweepSpec))
