@@ -41,12 +41,12 @@ def method_label(algorithm: str, average: str | None) -> str:
     ('ERM (best)', 'CORAL (last)')
     >>> method_label("erm", "swad"), method_label("coral", "swad_no_overfit")
     ('SWAD', 'CORAL + SWAD no overfit')
-    >>> method_label("erm", None)
-    'ERM (selected step)'
+    >>> method_label("erm", None), method_label("ERM (DomainBed)", None)
+    ('ERM (selected step)', 'ERM (DomainBed, selected step)')
     """
     name = algorithm_label(algorithm)
     if average is None:
-        return f"{name} (selected step)"
+        return f"{name[:-1]}, selected step)" if name.endswith(")") else f"{name} (selected step)"
     if average in LIVE_WEIGHTS:
         return f"{name} ({average})"
     first, *rest = average.split("_")

@@ -243,7 +243,8 @@ def _describe_trials(runs: Iterable[RunData]) -> str:
 
 def _comparable_names(rows: Sequence[Row], runs: Sequence[RunData]) -> set[str]:
     """Return the names of the paper's methods that our rows can be compared with."""
-    names = {"ERM", "SWAD", *(row.name for row in rows), *(algorithm_label(run.algorithm) for run in runs)}
+    algorithms = {run.algorithm.partition(" (")[0] for run in runs}  # an imported run names its origin in parentheses
+    names = {"ERM", "SWAD", *(row.name for row in rows), *map(algorithm_label, algorithms)}
     if "SWA" in names:
         names |= {"SWA w/ cyclic" if run.config.get("lr_schedule") == "cyclic" else "SWA w/ const" for run in runs}
     return names

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swad.results import domainbed
 from swad.results.record_table import RecordTable, read_record_table
 from swad.results.records import (
     CONFIG,
@@ -135,6 +136,14 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
     recorded = done.get("warnings")
     texts = tuple(text for text in recorded if isinstance(text, str)) if isinstance(recorded, list) else ()
     return RunData(directory, config, records, finished, roles, texts)
+
+
+def load_imported(directory: str | os.PathLike[str]) -> list[RunData]:
+    """Read a directory that DomainBed or the published SWAD code wrote; see `swad.results.domainbed`."""
+    return [
+        RunData(run.path, run.config, run.records, run.finished, run.roles)
+        for run in domainbed.read_runs(Path(directory))
+    ]
 
 
 def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
@@ -261,6 +270,8 @@ def find_runs(
 ) -> RunList:
     """Read every run in a directory and its subdirectories, in the order of their paths.
 
+    Runs of DomainBed and of the published SWAD code are read too (see `swad.results.domainbed`).
+
     A run without usable results is not in the list: one whose settings or records are missing, empty or damaged. It is
     in the list's `skipped` with the reason, tables mention it, and a warning names it unless it has just started.
 
@@ -274,12 +285,15 @@ def find_runs(
     root = Path(root)
     if not root.is_dir():
         raise RecordError(f"{root} is not a directory: give one that holds runs")
-    directories, skipped = _run_directories(root)
-    reader = _RunReader(root, len(directories), progress, summary)
+    directories, imported, skipped = _run_directories(root)
+    reader = _RunReader(root, len(directories) - len(imported), progress, summary)
     runs, waiting = [], []
     for directory in directories:
         name = str(directory.relative_to(root)) if directory != root else directory.name
         try:
+            if directory in imported:
+                runs += load_imported(directory)
+                continue
             run = reader.load(directory, name)
         except RecordError as error:
             skipped.append(SkippedRun(directory, name, str(error).replace(f"{root}{os.sep}", "")))
@@ -340,8 +354,8 @@ class _RunReader:
             write_summary(self._root, self._used)
 
 
-def _run_directories(root: Path) -> tuple[list[Path], list[SkippedRun]]:
-    """Return the run directories below `root`, and the directories that cannot be searched."""
+def _run_directories(root: Path) -> tuple[list[Path], set[Path], list[SkippedRun]]:
+    """Return the run directories below `root`, those among them of DomainBed, and those that cannot be searched."""
     unreadable: list[SkippedRun] = []
 
     def note(error: OSError) -> None:
@@ -349,13 +363,16 @@ def _run_directories(root: Path) -> tuple[list[Path], list[SkippedRun]]:
         name = str(path.relative_to(root)) if path != root else path.name
         unreadable.append(SkippedRun(path, name, f"the directory cannot be read ({error.strerror})"))
 
-    directories = []
+    directories, imported = [], set()
     for directory, subdirectories, file_names in os.walk(root, onerror=note):
         names = {*subdirectories, *file_names}
         # Other tools also write a config.json. Alone, it belongs to a run only if it looks like ours.
         if RECORDS in names or DONE in names or (CONFIG in names and (LOCK in names or _is_ours(directory))):
             directories.append(Path(directory))
-    return sorted(directories), unreadable
+        elif domainbed.RESULTS in names:
+            directories.append(Path(directory))
+            imported.add(Path(directory))
+    return sorted(directories), imported, unreadable
 
 
 def _is_ours(directory: str) -> bool:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swad.results import domainbed
 from swad.results.record_table import RecordTable, Series
 from swad.results.records import make_frame
 from swad.results.runs import RunData
@@ -47,13 +48,19 @@ class SourceView:
     """The part of a run that a selector may see: the records of its source domains.
 
     `index` identifies the run and `settings` its hyperparameters. `held_out` is the source domain that was held out
-    together with the target, in runs for `lodo`.
+    together with the target, in runs for `lodo`. `seed` is DomainBed's number of the hyperparameters, in a run that
+    was imported from there: such runs are selected by its rules among equals (see `swad.results.domainbed`).
     """
 
     index: int
     settings: str
     records: RecordTable = field(repr=False)
     held_out: str | None = None
+    seed: int | None = None
+
+    def mean(self, values: Iterable[float]) -> float:
+        """Return the mean of accuracies; DomainBed's rounding decides between its runs."""
+        return mean(values) if self.seed is None else domainbed.mean(list(values))
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,15 @@ def source_view(run: RunData, target: str, index: int = 0) -> SourceView:
     """
     others = [name for name in run.targets if name != target]
     records = run.table.of_other_domains(target)
-    return SourceView(index, hyperparameters(run), records, others[0] if others else None)
+    seed = domainbed.seed_of(run.config)
+    settings = hyperparameters(run) if seed is None else f"hparams_seed {seed}"
+    return SourceView(index, settings, records, others[0] if others else None, seed)
 
 
 def oracle_view(run: RunData, target: str, index: int = 0) -> OracleView:
     """Copy the part of `run` that an oracle may see: every record with a domain."""
     view = source_view(run, target, index)
-    return OracleView(view.index, view.settings, view.records, view.held_out, run.table.of_domain(target))
+    return OracleView(view.index, view.settings, view.records, view.held_out, view.seed, run.table.of_domain(target))
 
 
 def hyperparameters(run: RunData) -> str:
@@ -139,7 +148,15 @@ def lodo(views: Sequence[SourceView], average: str | None) -> SelectedStep:
     the target and that source held out, which gives the accuracy on that source.
     """
     candidates = {view.settings: view for view in views if view.held_out is None}
-    sources = {key.domain for view in candidates.values() for key in view.records.series if key.split == "out"}
+    # In the order of the records, which decides how DomainBed's means round.
+    sources = list(
+        dict.fromkeys(
+            key.domain
+            for view in candidates.values()
+            for key in view.records.series
+            if key.domain is not None and key.split == "out"
+        )
+    )
     held_out: dict[str, dict[str, dict[int, float]]] = defaultdict(dict)  # by settings and source: scores by step
     for view in views:
         if view.held_out is not None:
@@ -148,14 +165,17 @@ def lodo(views: Sequence[SourceView], average: str | None) -> SelectedStep:
     scores: dict[tuple[int, int], float] = {}
     for settings, view in candidates.items():
         by_source = held_out[settings]
-        if set(by_source) != sources:
+        if set(by_source) != set(sources):
             continue
-        for step in sorted(set.intersection(*(set(by_step) for by_step in by_source.values()))):
-            scores[view.index, step] = mean(by_step[step] for by_step in by_source.values())
+        steps = set.intersection(*(set(by_step) for by_step in by_source.values()))
+        if average is None:  # an unfinished run lacks the last steps
+            steps &= _source_scores(view, average).keys()
+        for step in sorted(steps):
+            scores[view.index, step] = view.mean(by_source[source][step] for source in sources)
     if not scores:
         raise SelectionError(
             "lodo needs runs with the target and each source in turn held out together: "
-            f"the sources are {', '.join(sorted(map(str, sources)))}, and there are pairs with "
+            f"the sources are {', '.join(sorted(sources))}, and there are pairs with "
             f"{', '.join(sorted({name for by_source in held_out.values() for name in by_source})) or 'none'}; "
             "train the missing pairs with --target TARGET+SOURCE, or use iid"
         )
@@ -174,7 +194,10 @@ ORACLES = ("oracle", "oracle_best_step")
 
 
 def _best(scores: Mapping[tuple[int, int], float], views: Sequence[SourceView]) -> SelectedStep:
-    """Return the run and step with the highest score that is not nan; of equal scores, the earliest step."""
+    """Return the run and step with the highest score that is not nan; of equal scores, the earliest step.
+
+    Of equal runs of DomainBed, the one with the largest seed comes first.
+    """
     valid = {candidate: score for candidate, score in scores.items() if not math.isnan(score)}
     if not valid:
         if len(views) == 1:
@@ -183,7 +206,8 @@ def _best(scores: Mapping[tuple[int, int], float], views: Sequence[SourceView]) 
             f"cannot select from {len(views)} runs without a validation accuracy: "
             "evaluate every average on the validation splits, or keep one run per target and trial"
         )
-    index, step = max(valid, key=lambda candidate: (valid[candidate], -candidate[1]))
+    seeds = {view.index: view.seed or 0 for view in views}
+    index, step = max(valid, key=lambda candidate: (valid[candidate], seeds[candidate[0]], -candidate[1]))
     return SelectedStep(index, step, valid[index, step])
 
 
@@ -194,14 +218,18 @@ def _last_scores(scores: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, i
 
 def _source_scores(view: SourceView, average: str | None) -> dict[int, float]:
     by_domain = view.records.find("accuracy", "out", average)
-    return _by_step({name: series for name, series in by_domain.items() if name != view.held_out}, average)
+    return _by_step({name: series for name, series in by_domain.items() if name != view.held_out}, average, view.mean)
 
 
 def _target_scores(view: OracleView, average: str | None) -> dict[int, float]:
     return _by_step(view.target_records.find("accuracy", "out", average), average)
 
 
-def _by_step(by_domain: Mapping[str | None, Series | None], average: str | None) -> dict[int, float]:
+def _by_step(
+    by_domain: Mapping[str | None, Series | None],
+    average: str | None,
+    mean: Callable[[Iterable[float]], float] = mean,
+) -> dict[int, float]:
     """Return the mean accuracy over domains by step; for an average, only that of its last step."""
     values: dict[int, dict[str | None, float]] = defaultdict(dict)
     recorded = {domain: series for domain, series in by_domain.items() if series is not None}
