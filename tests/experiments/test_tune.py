@@ -207,6 +207,21 @@ def test_bad_input_is_named(runs, tmp_path):
         tune.tune([unfinished], GRID)
 
 
+def test_runs_whose_unselected_weights_were_removed_can_still_be_tuned(runs, fresh):
+    before = tune.sensitivity([runs], GRID[:2])
+    for path in fresh.glob("paper-*/weights/*.safetensors"):
+        if path.stem != "swa":
+            path.unlink()
+    after = tune.sensitivity([fresh], GRID[:2])
+    assert [row.target_in for row in after] == [row.target_in for row in before]
+    for path in fresh.glob("paper-*/weights/*"):
+        path.unlink()
+    for path in fresh.glob("paper-*/tune.jsonl"):
+        path.unlink()
+    with pytest.raises(RunError, match="no weights left"):
+        tune.sensitivity([fresh], GRID[:2])
+
+
 def test_a_run_can_be_opened_after_it_was_tuned(runs):
     tune.sensitivity([runs], GRID[:1])
     assert open_run(runs / "paper-0").weights

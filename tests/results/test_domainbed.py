@@ -158,7 +158,7 @@ def test_a_torn_last_line_is_ignored(tmp_path):
 
 
 def test_their_runs_stand_next_to_ours(sweep, runs):
-    """Our runs of PACS report their best weights; theirs keep a row of their own, and the paper's rows compare with both."""
+    """Our runs report their best weights; theirs keep rows of their own, and the paper's compare with both."""
     (pacs,) = (table for table in accuracy_tables(RunList([*sweep, *runs])) if table.title == "PACS")
     names = [row.name for row in pacs.rows]
     assert {"ERM (best)", "SWAD", "ERM (DomainBed, selected step)", "CORAL (DomainBed, selected step)"} <= set(names)

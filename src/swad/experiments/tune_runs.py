@@ -22,6 +22,7 @@ from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.flatness_rows import Row, RowFile
+from swad.results.records import RECORDS
 from swad.results.runs import RunData, find_runs
 from swad.results.tuning import TuneRow, ValleySetting
 from swad.training.distributed import Dist
@@ -32,6 +33,7 @@ from swad.training.resolve import averaging_plan
 from swad.training.result import averaged_range
 from swad.training.run_data import load_dataset
 from swad.training.run_dir import SEGMENTS, RunError
+from swad.util.files import sha256
 from swad.util.progress import Progress
 from swad.util.statistics import mean
 
@@ -222,7 +224,7 @@ def _measure(
     if not settings:
         return
     with RowFile(run.path, TUNE) as file:
-        key = file.add_settings({"device": device.type, "weights": run.fingerprint(run.reported[0])})
+        key = file.add_settings({"device": device.type, "records": sha256(run.path / RECORDS)})
         stored = {row["average"]: row for row in file.rows_of(key) if row["kind"] == side}
         missing = [spans for spans in settings if spans not in stored]
         for spans in settings:
@@ -230,7 +232,7 @@ def _measure(
                 yield spans, _means(stored[spans])
         if not missing:
             return
-        model, loaders, dist = run.model(run.reported[0], device), _loaders(run, side, device, workers), Dist(device)
+        model, loaders, dist = _network(run, device), _loaders(run, side, device, workers), Dist(device)
         for begin in range(0, len(missing), AT_ONCE):
             batch = {spans: settings[spans] for spans in missing[begin : begin + AT_ONCE]}
             for spans, average in _replay(run, model, batch).items():
@@ -275,6 +277,14 @@ def _loaders(run: SavedRun, side: str, device: torch.device, workers: int | None
     }
 
 
+def _network(run: SavedRun, device: torch.device) -> nn.Module:
+    """Build the network of a run from any weights of it that still are there; all of its weights are replaced later."""
+    for name in run.weights:
+        if (run.path / run.weights[name]).is_file():
+            return run.model(name, device)
+    raise RunError(f"{run.path} has no weights left to build its network from: restore one of {', '.join(run.weights)}")
+
+
 def _replay(run: SavedRun, model: nn.Module, windows: Mapping[str, ValleySetting]) -> dict[str, SWAD]:
     """Compute averages from the segments of a run."""
     files = load_segments(run.path / SEGMENTS)
@@ -298,7 +308,7 @@ def save_average(run: TunableRun, row: TuneRow, folder: Path, device: torch.devi
     """
     saved = run.saved
     assert saved is not None
-    (average,) = _replay(saved, saved.model(saved.reported[0], device), {row.spans: row.setting}).values()
+    (average,) = _replay(saved, _network(saved, device), {row.spans: row.setting}).values()
     with _never_converged_ignored():
         state = average.averaged_state()
     description = f"An average of the weights along the trajectory: SWAD with {row.setting}"
