@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from swad.results.method_ranks import rank_methods, rank_results
+from swad.results.method_ranks import rank_results, rank_scores
 from swad.results.method_results import collect_results
 from swad.results.runs import RunData
 
@@ -19,7 +19,7 @@ def test_demsars_critical_differences() -> None:
     """Demšar (2006), Table 5 (a): q is 2.343 for three methods and 2.728 for five; CD = q * sqrt(k (k + 1) / 6 N)."""
     rng = np.random.default_rng(0)
     for k, q in ((3, 2.343), (5, 2.728), (10, 3.164)):
-        found = rank_methods({str(i): rng.normal(size=14) for i in range(k)}, "datasets")
+        found = rank_scores({str(i): rng.normal(size=14) for i in range(k)}, "datasets")
         assert found.critical_difference == pytest.approx(q * np.sqrt(k * (k + 1) / (6 * 14)), abs=2e-3)
 
 
@@ -27,7 +27,7 @@ def test_demsars_critical_differences() -> None:
 @given(st.lists(st.lists(st.integers(0, 6), min_size=4, max_size=4), min_size=3, max_size=8))
 def test_ranks_and_friedman_are_those_of_scipy(rows: list[list[int]]) -> None:
     table = np.array(rows)
-    found = rank_methods({name: table[:, i].tolist() for i, name in enumerate(NAMES)}, "datasets")
+    found = rank_scores({name: table[:, i].tolist() for i, name in enumerate(NAMES)}, "datasets")
     assert sum(found.ranks.values()) == pytest.approx(4 * 5 / 2)
     assert list(found.ranks.values()) == sorted(found.ranks.values())
     for i, name in enumerate(NAMES):  # one by one: the number of better methods, and half of the equal ones
@@ -43,7 +43,7 @@ def test_ranks_and_friedman_are_those_of_scipy(rows: list[list[int]]) -> None:
 def test_nemenyi_tells_apart_what_is_further_than_the_critical_difference() -> None:
     rng = np.random.default_rng(1)
     gains = dict(zip(NAMES, (0, 0.4, 1.2, 3.0), strict=True))
-    found = rank_methods({name: gain + rng.normal(size=20) for name, gain in gains.items()}, "runs")
+    found = rank_scores({name: gain + rng.normal(size=20) for name, gain in gains.items()}, "runs")
     assert found.friedman_p < 0.05
     told_apart = {(a, b): found.differ(a, b) for a in NAMES for b in NAMES}
     for (a, b), different in told_apart.items():
@@ -56,7 +56,7 @@ def test_without_friedman_nothing_differs() -> None:
     rng = np.random.default_rng(2)
     claims = 0
     for _ in range(60):
-        found = rank_methods({name: rng.normal(size=10) for name in NAMES}, "datasets")
+        found = rank_scores({name: rng.normal(size=10) for name in NAMES}, "datasets")
         claims += any(found.differ(a, b) for a in NAMES for b in NAMES)
         if found.friedman_p > 0.05:
             assert "shows no difference between the methods" in found.summary
@@ -66,9 +66,9 @@ def test_without_friedman_nothing_differs() -> None:
 def test_what_cannot_be_ranked_is_refused() -> None:
     for scores in ({"a": [1, 2], "b": [1, 2]}, {"a": [1], "b": [2], "c": [3]}, {"a": [1, 2], "b": [1, 2], "c": [1]}):
         with pytest.raises(ValueError, match="ranks need three methods or more"):
-            rank_methods(scores, "datasets")
+            rank_scores(scores, "datasets")
     with pytest.raises(ValueError, match="finite"):
-        rank_methods({"a": [1, 2], "b": [1, np.nan], "c": [1, 2]}, "datasets")
+        rank_scores({"a": [1, 2], "b": [1, np.nan], "c": [1, 2]}, "datasets")
 
 
 def test_one_dataset_is_ranked_over_runs_and_several_over_datasets(runs: list[RunData]) -> None:
@@ -88,7 +88,7 @@ def test_the_diagram_joins_what_is_not_told_apart(runs: list[RunData], tmp_path:
     from swad.results.figures.critical_difference import critical_difference_figure, save_critical_difference_figure
 
     rng = np.random.default_rng(1)
-    found = rank_methods({n: g + rng.normal(size=20) for n, g in zip(NAMES, (0, 0.1, 3, 6), strict=True)}, "runs")
+    found = rank_scores({n: g + rng.normal(size=20) for n, g in zip(NAMES, (0, 0.1, 3, 6), strict=True)}, "runs")
     figure = critical_difference_figure(found)
     (axes,) = figure.axes
     texts = [text.get_text().split() for text in axes.texts]

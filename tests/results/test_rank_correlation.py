@@ -1,4 +1,5 @@
 import itertools
+import json
 import math
 
 import numpy as np
@@ -40,24 +41,67 @@ def test_against_scipy_and_every_order_one_by_one(numbers):
     for mine, theirs in ((found.spearman, stats.spearmanr), (found.kendall, stats.kendalltau)):
         assert mine.value == pytest.approx(theirs([-x for x in flat], good).statistic)
         every = [theirs([-x for x in order], good).statistic for order in itertools.permutations(flat)]
-        # scipy doubles the smaller tail.
-        upper = np.mean([one >= mine.value - 1e-9 for one in every])
-        lower = np.mean([one <= mine.value + 1e-9 for one in every])
-        assert mine.p == pytest.approx(min(1, 2 * min(upper, lower)))
+        assert mine.p == pytest.approx(np.mean([abs(one) >= abs(mine.value) - 1e-9 for one in every]))
 
 
 def test_units_are_resampled_together():
     """Flatness and accuracy of a target stay together: where every target agrees, every resample does."""
     rng = np.random.default_rng(0)
     shift = rng.normal(0, 100, 4)
-    flatness = {name: list(place + shift) for place, name in enumerate("abcd")}
-    accuracy = {name: list(-place + shift) for place, name in enumerate("abcd")}
+    flatness = {name: list(place + shift) for place, name in enumerate("abcde")}
+    accuracy = {name: list(-place + shift) for place, name in enumerate("abcde")}
     found = ranking(flatness, accuracy)
     assert found.resampled == "units"
     assert (found.spearman.low, found.spearman.high) == (pytest.approx(1), pytest.approx(1))
-    loose = {name: list(-place + rng.normal(0, 3, 4)) for place, name in enumerate("abcd")}
+    loose = {name: list(-place + rng.normal(0, 3, 4)) for place, name in enumerate("abcde")}
     assert ranking(flatness, loose).spearman.low < 0.9
     assert ranking(flatness, loose) == ranking(flatness, loose)
+
+
+def test_with_ties_the_p_value_is_a_share_and_not_twice_a_tail():
+    """Of the 12 orders of (0, 1, 1, 1) and (0, 0, 1, 2), most agree a little and few disagree much."""
+    flat, good = [0, 1, 1, 1], [0, 0, 1, 2]
+    found = ranking(dict(zip("abcd", flat, strict=True)), dict(zip("abcd", good, strict=True)))
+    every = [stats.spearmanr([-x for x in order], good).statistic for order in itertools.permutations(flat)]
+    share = np.mean(np.abs(every) >= abs(found.spearman.value) - 1e-9)
+    upper, lower = (np.mean(sign * np.array(every) >= sign * found.spearman.value - 1e-9) for sign in (1, -1))
+    assert found.spearman.p == pytest.approx(share)
+    assert share != pytest.approx(min(1, 2 * min(upper, lower)))
+
+
+def test_three_methods_show_nothing():
+    """One of six orders agrees and one is reversed, so p is 1 / 3, and the interval excludes nothing."""
+    by_unit = [[1, 1.1], [2, 2.1], [3, 3.2]]
+    for values in ([1, 2, 3], by_unit):
+        flatness = dict(zip("abc", values, strict=True))
+        found = ranking(flatness, {name: -np.array(value) for name, value in flatness.items()})
+        assert found.spearman.value == pytest.approx(1)
+        assert found.spearman.p == pytest.approx(1 / 3)
+        assert (found.spearman.low, found.spearman.high) == (-1, 1)
+
+
+@settings(max_examples=30)
+@given(st.integers(3, 6), st.integers(1, 3), st.integers(0, 1000))
+def test_an_interval_excludes_zero_only_if_the_test_rejects_it(n, units, seed):
+    rng = np.random.default_rng(seed)
+    flatness = {str(i): rng.integers(0, 9, units) + i for i in range(n)}
+    accuracy = {str(i): rng.normal(0, 2, units) - i for i in range(n)}
+    found = ranking(flatness, accuracy, n_resamples=200)
+    for each in (found.spearman, found.kendall):
+        if each.low > 0 or each.high < 0:
+            assert each.p <= 0.05
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float16, np.int64, lambda value: np.array(value, dtype=np.float32)])
+def test_numbers_of_numpy_are_numbers(number):
+    values = {name: place / 4 for place, name in enumerate("abcde")}
+    found = ranking(
+        {name: number(4 * value) for name, value in values.items()}, {n: [number(4 * v)] for n, v in values.items()}
+    )
+    assert found == ranking(
+        {name: 4 * value for name, value in values.items()}, {n: [4 * v] for n, v in values.items()}
+    )
+    assert json.dumps([vars(row) for row in found.rows])
 
 
 def test_equal_methods_have_no_order():

@@ -5,7 +5,7 @@ Nemenyi's test which of them differ: those that are further apart than the criti
 nothing about the size of a difference; see `swad.results.comparisons` for that.
 
 >>> scores = {"ERM": [0.80, 0.70, 0.60, 0.50], "SWA": [0.82, 0.71, 0.63, 0.55], "SWAD": [0.85, 0.74, 0.66, 0.56]}
->>> ranked = rank_methods(scores, "datasets")
+>>> ranked = rank_scores(scores, "datasets")
 >>> ranked.ranks, round(ranked.friedman_p, 3), round(ranked.critical_difference, 2)
 ({'SWAD': 1.0, 'SWA': 2.0, 'ERM': 3.0}, 0.018, 1.66)
 >>> ranked.differ("SWAD", "ERM"), ranked.differ("SWAD", "SWA")
@@ -51,7 +51,7 @@ class MethodRanks:
         return f"{count} Friedman’s test shows no difference between the methods ({p}), so one bar joins all."
 
 
-def rank_methods(scores: Mapping[str, Sequence[float]], blocks: str) -> MethodRanks:
+def rank_scores(scores: Mapping[str, Sequence[float]], blocks: str) -> MethodRanks:
     """Rank methods on each block, where the highest score has rank 1 and equal scores share their ranks.
 
     Args:
@@ -101,11 +101,11 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
         return None
     if len(results) > 1:
         scores = {label: [mean(each[label].values()) for each in by_dataset] for label in labels}
-        return rank_methods(scores, "datasets")
+        return rank_scores(scores, "datasets")
     (accuracies,) = by_dataset
     if len({trial for _, trial in accuracies[labels[0]]}) < 2:
         return None
-    return rank_methods({label: list(accuracies[label].values()) for label in labels}, "runs")
+    return rank_scores({label: list(accuracies[label].values()) for label in labels}, "runs")
 
 
 def _complete(results: DatasetResults, labels: Sequence[str]) -> dict[str, Accuracies]:

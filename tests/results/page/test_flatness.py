@@ -26,7 +26,8 @@ def test_the_page_shows_what_was_measured(measured_runs):
     assert "SWAD, 0.5 from the plane" in text
     assert "Loss on the plane through step-000050, step-000070, step-000090, photo as target, trial 0, seen" in text
     assert (
-        "+1.00 (Kendall’s tau; exact p = 0.33; 95 % interval +1.00 to +1.00, resampled over targets and trials)" in text
+        "+1.00 (Kendall’s tau; exact p = 0.33; 95 % interval -1.00 to +1.00, which excludes nothing, with 3 methods)"
+        in text
     )
     assert build_page(measured_runs) == text
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
