@@ -103,7 +103,7 @@ def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
     train(tiny(root / "board-0", target="board", averages=("swad:n_converge=2",), snapshots=()))
     names = ["--weights", "last,swad,swa", "--figure-formats", "svg"]
     result = here("flatness", root, *names, *QUICK, "--device", "cpu")
-    assert "mean over targets: SWAD against ERM (last)" in result.stdout
+    assert "mean over targets, of these weights: SWAD against ERM (last)" in result.stdout
     assert "(2 of 2)" in result.stderr
     text = (root / "figures" / "flatness.svg").read_text()
     assert all(f">{title}<" in text for title in ("mean over targets", "board", "paper"))

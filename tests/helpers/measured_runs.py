@@ -77,10 +77,12 @@ def quadratics(steep: float):
     return lambda model: {name: one @ (model.vector() - start).square() for name, one in hessians.items()}
 
 
-def raw_run(folder: Path, algorithm: str, factor: float, seed: int = 0) -> tuple[RunData, dict[str, object]]:
+def raw_run(
+    folder: Path, algorithm: str, factor: float, seed: int = 0, trial: int = 0
+) -> tuple[RunData, dict[str, object]]:
     """Write a run whose F was really measured, of one quadratic per image, with its raw rows."""
     folder.mkdir(parents=True)
-    config = {"dataset": "PACS", "target": "photo", "trial": 0, "algorithm": algorithm}
+    config = {"dataset": "PACS", "target": "photo", "trial": trial, "algorithm": algorithm}
     (folder / "config.json").write_text(json.dumps(stored(config)))
     (folder / "done.json").write_text("{}")
     groups, models = {"seen": ["art"], "unseen": ["photo"]}, {}

@@ -31,10 +31,16 @@ def test_curves_are_read_averaged_over_trials_and_over_targets(measured_runs, tm
     assert methods == ["ERM (best)", "SWA", "SWAD"]
     swad = groups["photo"]["seen"][-1]
     assert swad.mean == pytest.approx([0, 1.5 * 25, 1.5 * 100])  # of factors 1 and 2
-    # Two independent intervals of -1 and +2 around the mean.
-    assert swad.at(10.0)[1:] == pytest.approx((150 - math.sqrt(2) / 2, 150 + math.sqrt(8) / 2))
+    # Over two trials: t with 1 degree of freedom times the standard error of 100 and 200.
+    assert swad.n_trials == 2
+    assert swad.at(10.0)[1:] == pytest.approx((150 - 12.7062 * 50, 150 + 12.7062 * 50))
+    # Beside it the measurement: two independent intervals of -1 and +2 around the mean.
+    assert swad.measured[-1] == pytest.approx((math.sqrt(2) / 2 + math.sqrt(8) / 2) / 2)
     whole = mean_over_targets(groups)["unseen"][-1]
     assert whole.mean[-1] == pytest.approx((2 * 150 + 2 * 300) / 2)
+    # The other target has one trial, so the mean is of these weights.
+    assert whole.n_trials == 1
+    assert whole.high[-1] - whole.mean[-1] < 2
 
 
 def test_the_last_measurement_counts_and_some_weights_can_be_chosen(tmp_path):
@@ -107,7 +113,7 @@ def test_methods_of_two_runs_are_paired_as_if_they_were_measured_together(tmp_pa
     assert all(difference.p[-1] < 0.05 for difference in pairs)
     text = build_page([erm, sam])
     for name in ("SWAD", "SAM (best)", "SAM + SWAD"):
-        assert f"photo, trial 0: {name} against ERM (best)" in text
+        assert f"photo, of these weights: {name} against ERM (best)" in text
     elsewhere, _ = raw_run(tmp_path / "seed", "sam", 1.0, seed=1)
     (pairs,) = paired_differences([read_flatness(run) for run in (erm, elsewhere)]).values()
     assert {one.curve.method for one in pairs} == {"SWAD"}  # runs with other directions cannot be paired

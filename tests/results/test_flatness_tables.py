@@ -19,9 +19,9 @@ def test_every_domain_has_its_own_numbers(measured_runs):
 def test_verdicts_in_words(measured_runs):
     table = verdict_table("Who", paired_differences([read_flatness(run) for run in measured_runs]))
     assert [row.name for row in table.rows] == [
-        "photo, trial 0: SWAD against ERM (best)",
-        "art, trial 0: SWAD against ERM (best)",
-        "mean over targets: SWAD against ERM (best)",
+        "photo, of these weights: SWAD against ERM (best)",
+        "art, of these weights: SWAD against ERM (best)",
+        "mean over targets, of these weights: SWAD against ERM (best)",
     ]
     assert table.rows[0].cells[0].text == "flatter at every radius (p = 0.01)"
     assert table.rows[2].cells[1].text == "flatter at every radius"
@@ -40,7 +40,7 @@ def test_trials_of_one_target_are_no_targets(tmp_path):
         row.name.split(":")[0]
         for row in verdict_table("Who", paired_differences([read_flatness(run) for run in photo])).rows
     ]
-    assert names == ["photo, trial 0", "photo, trial 1", "photo, mean over trials"]
+    assert names == ["photo, over 2 trials"]
     # A third run, of another target, counts as much as the two trials together.
     art = write_measured_run(tmp_path / "art", target="art")
     units = paired_differences([read_flatness(run) for run in (*photo, art)])
@@ -49,7 +49,7 @@ def test_trials_of_one_target_are_no_targets(tmp_path):
         for one in units["art", 0]
     ]
     *_, last = verdict_table("Who", units).rows
-    assert last.name == "mean over targets: SWAD against ERM (best)"
+    assert last.name == "mean over targets, of these weights: SWAD against ERM (best)"
     reference, curves = difference_curves(units)
     assert reference == "ERM (best)"
     assert curves["mean over targets"]["seen"][0].mean == pytest.approx([0, (-50 + 5) / 2, (-200 + 5) / 2])

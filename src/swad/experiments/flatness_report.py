@@ -30,21 +30,27 @@ from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.figures.surfaces import line_figure, surface_figure
 from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_runs import (
+    OVER_TARGETS,
     RunFlatness,
     Unit,
     curves_by_target,
     difference_curves,
+    differences_by_target,
     method_names,
+    null_pairs,
     paired_differences,
     rank_methods,
     read_flatness,
     with_mean,
 )
-from swad.results.flatness_stats import Difference, FlatnessCurve
+from swad.results.flatness_stats import CurvesBySide, Difference, FlatnessCurve, mean_difference_over_targets
 from swad.results.flatness_tables import (
+    OF_THESE_WEIGHTS,
+    VERDICTS_NOTE,
     curvature_table,
     curve_table,
     domain_table,
+    holds_for,
     points_table,
     verdict_table,
     worst_case_table,
@@ -238,16 +244,25 @@ def draw_flatness(
         suffix = "" if len(datasets) == 1 else f"-{dataset}"
         colors = method_colors(method_names(runs))  # the same in all figures of a dataset
         groups = with_mean(curves_by_target(runs))
-        written += _save(flatness_figure(groups, colors=colors), output, f"{stem}{suffix}", formats)
+        figure = flatness_figure(groups, colors=colors, note=_bands_note(groups))
+        written += _save(figure, output, f"{stem}{suffix}", formats)
         for side, radius, ranking in _rankings(runs):
             quantity = f"$F_γ$ at γ = {radius:g}, {side}"
             figure = ranking_figure(ranking, quantity=quantity, colors=colors)
             written += _save(figure, output, f"ranking{suffix}-{side}", formats)
         if units := paired_differences(runs):
             reference, curves = difference_curves(units)
-            figure = flatness_figure(curves, colors=colors, reference=reference)
+            figure = flatness_figure(curves, colors=colors, reference=reference, note=_bands_note(curves))
             written += _save(figure, output, f"{stem}-paired{suffix}", formats)
     return written
+
+
+def _bands_note(groups: Mapping[str, CurvesBySide]) -> str:
+    """Say what the bands of a figure are."""
+    held = holds_for(curve for by_side in groups.values() for curves in by_side.values() for curve in curves)
+    if held == OF_THESE_WEIGHTS:
+        return f"Bands: 95 % intervals {held}, over directions and images; another training may differ more."
+    return f"Bands: 95 % intervals {held} (light), and of the measurement over directions and images (dark)."
 
 
 def _save(figure: Figure, output: Path, stem: str, formats: Sequence[str]) -> list[Path]:
@@ -269,16 +284,16 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
                 items += [curve_table(f"{dataset}, {title}: F on {side} domains", sides[side]) for side in SIDES]
         items += [
             domain_table(runs),
-            f"F: average rise of the loss at that distance; smaller is flatter. {runs[0].n_directions} directions; "
-            "± half of the 95 % interval over directions and images.",
+            f"F: average rise of the loss at that distance; smaller is flatter. {runs[0].n_directions} directions. "
+            + _interval_note(groups),
         ]
         items += [_ranking_note(side, radius, ranking) for side, radius, ranking in _rankings(runs)]
     for dataset, runs in datasets.items():
         if units := paired_differences(runs):
             title = "Paired differences, on the same directions and images"
             items += [
-                verdict_table(f"{dataset}: {title.lower()}" if len(datasets) > 1 else title, units),
-                "Numbers are radii. A difference is open at a radius if its 95 % interval includes 0.",
+                verdict_table(f"{dataset}: {title.lower()}" if len(datasets) > 1 else title, units, null_pairs(runs)),
+                VERDICTS_NOTE,
             ]
     if any(run.worst_case for run in measured):
         items += [
@@ -288,6 +303,20 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
     if any(run.curvature for run in measured):
         items.append(curvature_table(measured, SIDES))
     return items
+
+
+def _interval_note(groups: Mapping[str, CurvesBySide]) -> str:
+    """Say what the intervals of the tables are."""
+    held = holds_for(curve for by_side in groups.values() for curves in by_side.values() for curve in curves)
+    if held == OF_THESE_WEIGHTS:
+        return (
+            f"± half of the 95 % interval over directions and images: it holds {held}, and another training may differ "
+            "more. Compare methods over several trials."
+        )
+    return (
+        f"± half of the 95 % interval {held}, which another training will be like; in parentheses that of the "
+        "measurement, over directions and images."
+    )
 
 
 def _ranking_note(side: str, radius: float, ranking: Ranking) -> str:
@@ -306,7 +335,7 @@ def _ranking_note(side: str, radius: float, ranking: Ranking) -> str:
 def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
     """Return every number of the tables and figures as JSON values."""
     datasets = _by_dataset(measured)
-    curves, domains, rankings, comparisons, differences = [], [], [], [], []
+    curves, domains, rankings, comparisons, differences, null = [], [], [], [], [], []
     for dataset, runs in datasets.items():
         for group, sides in with_mean(curves_by_target(runs)).items():
             for side in SIDES:
@@ -329,13 +358,24 @@ def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
                     "rows": [vars(row) for row in ranking.rows],
                 }
             )
-        for unit, unit_differences in paired_differences(runs).items():
-            label = _unit_label(unit, dataset if len(datasets) > 1 else None)
-            for difference in unit_differences:
+        units = paired_differences(runs)
+        labeled = {_unit_label(unit, dataset if len(datasets) > 1 else None): each for unit, each in units.items()}
+        by_target = differences_by_target(units)
+        several = {target: [d for d in each if d.curve.n_trials > 1] for target, each in by_target.items()}
+        if len(by_target) > 1:
+            several[OVER_TARGETS] = mean_difference_over_targets(by_target)
+        prefix = f"{dataset}, " if len(datasets) > 1 else ""
+        labeled |= {f"{prefix}{title}": each for title, each in several.items() if each}
+        for label, each in labeled.items():
+            for difference in each:
                 method, reference, side = difference.pair
-                text = f"{method} against {reference} on {side} domains: {difference.verdict}"
+                held = holds_for([difference.curve])
+                text = f"{method} against {reference} on {side} domains, {held}: {difference.verdict}"
                 comparisons.append({"run": label, "side": side, "text": text})
                 differences += _difference_rows(difference, label)
+        for pair in null_pairs(runs):
+            label = f"{prefix}{pair.target}, trial {pair.trials[1]} against {pair.trials[0]}"
+            null += _difference_rows(pair.difference, label)
     return {
         "settings": {
             dataset: {**runs[0].settings, "directions": runs[0].n_directions} for dataset, runs in datasets.items()
@@ -344,6 +384,7 @@ def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
         "domains": domains,
         "comparisons": comparisons,
         "differences": differences,
+        "null": null,
         "ranking": rankings,
         "worst_case": _stored_rows(measured, "worst_case"),
         "curvature": _stored_rows(measured, "curvature"),
@@ -352,7 +393,10 @@ def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
 
 def _curve_rows(curve: FlatnessCurve, **labels: str) -> list[dict[str, Any]]:
     columns = zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
-    return [{**labels, "radius": radius, "mean": mean, "low": low, "high": high} for radius, mean, low, high in columns]
+    rows = [{**labels, "radius": radius, "mean": mean, "low": low, "high": high} for radius, mean, low, high in columns]
+    if curve.n_trials > 1:  # then `low` and `high` are over trials
+        rows = [{**row, "trials": curve.n_trials, "measured": m} for row, m in zip(rows, curve.measured, strict=True)]
+    return rows
 
 
 def _difference_rows(difference: Difference, label: str) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def read_contributions(
         return None
     row = raw_rows[-1]  # the one with the most directions
     order = np.argsort(row["radii"])
-    settings = {key: value for key, value in row["settings"].items() if key != "norm"}
+    settings = {key: value for key, value in row["settings"].items() if key not in ("norm", "logit_scale")}
     with np.errstate(invalid="ignore", over="ignore"):  # losses far from the weights may not be finite
         rises = [
             np.array([[float(loss) for loss in losses] for losses in row["losses"][domain]])

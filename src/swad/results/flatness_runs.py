@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from swad.results.flatness_contributions import read_contributions
 from swad.results.flatness_rows import FLATNESS, Row, last_shown, latest_rows, read_rows
 from swad.results.flatness_stats import (
+    NO_DIFFERENCE,
     SIDES,
     CurvesBySide,
     Difference,
     FlatnessCurve,
     average_curves,
     average_differences,
+    average_over_trials,
     curve_with_interval,
     display_order,
     mean_difference_over_targets,
@@ -23,6 +26,7 @@ from swad.results.flatness_stats import (
     p_values_of,
     sort_curves,
     subtract_curves,
+    unpaired_difference,
 )
 from swad.results.labels import weights_label
 from swad.results.runs import RunData
@@ -180,15 +184,24 @@ def method_names(measured: Iterable[RunFlatness]) -> list[str]:
 
 
 def curves_by_target(measured: Iterable[RunFlatness]) -> dict[str, dict[str, list[FlatnessCurve]]]:
-    """Return curves by target and side. Runs of other algorithms add methods; trials are averaged."""
-    groups: dict[str, dict[str, dict[str, list[FlatnessCurve]]]] = {}
+    """Return curves by target and side. Runs of other algorithms add methods; trials are averaged.
+
+    The interval of a method with several trials is over trials.
+    """
+    groups: dict[str, dict[str, dict[str, dict[int, list[FlatnessCurve]]]]] = {}
     for flatness in measured:
         for side in SIDES:
             for curve in flatness.curves.get(side, ()):
                 by_method = groups.setdefault(flatness.target, {}).setdefault(side, {})
-                by_method.setdefault(curve.method, []).append(curve)
+                by_method.setdefault(curve.method, {}).setdefault(flatness.run.trial, []).append(curve)
     return {
-        target: {side: sort_curves(map(average_curves, by_method.values())) for side, by_method in by_side.items()}
+        target: {
+            side: sort_curves(
+                average_over_trials({trial: average_curves(curves) for trial, curves in by_trial.items()})
+                for by_trial in by_method.values()
+            )
+            for side, by_method in by_side.items()
+        }
         for target, by_side in sorted(groups.items())
     }
 
@@ -245,11 +258,51 @@ def _unit_differences(runs: Sequence[RunFlatness], references: Sequence[str]) ->
 
 
 def differences_by_target(units: Mapping[Unit, Sequence[Difference]]) -> dict[str, list[Difference]]:
-    """Return differences by target, averaged over its trials."""
-    by_target: dict[str, list[Difference]] = {}
-    for (target, _), differences in units.items():
-        by_target.setdefault(target, []).extend(differences)
-    return {target: average_differences(differences) for target, differences in by_target.items()}
+    """Return differences by target, averaged over its trials, with intervals and p-values over trials."""
+    by_target: dict[str, dict[int, Sequence[Difference]]] = {}
+    for (target, trial), differences in units.items():
+        by_target.setdefault(target, {})[trial] = differences
+    return {target: average_differences(by_trial) for target, by_trial in by_target.items()}
+
+
+@dataclass(frozen=True)
+class NullPair:
+    """Two trials of one method and target, compared as if they were two methods: any difference is chance."""
+
+    target: str
+    trials: tuple[int, int]
+    difference: Difference
+    """The second trial minus the first, with the interval and p-values of the measurement alone."""
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the measurement alone calls the two trials different at some radius."""
+        return self.difference.verdict != NO_DIFFERENCE
+
+
+def null_pairs(measured: Sequence[RunFlatness]) -> list[NullPair]:
+    """Compare every two trials of the reference method on each target; empty with one trial or without raw rows.
+
+    How many of them are told apart says what a verdict on the weights of one trial is worth.
+    """
+    by_target: dict[str, dict[int, tuple[str, RunFlatness]]] = {}
+    for reference in reference_methods(measured)[:1]:
+        for flatness in measured:
+            for weights, name in flatness.methods.items():
+                if name == reference:
+                    by_target.setdefault(flatness.target, {}).setdefault(flatness.run.trial, (weights, flatness))
+    pairs = []
+    for target, by_trial in sorted(by_target.items()):
+        for first, second in combinations(sorted(by_trial), 2):
+            (weights, one), (_, two) = by_trial[first], by_trial[second]
+            name = one.methods[weights]
+            for side in SIDES:
+                before, after = one.curve(side, name), two.curve(side, name)
+                curve = unpaired_difference(after, before) if before is not None and after is not None else None
+                if curve is not None:
+                    difference = Difference(weights, weights, side, curve, name, p_values_of(curve))
+                    pairs.append(NullPair(target, (first, second), difference))
+    return pairs
 
 
 def difference_curves(units: Mapping[Unit, Sequence[Difference]]) -> tuple[str, dict[str, CurvesBySide]]:

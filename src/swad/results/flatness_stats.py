@@ -1,14 +1,22 @@
-"""Curves of F_gamma against the radius, their means over runs, and paired differences, with 95 % intervals."""
+"""Curves of F_gamma against the radius, their means over runs, and paired differences, with 95 % intervals.
+
+An interval of one trial is that of the measurement, over random directions and images: it says how well F of these
+weights is known. Between trainings F varies several times as much. With several trials the interval is Student's t over
+trials, and the width of the measurement stands beside it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from swad.util.statistics import (
     Contributions,
+    adjust_p_values,
     average_contributions,
+    contributions,
     half_widths,
     mean,
     p_values,
@@ -16,6 +24,10 @@ from swad.util.statistics import (
 )
 
 SIDES = {"seen": "Seen: training images of the sources", "unseen": "Unseen: the target"}
+
+LEVEL = 0.05
+"""A verdict claims a difference if its corrected p-value is below this."""
+NO_DIFFERENCE = "no difference shown"
 
 METHOD_ORDER = ("ERM", "SAM", "EMA", "SMA", "SWA (cyclic)", "SWA", "SWAD")
 """Methods in the order of the paper's figure. Other methods come before SWA."""
@@ -32,11 +44,27 @@ class FlatnessCurve:
     high: tuple[float, ...]
     contributions: Contributions | None = field(default=None, compare=False, repr=False)
     """Contributions of directions and images, for means and differences of curves that share them."""
+    trials: Contributions | None = field(default=None, compare=False, repr=False)
+    """Contributions of trials, if the interval is over several trials."""
+    measured: tuple[float, ...] = ()
+    """Half of the interval of the measurement at every radius, if the interval is over trials."""
+
+    @property
+    def n_trials(self) -> int:
+        """The number of trials that the interval is over; 1 if it is that of the measurement, of these weights."""
+        return 1 if self.trials is None else min(map(len, self.trials.values()))
 
     def at(self, radius: float) -> tuple[float, float, float]:
         """Return the mean and the ends of the interval at a radius."""
         index = self.radii.index(radius)
         return self.mean[index], self.low[index], self.high[index]
+
+    def measured_at(self, radius: float) -> tuple[float, float]:
+        """Return how far the interval of the measurement extends below and above the mean at a radius."""
+        if self.measured:
+            return (self.measured[self.radii.index(radius)],) * 2
+        mean, low, high = self.at(radius)
+        return mean - low, high - mean
 
 
 CurvesBySide = Mapping[str, Sequence[FlatnessCurve]]
@@ -58,7 +86,7 @@ class Difference:
     reference: str
     """Name of the reference method."""
     p: tuple[float, ...] = ()
-    """Two-sided p-value at every radius; empty for means over runs."""
+    """Two-sided p-value at every radius: over trials if there are several; empty if it is unknown."""
 
     @property
     def pair(self) -> tuple[str, str, str]:
@@ -67,23 +95,31 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Where the method is flatter or sharper than the reference, by the 95 % intervals; without radius 0.
+        """Where the method is flatter or sharper than the reference; without radius 0.
+
+        All radii together are right with a probability of 95 %: p-values are corrected for the number of radii. Without
+        p-values the 95 % intervals decide, each for itself.
 
         >>> curve = FlatnessCurve("SWAD", (0.0, 1.0, 2.0, 3.0), (0, -1, -1, 1), (0, -2, -2, 0.5), (0, -0.5, 0.5, 2))
         >>> Difference("swad", "best", "seen", curve, "ERM").verdict
         'flatter at 1, sharper at 3, open at 2'
+        >>> Difference("swad", "best", "seen", curve, "ERM", (1.0, 0.03, 0.2, 0.001)).verdict
+        'sharper at 3, open at 1–2'
         """
         radii = [radius for radius in self.curve.radii if radius > 0]
         by_word: dict[str, list[float]] = {"flatter": [], "sharper": [], "open": []}
+        known = [p for radius, p in zip(self.curve.radii, self.p, strict=False) if radius > 0]
+        corrected = dict(zip(radii, adjust_p_values(known), strict=False))
         for radius in radii:
-            _, low, high = self.curve.at(radius)
+            mean, low, high = self.curve.at(radius)
+            if corrected:
+                low, high = (mean, mean) if corrected[radius] < LEVEL else (-math.inf, math.inf)
             by_word["flatter" if high < 0 else "sharper" if low > 0 else "open"].append(radius)
         if len(by_word["open"]) == len(radii):
-            return "no difference shown"
+            return NO_DIFFERENCE
         for word in ("flatter", "sharper"):
             if len(by_word[word]) == len(radii):
-                p = [p for radius, p in zip(self.curve.radii, self.p, strict=False) if radius > 0]
-                return f"{word} at every radius" + (f" (p = {max(p):.2g})" if p else "")
+                return f"{word} at every radius" + (f" (p = {max(known):.2g})" if known else "")
         return ", ".join(f"{word} at {_format_radii(chosen, radii)}" for word, chosen in by_word.items() if chosen)
 
 
@@ -114,8 +150,8 @@ def curve_with_interval(
 def average_curves(curves: Sequence[FlatnessCurve]) -> FlatnessCurve:
     """Average curves at the radii that they share.
 
-    The interval counts directions and images that the curves share once. Curves without contributions are taken as
-    independent measurements.
+    The interval counts directions, images and trials that the curves share once. It is over trials if those of all
+    curves are. Curves without contributions are taken as independent measurements.
 
     >>> one, two = (FlatnessCurve("ERM", (1.0,), (m,), (m - 3,), (m + 3,)) for m in (1.0, 3.0))
     >>> average_curves([one, two]).mean, round(average_curves([one, two]).high[0], 3)
@@ -127,22 +163,59 @@ def average_curves(curves: Sequence[FlatnessCurve]) -> FlatnessCurve:
     radii = tuple(radius for radius in curves[0].radii if all(radius in curve.radii for curve in curves))
     points = [[curve.at(radius) for curve in curves] for radius in radii]
     means = tuple(mean(point[0] for point in at_radius) for at_radius in points)
-    known = [
-        {
-            source: array[:, [curve.radii.index(radius) for radius in radii]]
-            for source, array in curve.contributions.items()
-        }
-        for curve in curves
-        if curve.contributions is not None
-    ]
-    if len(known) == len(curves):
-        return curve_with_interval(method, radii, means, average_contributions(known))
 
-    def end(index: int, sign: int) -> tuple[float, ...]:
-        widths = (math.sqrt(math.fsum((point[0] - point[index]) ** 2 for point in at_radius)) for at_radius in points)
-        return tuple(m + sign * width / len(curves) for m, width in zip(means, widths, strict=True))
+    def average(several: Sequence[Contributions | None]) -> Contributions | None:
+        chosen = [
+            {source: array[:, [curve.radii.index(radius) for radius in radii]] for source, array in each.items()}
+            for curve, each in zip(curves, several, strict=True)
+            if each is not None
+        ]
+        return average_contributions(chosen) if len(chosen) == len(curves) else None
 
-    return FlatnessCurve(method, radii, means, end(1, -1), end(2, 1))
+    measurement = average([curve.contributions for curve in curves])
+    if measurement is not None:
+        averaged = curve_with_interval(method, radii, means, measurement)
+    else:
+        ends = [[curve.measured_at(radius) for curve in curves] for radius in radii]
+        low, high = (
+            tuple(
+                m + sign * math.sqrt(math.fsum(each[index] ** 2 for each in at_radius)) / len(curves)
+                for m, at_radius in zip(means, ends, strict=True)
+            )
+            for index, sign in ((0, -1), (1, 1))
+        )
+        averaged = FlatnessCurve(method, radii, means, low, high)
+    over_trials = average([curve.trials for curve in curves])
+    return averaged if over_trials is None else _with_trials(averaged, over_trials)
+
+
+def average_over_trials(by_trial: Mapping[int, FlatnessCurve]) -> FlatnessCurve:
+    """Average the curves of one target over trials, with Student's t interval over trials if there are several.
+
+    >>> curves = [FlatnessCurve("ERM", (1.0,), (mean,), (mean - 0.1,), (mean + 0.1,)) for mean in (1.0, 2.0, 3.0)]
+    >>> curve = average_over_trials(dict(enumerate(curves)))
+    >>> curve.mean, round(curve.high[0] - curve.mean[0], 3), round(curve.measured[0], 3), curve.n_trials
+    ((2.0,), 2.484, 0.058, 3)
+    """
+    import numpy as np
+
+    numbers = sorted(by_trial)
+    averaged = average_curves([by_trial[number] for number in numbers])
+    if len(by_trial) < 2:
+        return averaged
+    values = np.array(
+        [[by_trial[number].at(radius)[0] for radius in averaged.radii] for number in numbers], dtype=float
+    )
+    # The source is named after the trials, so that runs of several targets share it: trials are drawn, not runs.
+    return _with_trials(averaged, {("trials", *numbers): contributions(values)})
+
+
+def _with_trials(curve: FlatnessCurve, trials: Contributions) -> FlatnessCurve:
+    """Replace the interval of the measurement by that over trials, and keep its width."""
+    measured = tuple((high - low) / 2 for low, high in zip(curve.low, curve.high, strict=True))
+    halves = half_widths(trials)
+    low, high = (tuple(m + sign * half for m, half in zip(curve.mean, halves, strict=True)) for sign in (-1, 1))
+    return replace(curve, low=low, high=high, trials=trials, measured=measured)
 
 
 def mean_over_targets(groups: Mapping[str, CurvesBySide]) -> dict[str, list[FlatnessCurve]]:
@@ -190,28 +263,56 @@ def subtract_curves(first: FlatnessCurve, second: FlatnessCurve) -> FlatnessCurv
 
 
 def p_values_of(curve: FlatnessCurve) -> tuple[float, ...]:
-    """Return the two-sided p-value of a difference at every radius; empty without contributions."""
-    return () if curve.contributions is None else tuple(p_values(curve.mean, curve.contributions))
+    """Return the two-sided p-value of a difference at every radius, over trials if there are several.
+
+    Empty without contributions.
+    """
+    drawn = curve.contributions if curve.trials is None else curve.trials
+    return () if drawn is None else tuple(p_values(curve.mean, drawn))
 
 
-def average_differences(differences: Iterable[Difference]) -> list[Difference]:
-    """Average the differences of each pair of methods and side."""
-    return [
-        each[0]
-        if len(each) == 1
-        else replace(each[0], curve=average_curves([difference.curve for difference in each]), p=())
-        for each in _by_pair(differences).values()
-    ]
+def unpaired_difference(first: FlatnessCurve, second: FlatnessCurve) -> FlatnessCurve | None:
+    """Subtract two curves of which some draws are shared and others not; None without contributions or other radii.
+
+    Draws of a source that only one of them has, or that are not as many, are independent.
+    """
+    if first.contributions is None or second.contributions is None or first.radii != second.radii:
+        return None
+    drawn: dict[Hashable, Any] = {}
+    for source in {**first.contributions, **second.contributions}:
+        one, two = first.contributions.get(source), second.contributions.get(source)
+        if one is not None and two is not None and one.shape == two.shape:
+            drawn[source] = one - two
+        else:
+            drawn.update({(source, sign): array for sign, array in ((1, one), (-1, two)) if array is not None})
+    means = [a - b for a, b in zip(first.mean, second.mean, strict=True)]
+    return curve_with_interval(first.method, first.radii, means, drawn)
+
+
+def average_differences(by_trial: Mapping[int, Sequence[Difference]]) -> list[Difference]:
+    """Average the differences of each pair of methods and side over the trials of one target that have it."""
+    pairs = _by_pair(difference for differences in by_trial.values() for difference in differences)
+    averaged = []
+    for pair, (first, *others) in pairs.items():
+        curves = {
+            trial: average_curves([difference.curve for difference in differences if difference.pair == pair])
+            for trial, differences in by_trial.items()
+            if any(difference.pair == pair for difference in differences)
+        }
+        curve = average_over_trials(curves)
+        averaged.append(replace(first, curve=curve, p=p_values_of(curve)) if others else first)
+    return averaged
 
 
 def mean_difference_over_targets(by_target: Mapping[str, Sequence[Difference]]) -> list[Difference]:
     """Average every difference over targets, if it was measured on all of them."""
     pairs = _by_pair(difference for differences in by_target.values() for difference in differences)
-    return [
-        replace(each[0], curve=average_curves([difference.curve for difference in each]), p=())
-        for each in pairs.values()
+    means = {
+        pair: average_curves([difference.curve for difference in each])
+        for pair, each in pairs.items()
         if len(each) == len(by_target)
-    ]
+    }
+    return [replace(pairs[pair][0], curve=curve, p=p_values_of(curve)) for pair, curve in means.items()]
 
 
 def _by_pair(differences: Iterable[Difference]) -> dict[tuple[str, str, str], list[Difference]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from swad.results.flatness_runs import OVER_TARGETS, RunFlatness, Unit, differences_by_target
+from swad.results.flatness_runs import OVER_TARGETS, NullPair, RunFlatness, Unit, differences_by_target
 from swad.results.flatness_stats import (
     SIDES,
     Difference,
     FlatnessCurve,
-    average_differences,
     display_order,
     mean_difference_over_targets,
 )
@@ -22,19 +21,39 @@ MAX_RADII = 7
 """Largest number of radii in a table."""
 
 
+OF_THESE_WEIGHTS = "of these weights"
+"""What numbers of a single trial hold for."""
+VERDICTS_NOTE = (
+    "Numbers are radii. A difference is claimed where its p-value, corrected for the number of radii, is below 5 %; "
+    "elsewhere it is open. Over trials it is Student's t over trainings. A difference of these weights is that of one "
+    "training: the measurement often tells two trainings of the same method apart, too."
+)
+
+
+def holds_for(curves: Iterable[FlatnessCurve]) -> str:
+    """Return what the intervals of some curves hold for: "over 3 trials", or "of these weights" of one trial."""
+    numbers = sorted({curve.n_trials for curve in curves})
+    if not numbers or numbers[0] == 1:
+        return OF_THESE_WEIGHTS
+    return f"over {numbers[0]} trials" if len(numbers) == 1 else f"over {numbers[0]} to {numbers[-1]} trials"
+
+
 def curve_table(title: str, curves: Sequence[FlatnessCurve]) -> Table:
-    """Build a table of F with a row for each method and a column for each radius."""
+    """Build a table of F with a row for each method and a column for each radius.
+
+    With several trials the cells hold half of the interval over trials, and in parentheses that of the measurement.
+    """
     radii = [radius for radius in curves[0].radii if radius > 0] if curves else []
     step = math.ceil(len(radii) / MAX_RADII)
     radii = radii[::-1][:: step or 1][::-1]  # the largest radius is always included
     rows = [
         Row(
             curve.method,
-            tuple(interval_cell(*curve.at(radius)) if radius in curve.radii else Cell() for radius in radii),
+            tuple(_curve_cell(curve, radius) if radius in curve.radii else Cell() for radius in radii),
         )
         for curve in curves
     ]
-    return Table(title, tuple(f"γ = {radius:g}" for radius in radii), tuple(rows))
+    return Table(f"{title}, {holds_for(curves)}", tuple(f"γ = {radius:g}" for radius in radii), tuple(rows))
 
 
 def domain_table(measured: Sequence[RunFlatness]) -> Table:
@@ -50,7 +69,7 @@ def domain_table(measured: Sequence[RunFlatness]) -> Table:
                 for curve in curves
             )
             rows.append(Row(f"{_unit(flatness)}: {method}", tuple(cells)))
-    return Table(f"F by domain at γ = {radius:g}", tuple(domains), tuple(rows), corner="Target")
+    return Table(f"F by domain at γ = {radius:g}, {OF_THESE_WEIGHTS}", tuple(domains), tuple(rows), corner="Target")
 
 
 def interval_cell(mean: float, low: float, high: float) -> Cell:
@@ -59,25 +78,41 @@ def interval_cell(mean: float, low: float, high: float) -> Cell:
     return Cell(mean, (high - low) / 2, decimals=4 if size < 0.1 else 3 if size < 10 else 1)
 
 
-def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]]) -> Table:
-    """Build a table that says in words which method is flatter, by target and trial and for their means."""
-    groups = {f"{target}, trial {trial}": average_differences(each) for (target, trial), each in units.items()}
-    by_target = differences_by_target(units)
-    for target, differences in by_target.items():
-        trials = [each for unit, each in units.items() if unit[0] == target]
-        if len(trials) > 1:
-            in_all = [d for d in differences if all(any(other.pair == d.pair for other in trial) for trial in trials)]
-            groups[f"{target}, mean over trials"] = in_all
-    if len(by_target) > 1:
-        groups[OVER_TARGETS] = mean_difference_over_targets(by_target)
+def _curve_cell(curve: FlatnessCurve, radius: float) -> Cell:
+    cell = interval_cell(*curve.at(radius))
+    if curve.n_trials == 1:
+        return cell
+    return Cell(cell.value, text=f"{cell.printed} ({curve.measured_at(radius)[0]:.{cell.decimals}f})")
+
+
+def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]], null: Sequence[NullPair] = ()) -> Table:
+    """Build a table that says in words which method is flatter, for each target and their mean.
+
+    Verdicts are over the trials of a target if there are several. Those of one trial are called "of these weights".
+    `null` adds a row for two trials of the same method: how often the measurement alone tells them apart.
+    """
+    groups = differences_by_target(units)
+    if len(groups) > 1:
+        groups[OVER_TARGETS] = mean_difference_over_targets(groups)
     rows = []
     for name, differences in groups.items():
         pairs = sorted({d.pair[:2] for d in differences}, key=lambda pair: display_order(pair[0]))
         for method, reference in pairs:
-            verdicts = {d.side: d.verdict for d in differences if d.pair[:2] == (method, reference)}
+            of_pair = [d for d in differences if d.pair[:2] == (method, reference)]
+            verdicts = {d.side: d.verdict for d in of_pair}
             cells = tuple(Cell(text=verdicts.get(side, "–")) for side in SIDES)
-            rows.append(Row(f"{name}: {method} against {reference}", cells))
+            held = holds_for(d.curve for d in of_pair)
+            rows.append(Row(f"{name}, {held}: {method} against {reference}", cells))
+    if null:
+        cells = tuple(Cell(text=_told_apart([pair for pair in null if pair.difference.side == side])) for side in SIDES)
+        method = null[0].difference.reference
+        rows.append(Row(f"null, {OF_THESE_WEIGHTS}: {method} against {method} of another trial", cells))
     return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), corner="Target")
+
+
+def _told_apart(null: Sequence[NullPair]) -> str:
+    n = sum(pair.told_apart for pair in null)
+    return f"told apart in {n} of {len(null)} pairs of trials" if null else "–"
 
 
 def worst_case_table(measured: Sequence[RunFlatness]) -> Table:

@@ -69,8 +69,11 @@ def flatness_figure(
     colors: Mapping[str, int] | None = None,
     dashes: Mapping[str, int] | None = None,
     reference: str = "",
+    note: str = "",
 ) -> Figure:
     """Draw F against the radius with its interval for every method: a column for each group, a row for each side.
+
+    If the interval is over trials, a darker band within it is that of the measurement.
 
     Args:
         groups: Curves by title, such as the mean over targets and each target.
@@ -80,6 +83,7 @@ def flatness_figure(
         colors: Indices in the palette by method, for figures that are shown together; see `method_colors`.
         dashes: Indices of line styles by method, for figures that are shown together; see `method_dashes`.
         reference: With the name of a method, the curves are differences to it: below zero is flatter.
+        note: What the bands are, written below the panels.
     """
     from matplotlib.figure import Figure
 
@@ -90,7 +94,7 @@ def flatness_figure(
     dashes = method_dashes(groups, colors) if dashes is None else dashes
     with figure_style():
         shape = (len(sides), len(groups))
-        height = size[1] * shape[0] + (0 if bare else 0.4)
+        height = size[1] * shape[0] + (0 if bare else 0.4) + (0.2 if note else 0)
         figure = Figure(figsize=(size[0] * shape[1] + 0.3, height), layout="constrained")
         panels = figure.subplots(*shape, squeeze=False, sharex="col")
         for column, (title, by_side) in enumerate(groups.items()):
@@ -106,6 +110,8 @@ def flatness_figure(
                     axes.set_ylabel(quantity if bare else f"{SIDE_LABELS.get(side, side)}\n{quantity}")
         if not bare:
             add_legend(figure, [axes for row in panels for axes in row], size[0] * shape[1])
+        if note:
+            figure.supxlabel(note, fontsize=7.5, color=FAINT)
         return figure
 
 
@@ -139,12 +145,20 @@ def _draw_point(axes: Axes, curve: FlatnessCurve, color: str, offset: float) -> 
     x = curve.radii[0] + 0.1 * offset
     if math.isfinite(curve.low[0]) and math.isfinite(curve.high[0]):
         axes.plot([x, x], [curve.low[0], curve.high[0]], color=color, alpha=0.5, linewidth=1.6, zorder=2)
+    if curve.measured:
+        ends = [curve.mean[0] - curve.measured[0], curve.mean[0] + curve.measured[0]]
+        axes.plot([x, x], ends, color=color, alpha=0.8, linewidth=3, zorder=2)
     axes.plot(x, curve.mean[0], color=color, label=curve.method, linestyle="none", marker="o", markersize=5, zorder=3)
 
 
 def _draw_band(axes: Axes, curve: FlatnessCurve, color: str, dash: int) -> None:
     emphasized = curve.method.startswith("SWAD")
     axes.fill_between(curve.radii, curve.low, curve.high, color=color, alpha=0.14, linewidth=0, zorder=2)
+    if curve.measured:
+        low, high = (
+            [mean + sign * half for mean, half in zip(curve.mean, curve.measured, strict=True)] for sign in (-1, 1)
+        )
+        axes.fill_between(curve.radii, low, high, color=color, alpha=0.3, linewidth=0, zorder=2)
     axes.plot(
         curve.radii,
         curve.mean,

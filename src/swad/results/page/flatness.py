@@ -22,13 +22,21 @@ from swad.results.flatness_runs import (
     curves_by_target,
     difference_curves,
     method_names,
+    null_pairs,
     paired_differences,
     rank_methods,
     read_flatness,
     with_mean,
 )
 from swad.results.flatness_stats import SIDES, CurvesBySide
-from swad.results.flatness_tables import curvature_table, verdict_table, worst_case_table
+from swad.results.flatness_tables import (
+    OF_THESE_WEIGHTS,
+    VERDICTS_NOTE,
+    curvature_table,
+    holds_for,
+    verdict_table,
+    worst_case_table,
+)
 from swad.results.labels import weights_label
 from swad.results.runs import RunData
 from swad.results.surfaces import RunSurface, read_surface
@@ -65,11 +73,13 @@ class FlatnessSection:
     id: str
     name: str
     measurement: str
+    """What the bands are, with directions and images."""
     groups: tuple[Group, ...]
     verdicts: Table | None
     ranking: str
     worst_case: Table | None
     curvature: Table | None
+    verdicts_note: str = VERDICTS_NOTE
 
 
 @dataclass(frozen=True)
@@ -114,9 +124,9 @@ def _flatness_section(id: str, dataset: str, measured: Sequence[RunFlatness]) ->
     return FlatnessSection(
         id,
         dataset,
-        f"{count} random directions{_describe_settings(measured[0].settings)}",
+        _describe_bands(measured, f"{count} random directions{_describe_settings(measured[0].settings)}"),
         _groups(id, measured),
-        verdict_table("Paired differences", differences) if differences else None,
+        verdict_table("Paired differences", differences, null_pairs(measured)) if differences else None,
         _ranking(measured),
         worst_case_table(measured) if any(flatness.worst_case for flatness in measured) else None,
         curvature_table(measured) if any(flatness.curvature for flatness in measured) else None,
@@ -159,6 +169,17 @@ def _plot(
         {label: by_side}, sides=(side,), size=(4.4, 2.45), bare=True, colors=colors, dashes=dashes, reference=reference
     )
     return Plot(title, themed_svg(figure, id, label))
+
+
+def _describe_bands(measured: Sequence[RunFlatness], draws: str) -> str:
+    """Say what the bands of the figures are."""
+    curves = [
+        curve for by_side in curves_by_target(measured).values() for curves in by_side.values() for curve in curves
+    ]
+    held = holds_for(curves)
+    if held == OF_THESE_WEIGHTS:
+        return f"Bands are 95 % intervals {held} ({draws}); another training may differ more."
+    return f"Light bands are 95 % intervals {held}, dark ones those of the measurement ({draws})."
 
 
 def _describe_settings(settings: Row) -> str:
