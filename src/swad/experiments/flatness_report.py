@@ -310,13 +310,10 @@ def _interval_note(groups: Mapping[str, CurvesBySide]) -> str:
     held = holds_for(curve for by_side in groups.values() for curves in by_side.values() for curve in curves)
     if held == OF_THESE_WEIGHTS:
         return (
-            f"± half of the 95 % interval over directions and images: it holds {held}, and another training may differ "
-            "more. Compare methods over several trials."
+            "± half of the 95 % interval over directions and images. It holds for these weights; another training may "
+            "differ more. Compare methods over several trials."
         )
-    return (
-        f"± half of the 95 % interval {held}, which another training will be like; in parentheses that of the "
-        "measurement, over directions and images."
-    )
+    return f"± half of the 95 % interval {held}; in parentheses that of the measurement, over directions and images."
 
 
 def _ranking_note(side: str, radius: float, ranking: Ranking) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,7 +84,7 @@ def flatness_figure(
         colors: Indices in the palette by method, for figures that are shown together; see `method_colors`.
         dashes: Indices of line styles by method, for figures that are shown together; see `method_dashes`.
         reference: With the name of a method, the curves are differences to it: below zero is flatter.
-        note: What the bands are, written below the panels.
+        note: What the bands are, written above the legend.
     """
     from matplotlib.figure import Figure
 
@@ -94,7 +95,8 @@ def flatness_figure(
     dashes = method_dashes(groups, colors) if dashes is None else dashes
     with figure_style():
         shape = (len(sides), len(groups))
-        height = size[1] * shape[0] + (0 if bare else 0.4) + (0.2 if note else 0)
+        lines = textwrap.wrap(note, int(17 * size[0] * shape[1]))
+        height = size[1] * shape[0] + (0 if bare else 0.4) + 0.15 * len(lines)
         figure = Figure(figsize=(size[0] * shape[1] + 0.3, height), layout="constrained")
         panels = figure.subplots(*shape, squeeze=False, sharex="col")
         for column, (title, by_side) in enumerate(groups.items()):
@@ -110,8 +112,7 @@ def flatness_figure(
                     axes.set_ylabel(quantity if bare else f"{SIDE_LABELS.get(side, side)}\n{quantity}")
         if not bare:
             add_legend(figure, [axes for row in panels for axes in row], size[0] * shape[1])
-        if note:
-            figure.supxlabel(note, fontsize=7.5, color=FAINT)
+            figure.legends[-1].set_title("\n".join(lines), prop={"size": 7.5})
         return figure
 
 
