@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.tensors import unwrap
-from swad.flatness._losses import LossFn, Returned
+from swad.flatness._losses import LossFn, Returned, fit_logits
 from swad.models.cuda_graph import CapturedGraph, run_on_stream
 
 WARM_UP = 3
@@ -51,6 +51,15 @@ class Captured:
     def n_images(self) -> Any:
         """The number of images by domain, if the wrapped function gives it."""
         return getattr(self.loss_fn, "n_images", None)
+
+    @property
+    def precision(self) -> Any:
+        """The precision of the wrapped function, if it has one."""
+        return getattr(self.loss_fn, "precision", None)
+
+    def fit(self, model: nn.Module) -> float | None:
+        """Fit the wrapped function to a model's weights, if it has something to fit; see `ImageLosses.fit`."""
+        return fit_logits(self.loss_fn, model)
 
     def __call__(self, model: nn.Module) -> Returned:
         """Replay the graph, and capture it first if needed; gradients and other models call the function directly."""

@@ -16,7 +16,7 @@ from torch import nn
 from swad.averaging.tensors import Patterns
 from swad.flatness._directions import Normalize
 from swad.flatness._json import Row, json_number
-from swad.flatness._local import Groups, LocalFlatness, check_radii, local, mean_over
+from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, check_radii, local, mean_over
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
 from swad.util.progress import Progress
@@ -240,7 +240,7 @@ def pairing_mismatches(one: LocalFlatness, two: LocalFlatness) -> list[str]:
             "antithetic": flat.antithetic,
             "images": flat.n_images,
             "domains": flat.domains,
-            **{name: value for name, value in flat.settings.items() if name != "norm"},
+            **{name: value for name, value in flat.settings.items() if name not in OF_WEIGHTS},
         }
         for flat in (one, two)
     )

@@ -18,7 +18,7 @@ from torch import nn
 
 from swad.averaging.tensors import Patterns
 from swad.flatness._json import Row
-from swad.flatness._losses import Losses, LossFn, check_losses
+from swad.flatness._losses import Losses, LossFn, check_losses, fit_logits
 from swad.flatness._perturb import Weights
 from swad.util.progress import Progress
 
@@ -120,6 +120,7 @@ def curvature(
                 f"{n_eigenvalues}: choose more parameters or fewer eigenvalues"
             )
         with torch.no_grad():
+            fit_logits(loss_fn, model)
             losses = check_losses(loss_fn(model))
         wanted = _wanted_domains(losses, domains)
         rows = []

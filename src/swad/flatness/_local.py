@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,13 +24,16 @@ from torch import Tensor, nn
 from swad.averaging.tensors import Patterns, as_patterns
 from swad.flatness._directions import Directions, Normalize
 from swad.flatness._json import Row, json_number, pack, unpack
-from swad.flatness._losses import Losses, LossFn, as_losses, check_losses
+from swad.flatness._losses import Losses, LossFn, as_losses, check_losses, fit_logits
 from swad.flatness._perturb import Weights
 from swad.util.progress import Progress
 from swad.util.statistics import Contributions, contributions, half_widths
 
 Groups = Mapping[str, Sequence[str]]
 """Named sets of domains whose mean is reported too: {"seen": ["photo", "sketch"]}."""
+
+OF_WEIGHTS = ("norm", "logit_scale")
+"""The settings that belong to the weights; all others must be equal for a paired comparison."""
 
 KIND = "flatness"
 """The `kind` of a JSON row that holds a `LocalFlatness`."""
@@ -63,7 +66,7 @@ class LocalFlatness:
     radii: tuple[float, ...]
     antithetic: bool
     settings: Row
-    """Seed, normalization, name patterns, device, and the number and norm of the perturbed parameters."""
+    """Seed, normalization, name patterns, device, number and norm of the perturbed parameters, scale of the logits."""
     loss: dict[str, float]
     """E(theta) by domain."""
     losses: dict[str, Tensor]
@@ -74,6 +77,8 @@ class LocalFlatness:
     """By domain: the loss summed over directions, for every radius and image (radii x images)."""
     named: bool = True
     """Whether the loss function named its domains."""
+    errors: LocalFlatness | None = None
+    """The same of the 0-1 error instead of the loss, if the loss function gave both."""
     groups: Groups = field(default_factory=dict)
     confidence: float = 0.95
 
@@ -206,7 +211,8 @@ def local(
 
     Args:
         model: The model at the weights to measure.
-        loss_fn: `loss_fn(model)` returns a scalar, per-image losses, or {domain: per-image losses}.
+        loss_fn: `loss_fn(model)` returns a scalar, per-image losses, or {domain: per-image losses}. If the losses have
+            a second column of 0-1 errors, `errors` of the result holds their rise.
         radii: Distances from the weights; shares of the weights' norm if directions are normalized.
         n_directions: Number of directions; an opposite pair counts as two, so it must be even with `antithetic`.
         seed: Seed of the directions.
@@ -233,36 +239,54 @@ def local(
         settings = _settings(weights, seed, normalize, include, exclude)
         smallest = min((radius for radius in radii if radius), default=math.inf)
         # Radii of normalized directions are shares of the weights' norm.
-        weights.warn_of_rounding(smallest * (1.0 if normalize == "sphere" else settings["norm"]))
+        distance = smallest * (1.0 if normalize == "sphere" else settings["norm"])
+        weights.warn_of_rounding(distance, torch.bfloat16 if getattr(loss_fn, "precision", None) == "bf16" else None)
+        settings |= _logit_settings(fit_logits(loss_fn, model))
         center = check_losses(loss_fn(model))
         groups = _check_groups(groups, list(center.losses))
         sums = _LossSums(center, len(radii))
+        error_center = center.of_errors
+        error_sums = None if error_center is None else _LossSums(error_center, len(radii))
+
+        def add(radius_index: int, measured: Losses) -> None:
+            sums.add(radius_index, measured)
+            if error_sums is not None and measured.of_errors is not None:
+                error_sums.add(radius_index, measured.of_errors)
+
         n_moves = len([radius for radius in radii if radius])
         done, total = 0, n_directions * n_moves
         for tensors, signs in directions.units(0, n_directions):
             for _, sign in signs:
                 for i, radius in enumerate(radii):
                     if not radius:
-                        sums.add(i, center)
+                        add(i, center)
                         continue
                     weights.move(tensors, sign * radius)
-                    sums.add(i, as_losses(loss_fn(model)))
+                    add(i, as_losses(loss_fn(model)))
                     done += 1
                     if progress is not None:
                         progress("local flatness", done, total)
-        losses, image_sums = sums.results()
-    return LocalFlatness(
-        radii=radii,
-        antithetic=antithetic,
-        settings=settings,
-        loss={domain: values.double().mean().item() for domain, values in center.losses.items()},
-        losses=losses,
-        image_loss=center.copy_image_losses(),
-        image_sums=image_sums,
-        named=center.named,
-        groups=groups,
-        confidence=confidence,
-    )
+
+        def result(at_center: Losses, sums: _LossSums, errors: LocalFlatness | None = None) -> LocalFlatness:
+            losses, image_sums = sums.results()
+            return LocalFlatness(
+                radii=radii,
+                antithetic=antithetic,
+                settings=settings,
+                loss={domain: values.double().mean().item() for domain, values in at_center.losses.items()},
+                losses=losses,
+                image_loss=at_center.copy_image_losses(),
+                image_sums=image_sums,
+                named=at_center.named,
+                errors=errors,
+                groups=groups,
+                confidence=confidence,
+            )
+
+        errors = None
+        if error_center is not None and error_sums is not None:
+            errors = result(error_center, error_sums)
+        return result(center, sums, errors)
 
 
 class _LossSums:
@@ -310,6 +334,33 @@ def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, ex
         "parameters": weights.dim,
         "norm": norm,
     }
+
+
+def _logit_settings(scale: float | None) -> Row:
+    return {} if scale is None else {"logit_scale": scale}
+
+
+def average_flatness(results: Sequence[LocalFlatness]) -> LocalFlatness:
+    """Average the flatness of several weights that were measured in the same directions and on the same images.
+
+    F is a mean of losses, so its average is F of the averaged losses, and the intervals follow from them.
+    """
+    first = results[0]
+
+    def mean(tables: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {domain: torch.stack([table[domain] for table in tables]).mean(0) for domain in tables[0]}
+
+    errors = [result.errors for result in results if result.errors is not None]
+    norms = [float(result.settings["norm"]) for result in results]
+    return replace(
+        first,
+        settings={**first.settings, "norm": sum(norms) / len(norms)},
+        loss={domain: sum(result.loss[domain] for result in results) / len(results) for domain in first.loss},
+        losses=mean([result.losses for result in results]),
+        image_loss=mean([result.image_loss for result in results]),
+        image_sums=mean([result.image_sums for result in results]),
+        errors=average_flatness(errors) if len(errors) == len(results) else None,
+    )
 
 
 def check_radii(radii: float | Sequence[float]) -> tuple[float, ...]:

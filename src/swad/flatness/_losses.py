@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -22,6 +22,11 @@ If a domain's tensor has two columns, the first holds losses and the second 0-1 
 """
 
 Measure = Literal["loss", "error", "both"]
+Logits = Literal["raw", "normalized"]
+Precision = Literal["fp32", "bf16"]
+
+LOGIT_NORM = 10.0
+"""The mean norm of centered logits that `logits="normalized"` scales to, about that of trained networks."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,11 @@ class Losses:
     """False for scalars: then the interval covers directions only."""
     named: bool
     """Whether the loss function named its domains; otherwise there is only the domain "all"."""
+
+    @property
+    def of_errors(self) -> Losses | None:
+        """The errors in the place of the losses; None if there are none."""
+        return Losses(self.errors, {}, self.by_image, self.named) if self.errors else None
 
     def copy_image_losses(self) -> dict[str, Tensor]:
         """Return per-image losses as doubles on the CPU; empty for scalars."""
@@ -98,6 +108,9 @@ def image_losses(
     *,
     batch_size: int = 256,
     measure: Measure = "loss",
+    logits: Logits = "raw",
+    logits_of: Collection[str] | None = None,
+    precision: Precision | None = None,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     transform: Callable[[Tensor], Tensor] | None = None,
     device: torch.device | str | None = None,
@@ -109,6 +122,13 @@ def image_losses(
         images: {domain: (images, labels)}.
         batch_size: Number of images per forward pass; a batch may span two domains.
         measure: "loss" for the cross entropy of every image, "error" for its 0-1 error, "both" for two columns.
+        logits: "normalized" multiplies the logits of each model by a constant, so that all models have logits of the
+            same size: at the weights themselves, the mean norm of an image's logits minus their mean is `LOGIT_NORM`.
+            `local`, `compare` and `worst_case` fit the constant; perturbed weights keep it.
+        logits_of: The domains whose images decide that constant; by default all. Give the sources, so that the target
+            decides nothing.
+        precision: "bf16" evaluates the network in bf16, and losses and their sums in fp32 or higher; "fp32" is exact,
+            without TF32. By default as torch is set, with `autocast`.
         autocast: Makes the context that forward passes run in, e.g. `lambda: torch.autocast("cuda")`.
         transform: Applied to each batch on the device, e.g. to scale uint8 images.
         device: Device to keep the images on; by default they stay where they are.
@@ -118,7 +138,17 @@ def image_losses(
     >>> image_losses(data)(nn.Linear(2, 2, bias=False))["photo"].mul(1000).round().tolist()
     [693.0, 693.0, 693.0]
     """
-    return ImageLosses(images, batch_size, measure, autocast, transform, device, channels_last)
+    if precision not in (None, "fp32", "bf16"):
+        raise ValueError(f"precision must be 'fp32' or 'bf16'; got {precision!r}")
+    if precision is not None and autocast is not nullcontext:
+        raise ValueError("precision and autocast both choose the precision of the network: give one of them")
+    if logits not in ("raw", "normalized"):
+        raise ValueError(f"logits must be 'raw' or 'normalized'; got {logits!r}")
+    unknown = [domain for domain in logits_of or () if domain not in images]
+    if unknown:
+        raise ValueError(f"logits_of must name some of the domains {', '.join(images)}; got {unknown[0]!r}")
+    chosen = None if logits == "raw" else tuple(logits_of or images)
+    return ImageLosses(images, batch_size, measure, chosen, precision, autocast, transform, device, channels_last)
 
 
 class ImageLosses:
@@ -129,6 +159,8 @@ class ImageLosses:
         images: Mapping[str, tuple[Tensor, Tensor]],
         batch_size: int,
         measure: Measure,
+        normalized_by: tuple[str, ...] | None,
+        precision: Precision | None,
         autocast: Callable[[], AbstractContextManager[object]],
         transform: Callable[[Tensor], Tensor] | None,
         device: torch.device | str | None,
@@ -149,7 +181,7 @@ class ImageLosses:
                 )
         self.measure, self.batch_size = measure, batch_size
         self.n_images = {domain: len(labels) for domain, (_, labels) in images.items()}
-        self._autocast, self._transform = autocast, transform
+        self.precision, self._normalized_by, self._transform = precision, normalized_by, transform
         first = next(iter(images.values()))[0]
         device = first.device if device is None else torch.device(device)
         layout = torch.channels_last if channels_last and first.ndim == 4 else torch.preserve_format
@@ -157,6 +189,32 @@ class ImageLosses:
         self._images = torch.cat([pictures.to(device) for pictures, _ in images.values()])
         self._images = self._images.to(memory_format=layout)
         self._labels = torch.cat([labels.to(device) for _, labels in images.values()])
+        # A tensor, which a captured graph reads again at every replay.
+        self._logit_scale = torch.ones((), device=device)
+        if precision == "bf16":
+            self._autocast: Callable[[], AbstractContextManager[object]] = lambda: torch.autocast(
+                device.type, torch.bfloat16
+            )
+        else:
+            self._autocast = _exact_fp32 if precision == "fp32" and device.type == "cuda" else autocast
+
+    @torch.no_grad()
+    def fit(self, model: nn.Module) -> float | None:
+        """Fit the constant of normalized logits to a model's weights and return it; None for raw logits."""
+        if self._normalized_by is None:
+            return None
+        norms, first = [], 0
+        for domain, n in self.n_images.items():
+            if domain in self._normalized_by:
+                starts = range(first, first + n, self.batch_size)
+                spans = (slice(start, min(start + self.batch_size, first + n)) for start in starts)
+                scores = torch.cat([self._scores(model, span) for span in spans]).double()
+                norms.append((scores - scores.mean(1, keepdim=True)).norm(dim=1).mean())
+            first += n
+        norm = torch.stack(norms).mean().item()
+        scale = LOGIT_NORM / norm if norm > 0 else 1.0
+        self._logit_scale.fill_(scale)
+        return scale
 
     def __call__(self, model: nn.Module) -> dict[str, Tensor]:
         """Return per-image values by domain."""
@@ -172,19 +230,41 @@ class ImageLosses:
                 yield domain, self._batch(model, slice(start, min(start + self.batch_size, first + n)))
             first += n
 
-    def _batch(self, model: nn.Module, span: slice) -> Tensor:
-        images, labels = self._images[span], self._labels[span]
+    def _scores(self, model: nn.Module, span: slice) -> Tensor:
+        images = self._images[span]
         if self._transform is not None:
             images = self._transform(images)
         with self._autocast():
             scores = cast(Tensor, model(images))
-        scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+    def _batch(self, model: nn.Module, span: slice) -> Tensor:
+        labels, scores = self._labels[span], self._scores(model, span)
+        if self._normalized_by is not None:
+            scores = scores * self._logit_scale
         if self.measure == "error":
             return (scores.argmax(1) != labels).to(scores.dtype)
         losses = functional.cross_entropy(scores, labels, reduction="none")
         if self.measure == "loss":
             return losses
         return torch.stack([losses, (scores.argmax(1) != labels).to(losses.dtype)], 1)
+
+
+@contextmanager
+def _exact_fp32() -> Iterator[None]:
+    """Turn TF32 off, which rounds the factors of convolutions and matrix products to 10 bits."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def fit_logits(loss_fn: LossFn, model: nn.Module) -> float | None:
+    """Fit the scale of logits to the weights that are measured, if the loss function normalizes logits."""
+    fit = getattr(loss_fn, "fit", None)
+    return cast("float | None", fit(model)) if callable(fit) else None
 
 
 def loss_parts(loss_fn: LossFn, model: nn.Module) -> Iterator[dict[str, Tensor]]:

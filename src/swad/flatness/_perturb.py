@@ -146,16 +146,21 @@ class Weights:
         # Under the caller's autocast, cached casts of the weights outlive a forward pass and would hide the move.
         torch.clear_autocast_cache()
 
-    def warn_of_rounding(self, distance: float) -> None:
-        """Warn if the precision of the weights is too coarse for a move of that length."""
+    def warn_of_rounding(self, distance: float, dtype: torch.dtype | None = None) -> None:
+        """Warn if the precision of the weights, or `dtype` that they are cast to, is too coarse for that distance."""
         # Rounding a number has a standard deviation of about 0.22 eps times the number.
         squares = [
-            (0.22 * torch.finfo(tensor.dtype).eps * torch.linalg.vector_norm(tensor, dtype=torch.float64).item()) ** 2
+            (
+                0.22
+                * torch.finfo(dtype or tensor.dtype).eps
+                * torch.linalg.vector_norm(tensor, dtype=torch.float64).item()
+            )
+            ** 2
             for tensor in self.live
         ]
         rounded = math.sqrt(math.fsum(squares))
         if rounded > COARSE * distance:
-            precision = str(self.live[0].dtype).removeprefix("torch.")
+            precision = str(dtype or self.live[0].dtype).removeprefix("torch.")
             warnings.warn(
                 f"weights in {precision} are rounded by about {rounded:.2g}, which is not small compared with a move "
                 f"of {distance:.2g}: use larger radii, or a copy in higher precision",

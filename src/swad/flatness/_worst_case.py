@@ -25,7 +25,7 @@ from swad.averaging.tensors import Patterns
 from swad.flatness._directions import Directions
 from swad.flatness._json import Row, json_number
 from swad.flatness._local import check_radii
-from swad.flatness._losses import LossFn, as_losses, loss_parts, selected_loss
+from swad.flatness._losses import LossFn, as_losses, fit_logits, loss_parts, selected_loss
 from swad.flatness._perturb import Weights
 from swad.util.progress import Progress
 
@@ -132,6 +132,9 @@ def worst_case(
     with Weights(model, include, exclude) as weights:
         weights.warn_of_rounding(min((radius for radius in radii if radius), default=math.inf))
         ascent = _Ascent(model, loss_fn, measure_fn, domain, weights)
+        for function in (loss_fn, measure_fn):
+            if function is not None:
+                fit_logits(function, model)
         center = ascent.start()
         directions = Directions(weights, seed, antithetic=False, normalize="sphere")
         total = sum((1 + restarts + (i > 0)) * steps for i in range(len(radii)))
