@@ -87,6 +87,7 @@ def flatness_figure(
         note: What the bands are, written above the legend.
     """
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties
 
     if not groups:
         raise ValueError("a figure needs the flatness of at least one run, got none: measure it with `swad flatness`")
@@ -112,7 +113,7 @@ def flatness_figure(
                     axes.set_ylabel(quantity if bare else f"{SIDE_LABELS.get(side, side)}\n{quantity}")
         if not bare:
             add_legend(figure, [axes for row in panels for axes in row], size[0] * shape[1])
-            figure.legends[-1].set_title("\n".join(lines), prop={"size": 7.5})
+            figure.legends[-1].set_title("\n".join(lines), prop=FontProperties(size=7.5))
         return figure
 
 
