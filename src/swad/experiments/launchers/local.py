@@ -9,18 +9,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
 from swad.experiments.launchers.local_worker import WorkerOptions, work
+from swad.experiments.launchers.signals import catch_signals, ignore_sigint
 from swad.experiments.launchers.work import MAX_ATTEMPTS, Train
 from swad.results.failures import write_failure
 from swad.util.cpu import available_cores
@@ -113,7 +113,7 @@ class LocalLauncher:
         self._terminate()
 
     def __enter__(self) -> Self:
-        self._restore_signals = self._catch_signals()
+        self._restore_signals = catch_signals(self._forward_signal)
         return self
 
     def __exit__(
@@ -154,7 +154,7 @@ class LocalLauncher:
         options = WorkerOptions(threads_per_run(self._slots), gpu, self._display is not None, self._train)
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, options))
-        with _ignore_sigint():
+        with ignore_sigint():
             process.start()
         theirs.close()  # so that the end of the worker closes the pipe
         worker = _Worker(process, ours, gpu)
@@ -238,24 +238,12 @@ class LocalLauncher:
             if worker.task is not None:
                 worker.process.terminate()
 
-    def _catch_signals(self) -> Callable[[], None]:
-        """Forward SIGINT and SIGTERM, which may be sent to this process alone; returns what restores the handlers."""
-        if threading.current_thread() is not threading.main_thread():
-            return lambda: None
-
-        def forward(signum: int, frame: FrameType | None) -> None:
-            self._interrupted = True
-            for worker in self._workers:
-                if worker.task is not None:
-                    worker.process.terminate()
-
-        before = {signum: signal.signal(signum, forward) for signum in (signal.SIGINT, signal.SIGTERM)}
-
-        def restore() -> None:
-            for signum, handler in before.items():
-                signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
-
-        return restore
+    def _forward_signal(self) -> None:
+        """Stop the workers at once: a signal may be sent to this process alone. `wait` tells the caller."""
+        self._interrupted = True
+        for worker in self._workers:
+            if worker.task is not None:
+                worker.process.terminate()
 
 
 @dataclass
@@ -287,16 +275,3 @@ def visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     listed = [gpu.strip() for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
     return (listed or [str(i) for i in range(count)])[:count]
-
-
-@contextmanager
-def _ignore_sigint() -> Iterator[None]:
-    """Start a worker with SIGINT ignored: an interrupt during imports would crash it. Training enables it again."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

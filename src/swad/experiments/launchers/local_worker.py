@@ -13,9 +13,9 @@ import signal
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any
 
+from swad.experiments.launchers.signals import interrupt_once
 from swad.experiments.launchers.work import Train, leave_broken_device, train_task
 
 
@@ -48,7 +48,7 @@ def work(connection: Connection[Any, Any], options: WorkerOptions) -> None:
     torch.set_num_threads(options.threads)
     connection.send(("ready",))
     outbox = _Outbox(connection)
-    signal.signal(signal.SIGTERM, _interrupt_once)
+    signal.signal(signal.SIGTERM, interrupt_once)
     _stop_with_parent()
     try:
         while (message := connection.recv()) is not None:
@@ -105,11 +105,6 @@ def _display_callback(name: str, outbox: _Outbox) -> object:
 
     display: Any = _RemoteDisplay(outbox)
     return DisplayCallback(name, display)
-
-
-def _interrupt_once(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signum, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _stop_with_parent() -> None:

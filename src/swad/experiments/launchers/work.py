@@ -42,10 +42,12 @@ def train_task(
         callback: Receives the events of the run.
         lock_seconds: How long to wait while another process writes the run.
     """
+    from swad.data.device_store import keep_images
     from swad.training.loop import Interrupted
     from swad.training.run_dir import RunLockedError
 
     start = time.perf_counter()
+    keep_images()
     directory = task.config.output
     try:
         _train_unlocked(task.config, train, callback, start + lock_seconds)
@@ -55,6 +57,7 @@ def train_task(
         interrupt = error if isinstance(error, Interrupted) else Interrupted(directory, 0)
         return Outcome(task, "interrupted", str(interrupt), time.perf_counter() - start, interrupt.step)
     except Exception as error:
+        keep_images(False)  # it may have failed for want of memory
         message = describe(error)
         with suppress(OSError):  # the message names the directory, and the outcome arrives without the file
             write_failure(directory, message, traceback.format_exc().splitlines())

@@ -1,0 +1,401 @@
+"""Train tasks as Slurm jobs: one job array for the tasks that are submitted together, through submitit.
+
+A job trains several runs one after another, so that only the first pays for imports and the image cache. Before its
+time limit Slurm signals the job: the run saves a checkpoint, and the job puts itself back into the queue.
+
+The jobs do not need the process that submitted them. It may end at any time; started again it finds the jobs that are
+still queued or running, by the files in the directory `slurm` beside the runs, and waits for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from swad.experiments.launchers.base import LauncherError, Outcome, Task
+from swad.experiments.launchers.signals import catch_signals, interrupt_once
+from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe, leave_broken_device, train_task
+from swad.results.failures import write_failure
+from swad.util.files import write_json
+from swad.util.jsonl import JsonlWriter, read_lines
+
+FOLDER = "slurm"
+"""Directory beside the runs for the logs of jobs and the files by which they report."""
+
+UNLIMITED = 1_000_000
+"""How often a job may reach its time limit."""
+
+
+class SlurmLauncher:
+    """Slurm jobs.
+
+    Args:
+        directory: Directory of all runs, on a file system that all nodes share.
+        partition: Partition of the jobs. Default: Slurm's.
+        timeout_min: Time limit of a job in minutes. A run may take longer: it resumes in the next job.
+        signal_delay_s: How long before its time limit a job saves a checkpoint and goes back into the queue.
+        cpus_per_job: CPUs of a job, also its number of threads.
+        gpus_per_job: GPUs of a job.
+        mem_gb: Memory of a job in GB. Default: Slurm's.
+        max_parallel: Jobs that run at a time.
+        runs_per_job: Runs that a job trains one after another.
+        options: Further options of submitit for the cluster, e.g. `{"slurm_account": "lab"}`.
+        cluster: `slurm`; or `local`, which runs the jobs as processes on this machine, to try a sweep.
+        poll_seconds: Time between two looks at the jobs.
+        train: Function that trains a run, importable by name. Default: `swad.training.loop.train`.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        partition: str | None = None,
+        timeout_min: int = 24 * 60,
+        signal_delay_s: int = 300,
+        cpus_per_job: int = 4,
+        gpus_per_job: int = 0,
+        mem_gb: float | None = None,
+        max_parallel: int = 100,
+        runs_per_job: int = 1,
+        options: dict[str, Any] | None = None,
+        cluster: str = "slurm",
+        poll_seconds: float = 10.0,
+        train: Train | None = None,
+    ) -> None:
+        for name, value in (
+            ("timeout_min", timeout_min),
+            ("cpus_per_job", cpus_per_job),
+            ("max_parallel", max_parallel),
+            ("runs_per_job", runs_per_job),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+        if signal_delay_s >= 60 * timeout_min:
+            raise ValueError(f"signal_delay_s must be below the time limit of {timeout_min} min, got {signal_delay_s}")
+        self._folder = Path(os.path.abspath(directory)) / FOLDER
+        self._submitit = import_submitit()
+        self._cluster, self._max_parallel, self._runs_per_job = cluster, max_parallel, runs_per_job
+        self._cpus, self._train, self._poll_seconds = cpus_per_job, train, poll_seconds
+        parameters: dict[str, Any] = {
+            "name": "swad",
+            "timeout_min": timeout_min,
+            "cpus_per_task": cpus_per_job,
+            "gpus_per_node": gpus_per_job,
+            "mem_gb": mem_gb,
+            "slurm_partition": partition,
+            "slurm_signal_delay_s": signal_delay_s,
+            "slurm_array_parallelism": max_parallel,
+            **(options or {}),
+        }
+        try:
+            self._executor = self._submitit.AutoExecutor(
+                folder=str(self._folder / "%j"), cluster=cluster, **{f"{cluster}_max_num_timeout": UNLIMITED}
+            )
+            self._executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
+        except (RuntimeError, ValueError, TypeError, NameError) as error:
+            raise LauncherError(f"cannot submit jobs to the cluster {cluster!r}: {describe(error)}") from None
+        self._jobs: list[_Job] = []
+        self._outcomes: list[Outcome] = []
+        self._losses: Counter[str] = Counter()  # how many jobs in a row ended while they trained each task
+        self._interrupted = self._stopping = False
+        self._restore_signals: Callable[[], None] = lambda: None
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time, if Slurm has room for them."""
+        return self._max_parallel
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Submit these tasks as one job array. Tasks that a job of an earlier launcher still holds stay there."""
+        if self._stopping:
+            self._outcomes += [Outcome(task, "interrupted", f"{task.config.output} was not started") for task in tasks]
+            return
+        tasks = self._adopt(tasks)
+        chunks = [tasks[i : i + self._runs_per_job] for i in range(0, len(tasks), self._runs_per_job)]
+        if not chunks:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        reports = [self._folder / f"{secrets.token_hex(8)}.jsonl" for _ in chunks]
+        work = [
+            JobFunction(tuple(chunk), Path.cwd(), report, self._cpus, self._train)
+            for chunk, report in zip(chunks, reports, strict=True)
+        ]
+        try:
+            with self._executor.batch():
+                jobs = [self._executor.submit(function) for function in work]
+        except Exception as error:  # sbatch refused it: no such partition, too many jobs
+            raise LauncherError(f"cannot submit {len(work)} jobs: {describe(error)}") from None
+        for job, chunk, report in zip(jobs, chunks, reports, strict=True):
+            write_json(report.with_suffix(".json"), {"job": job.job_id, "keys": [task.key for task in chunk]})
+            self._jobs.append(_Job(job, report, {task.key: task for task in chunk}))
+
+    def wait(self, timeout: float | None = None) -> list[Outcome]:
+        """Wait for at least one outcome and return all there are; empty after `timeout`, or if no task is left.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM. Call `stop`, then `wait` again.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._poll()
+            if self._outcomes or not self._jobs:
+                break
+            left = self._poll_seconds if deadline is None else min(self._poll_seconds, deadline - time.monotonic())
+            if left <= 0:
+                break
+            self._sleep(left)
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def stop(self) -> None:
+        """Stop waiting. Jobs stay with Slurm, which needs no process here; their tasks are reported as interrupted."""
+        self._stopping = True
+        for job in self._jobs:
+            for task in job.tasks.values():
+                message = f"{task.config.output} stays with job {job.id}: run the same command again to wait for it"
+                self._outcomes.append(Outcome(task, "interrupted", message, elsewhere=True))
+        self._jobs = []
+
+    def __enter__(self) -> Self:
+        self._restore_signals = catch_signals(self._note_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore_signals()
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        if self._interrupted and not self._stopping:
+            self._interrupted = False
+            raise KeyboardInterrupt
+        lost: list[Task] = []
+        for job in self._jobs:
+            done = job.done()  # first: it reports before it ends
+            for outcome in job.new_outcomes():
+                self._losses.pop(outcome.task.key, None)
+                self._outcomes.append(outcome)
+            if done and job.tasks:
+                lost += self._lose(job)
+            if not job.tasks:
+                job.forget()
+        self._jobs = [job for job in self._jobs if job.tasks]
+        if lost:
+            self.submit(lost)
+
+    def _lose(self, job: _Job) -> list[Task]:
+        """Return the tasks of a job that ended without a report and that are tried again."""
+        current, *later = job.tasks.values()
+        job.tasks.clear()
+        if job.cancelled:
+            for task in (current, *later):
+                self._outcomes.append(Outcome(task, "interrupted", f"{task.config.output}: job {job.id} was cancelled"))
+            return []
+        self._losses[current.key] += 1
+        if self._losses[current.key] < MAX_ATTEMPTS:
+            return [current, *later]
+        message = (
+            f"{current.config.output}: {MAX_ATTEMPTS} jobs in a row ended while they trained it, the last in state "
+            f"{job.state}; see the logs in {self._folder / job.id}"
+        )
+        with suppress(OSError):
+            write_failure(current.config.output, message)
+        self._outcomes.append(Outcome(current, "failed", message))
+        return later
+
+    def _adopt(self, tasks: Sequence[Task]) -> list[Task]:
+        """Wait for the tasks that jobs of an earlier launcher hold, and return the others."""
+        left = {task.key: task for task in tasks}
+        known = {job.report for job in self._jobs}
+        for path in sorted(self._folder.glob("*.json")):
+            report = path.with_suffix(".jsonl")
+            if report in known or not left:
+                continue
+            with suppress(OSError, ValueError, TypeError, LookupError):  # a damaged file: submit its tasks again
+                content = json.loads(path.read_text(encoding="utf-8"))
+                held = {key: left[key] for key in content["keys"] if key in left}
+                job = _Job(_find_job(self._submitit, self._cluster, self._folder, str(content["job"])), report, held)
+                if job.done():
+                    job.forget()
+                elif held:
+                    list(job.new_outcomes())  # of tasks that are submitted again, to be trained again
+                    self._jobs.append(job)
+                    left = {key: task for key, task in left.items() if key not in job.tasks}
+        return list(left.values())
+
+    def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._interrupted and (left := end - time.monotonic()) > 0:
+            time.sleep(min(0.2, left))
+
+    def _note_signal(self) -> None:
+        self._interrupted = True
+
+
+@dataclass
+class _Job:
+    """A job, the file by which it reports, and those of its tasks that have not ended."""
+
+    job: Any
+    report: Path
+    tasks: dict[str, Task]
+    read: int = field(default=0)
+
+    @property
+    def id(self) -> str:
+        return str(self.job.job_id)
+
+    @property
+    def state(self) -> str:
+        return str(self.job.state)
+
+    @property
+    def cancelled(self) -> bool:
+        return self.state.startswith("CANCELLED")
+
+    def done(self) -> bool:
+        return bool(self.job.done())
+
+    def forget(self) -> None:
+        """Remove its files, so that no later launcher looks for it."""
+        for path in (self.report.with_suffix(".json"), self.report):
+            with suppress(OSError):
+                path.unlink()
+
+    def new_outcomes(self) -> Iterator[Outcome]:
+        """Yield the outcomes that were reported since the last call."""
+        with suppress(FileNotFoundError):
+            if self.report.stat().st_size == self.read:
+                return
+            for _, line in read_lines(self.report):
+                content = json.loads(line)
+                task = self.tasks.pop(content.pop("key"), None)
+                if task is not None:  # a job that started again reports its first tasks again
+                    yield Outcome(task, **content)
+            self.read = self.report.stat().st_size
+
+
+_REPORTED = ("status", "message", "seconds", "step", "elsewhere")
+
+
+# -- in the job ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class JobFunction:
+    """What a job does: train its tasks one after another, and go back into the queue before its time limit.
+
+    Args:
+        tasks: The tasks. Those that are finished when the job starts again take no time.
+        folder: Directory in which the launcher was created.
+        report: File to which the outcome of every task is appended.
+        threads: CPU threads.
+        train: Function that trains a run.
+    """
+
+    tasks: tuple[Task, ...]
+    folder: Path
+    report: Path
+    threads: int
+    train: Train | None
+
+    def __call__(self) -> None:
+        """Train; called by submitit in the process of the job."""
+        os.chdir(self.folder)
+        import torch
+
+        torch.set_num_threads(self.threads)
+        time_limit = _TimeLimit()
+        with suppress(KeyboardInterrupt):  # a signal between two tasks
+            self._train_tasks(time_limit)
+        time_limit.requeue_if_signalled()
+
+    def _train_tasks(self, time_limit: _TimeLimit) -> None:
+        with JsonlWriter(self.report) as report:
+            for task in self.tasks:
+                outcome = train_task(task, self.train)
+                leave_broken_device(outcome)
+                time_limit.requeue_if_signalled()
+                values = {name: getattr(outcome, name) for name in _REPORTED}
+                report.append(json.dumps({"key": task.key, **values}))
+                if outcome.status == "interrupted" and not outcome.elsewhere:  # SIGTERM: the job was cancelled
+                    return
+
+    def checkpoint(self) -> Any:
+        """Return what the job does when it starts again; called by submitit when it puts the job into the queue."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class _TimeLimit:
+    """The signal before the time limit.
+
+    Submitit's handler would leave the process at once, in the middle of a step. Instead the run is stopped as by
+    SIGTERM, which saves a checkpoint, and submitit's handler is called after that.
+    """
+
+    def __init__(self) -> None:
+        from submitit.core.job_environment import JobEnvironment
+
+        self._signum = JobEnvironment._usr_sig()
+        self._submitit_handler: Any = signal.signal(self._signum, self._handle)
+        self._signalled = False
+        signal.signal(signal.SIGTERM, interrupt_once)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        self._signalled = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def requeue_if_signalled(self) -> None:
+        if self._signalled:
+            self._submitit_handler(self._signum, None)  # does not return
+
+
+# -- submitit -----------------------------------------------------------------------------------------------------
+
+
+def import_submitit() -> Any:
+    """Import submitit."""
+    try:
+        import submitit
+    except ImportError:
+        raise ImportError("the launcher slurm needs submitit: pip install 'swad[sweep]'") from None
+    return submitit
+
+
+def _find_job(submitit: Any, cluster: str, folder: Path, job_id: str) -> Any:
+    """Return a job that another process submitted."""
+    if cluster == "local":
+        return _LocalJob(job_id)
+    return submitit.SlurmJob(folder=folder / "%j", job_id=job_id, tasks=[0])
+
+
+@dataclass
+class _LocalJob:
+    """A job of submitit's local cluster, which knows only those of its own process: the ID is that of a process."""
+
+    job_id: str
+
+    @property
+    def state(self) -> str:
+        return "FINISHED"
+
+    def done(self) -> bool:
+        try:
+            os.kill(int(self.job_id), 0)
+        except OSError:
+            return True
+        return False

@@ -1,0 +1,96 @@
+"""Slurm jobs, as processes of submitit's local cluster: requeued, killed, and left by the launcher that began them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from helpers.launched_runs import (
+    has_checkpoint,
+    process_of,
+    require_plain_records,
+    tasks,
+    train_slowly,
+    wait_for_all,
+    wait_until,
+)
+from helpers.python_process import start_python
+from swad.experiments.launchers.base import LauncherError
+from swad.experiments.launchers.slurm import SlurmLauncher
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.distributed,
+    pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit"),
+]
+
+OPTIONS = {"cluster": "local", "poll_seconds": 0.2, "cpus_per_job": 1}
+
+
+def test_requeued_before_the_time_limit_and_killed(tmp_path):
+    """One job gets the signal that precedes its time limit, the process of the other is killed."""
+    launched = tasks(tmp_path, 3)
+    with SlurmLauncher(tmp_path, **OPTIONS, runs_per_job=2, train=train_slowly) as launcher:
+        launcher.submit(launched)
+        wait_until(lambda: has_checkpoint(launched[0]))
+        requeued = process_of(launched[0])
+        os.kill(requeued, signal.SIGUSR2)
+        wait_until(lambda: has_checkpoint(launched[2]))
+        os.kill(process_of(launched[2]), signal.SIGKILL)
+        outcomes = wait_for_all(launcher, 3)
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}
+    assert process_of(launched[0]) == process_of(launched[1]) != requeued
+    logs = "".join(path.read_text() for path in (tmp_path / "slurm").rglob("*_log.*"))
+    assert logs.count("Requeued job") == 1
+    assert not list((tmp_path / "slurm").glob("*.json*"))
+    require_plain_records(launched, tmp_path / "plain")
+
+
+SUBMIT = """
+import os, sys
+from pathlib import Path
+from helpers.launched_runs import tasks, train_slowly
+from swad.experiments.launchers.slurm import SlurmLauncher
+launcher = SlurmLauncher(sys.argv[1], cluster="local", cpus_per_job=1, train=train_slowly)
+launcher.submit(tasks(Path(sys.argv[1]), 1))
+os._exit(0)
+"""
+
+
+def test_jobs_outlive_the_launcher_and_are_found_again(tmp_path):
+    process = start_python(SUBMIT, str(tmp_path))
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    (job,) = (tmp_path / "slurm").glob("*.json")
+    launched = tasks(tmp_path, 1)
+    with SlurmLauncher(tmp_path, **OPTIONS) as launcher:
+        launcher.submit(launched)
+        assert list((tmp_path / "slurm").glob("*.json")) == [job]
+        wait_until(lambda: has_checkpoint(launched[0]))
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            launcher.wait()
+        launcher.stop()
+        (outcome,) = launcher.wait()
+        assert (outcome.status, outcome.elsewhere) == ("interrupted", True)
+        assert "stays with job" in outcome.message
+    with SlurmLauncher(tmp_path, **OPTIONS) as launcher:
+        launcher.submit(launched)
+        assert wait_for_all(launcher, 1)["task-0"].status == "finished"
+    assert len(list((tmp_path / "slurm").rglob("*_submitted.pkl"))) == 1
+    require_plain_records(launched, tmp_path / "plain")
+
+
+def test_bad_arguments(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="runs_per_job must be 1 or more, got 0"):
+        SlurmLauncher(tmp_path, cluster="local", runs_per_job=0)
+    with pytest.raises(ValueError, match="signal_delay_s must be below the time limit of 1 min, got 60"):
+        SlurmLauncher(tmp_path, cluster="local", timeout_min=1, signal_delay_s=60)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LauncherError, match="cannot submit jobs to the cluster 'slurm'"):
+        SlurmLauncher(tmp_path)
+    assert not list(Path(tmp_path).iterdir())
