@@ -16,6 +16,7 @@ import json
 import os
 import re
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -165,11 +166,49 @@ def _cache_path(dataset: Dataset, folder: Path | str | None, size: int | None) -
     return parent / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """A cache that this process has opened and verified, with the state of its files at that time."""
+
+    files: tuple[tuple[int, ...], ...]
+    index: dict[str, Any]
+    cache: ImageCache
+
+
+MAX_OPENED = 8
+"""Caches that a process keeps open for its next runs. They are mapped files and take no memory of their own."""
+
+_opened: OrderedDict[Path, _Opened] = OrderedDict()
+
+
+def _keep_opened(path: Path, opened: _Opened) -> None:
+    _opened[path] = opened
+    _opened.move_to_end(path)
+    while len(_opened) > MAX_OPENED:
+        _opened.popitem(last=False)
+
+
+def _file_state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 def _open(path: Path, dataset: Dataset) -> ImageCache | str | None:
-    """Return the cache, or the reason why it cannot be used, or None if there is none."""
+    """Return the cache, or the reason why it cannot be used, or None if there is none.
+
+    The next run of a process finds the cache open. Its checksums are verified again only if its files changed; whether
+    the source images changed is asked every time.
+    """
     if not path.exists():
         return "the process that was building it was stopped" if partial_directories(path) else None
     try:
+        files = (_file_state(path / INDEX), _file_state(path / IMAGES))
+        opened = _opened.get(path)
+        if opened is not None and opened.files == files and opened.cache.starts == _starts(dataset):
+            if change := _describe_change(opened.index["domains"], fingerprint(dataset)):
+                return change
+            _opened.move_to_end(path)
+            return opened.cache
         index = json.loads((path / INDEX).read_text(encoding="utf-8"))
         if index["format"] != FORMAT:
             return f"it has format {index['format']}, this version reads {FORMAT}"
@@ -189,7 +228,9 @@ def _open(path: Path, dataset: Dataset) -> ImageCache | str | None:
             return f"its index does not match its images ({'; '.join(wrong)})"
         if damage := _find_damage(data, checksums, int(np.prod(shape[1:])), block):
             return damage
-        return ImageCache(np.memmap(data, np.uint8, "r", shape=shape), sizes, _starts(dataset), path)
+        verified = ImageCache(np.memmap(data, np.uint8, "r", shape=shape), sizes, _starts(dataset), path)
+        _keep_opened(path, _Opened(files, index, verified))
+        return verified
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"it cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
 

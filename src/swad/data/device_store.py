@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -52,6 +52,11 @@ def build_store(
     log = log or (lambda line: None)
     need = len(rows) * _bytes_per_image(cache)
     images = f"{len(rows):,} images ({_megabytes(need)})"
+    if _keeps_images and device.type != "cpu" and device_bytes is None:
+        kept = _kept_images(cache, device, host_bytes)
+        if kept is not None:
+            log(f"{images} loaded onto {device}")
+            return kept
     limit = _available_bytes(device) if device_bytes is None else device_bytes
     reason = f"limit {_megabytes(limit)}"
     if need <= limit:
@@ -68,6 +73,42 @@ def build_store(
     return streaming
 
 
+# -- images that stay on a device between the runs of a process ------------------------------------------------------
+
+_keeps_images = False
+_kept: OrderedDict[tuple[int, torch.device], OnDevice] = OrderedDict()
+
+
+def keep_images(keep: bool = True) -> None:
+    """Let the images of a dataset stay on a GPU for the next runs of this process, or release them.
+
+    All images of a dataset are loaded, also those that the first run does not need: the next run holds out another
+    domain. Images of the datasets that were used least recently leave when memory is short.
+    """
+    global _keeps_images
+    _keeps_images = keep
+    if not keep:
+        _kept.clear()
+
+
+def _kept_images(cache: ImageCache, device: torch.device, host_bytes: int) -> OnDevice | None:
+    """Return all images of a cache on a device; None if they would take more than a quarter of what is free."""
+    key = (id(cache), device)  # the store holds the cache, so that its number is not given to another one
+    if key in _kept:
+        _kept.move_to_end(key)
+        return _kept[key]
+    while cache.nbytes > _available_bytes(device) // 4:
+        if not _kept:
+            return None
+        _kept.popitem(last=False)
+        torch.cuda.empty_cache()
+    try:
+        _kept[key] = OnDevice(cache, np.arange(len(cache.images)), device, host_bytes)
+    except torch.OutOfMemoryError:
+        return None
+    return _kept[key]
+
+
 class OnDevice:
     """All rows on the device in one tensor; on the CPU the memory-mapped cache itself.
 
@@ -76,7 +117,7 @@ class OnDevice:
     """
 
     def __init__(self, cache: ImageCache, rows: IntArray, device: torch.device, host_bytes: int = HOST_BYTES) -> None:
-        self.device, self._rows = device, rows
+        self.device, self._rows, self._cache = device, rows, cache
         self.mapped = device.type == "cpu"
         if self.mapped:
             self.tensor = _as_tensor(cache.images)
