@@ -23,7 +23,7 @@ def tasks(folder: Path, n: int = 3, **changes: Any) -> list[Task]:
     return [Task(f"task-{i}", short(folder / f"run-{i}", seed=i, **changes)) for i in range(n)]
 
 
-def wait_for_all(launcher: Launcher, n: int, seconds: float = 120) -> dict[str, Outcome]:
+def wait_for_all(launcher: Launcher, n: int, seconds: float = 300) -> dict[str, Outcome]:
     """The outcomes of `n` tasks by key; each must have one."""
     outcomes: dict[str, Outcome] = {}
     deadline = time.time() + seconds
@@ -43,7 +43,7 @@ def require_plain_records(launched: Sequence[Task], folder: Path) -> None:
         require_same(plain, task.config.output)
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 180) -> None:
     deadline = time.time() + seconds
     while not condition():
         assert time.time() < deadline

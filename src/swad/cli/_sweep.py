@@ -176,18 +176,24 @@ class Launch:
         for option, value in (("jobs", self.jobs), ("jobs-per-gpu", self.jobs_per_gpu)):
             if value is not None and value < 1:
                 problems.append(f"--{option} must be 1 or more, got {value}")
-        if self.name == "local" and self.options:
-            problems.append(f"the launcher local takes no --launcher-option, got {', '.join(self.options)}")
+        if self.name in LAUNCHERS:
+            from swad.experiments.launchers.make import option_problems
+
+            problems += option_problems(self.name, self.options)
         return problems
 
     def slots(self, device: str) -> int | None:
         """Return how many runs train at a time; None if only the cluster knows."""
         return self.jobs or (self.make(device).slots if self.name == "local" else None)
 
-    def make(self, device: str, display: LogDisplay | None = None) -> Launcher:
-        """Return the launcher."""
+    def make(self, device: str, directory: Path | None = None, display: LogDisplay | None = None) -> Launcher:
+        """Return the launcher; those of a cluster need the directory of the runs."""
         from swad.experiments.launchers.local import LocalLauncher
+        from swad.experiments.launchers.make import make_cluster_launcher
 
+        if self.name != "local":
+            assert directory is not None
+            return make_cluster_launcher(self.name, directory, self.jobs, self.options)
         return LocalLauncher(self.jobs, jobs_per_gpu=self.jobs_per_gpu, device=device, display=display, name=_task_name)
 
 
@@ -298,7 +304,7 @@ def show_runs(directory: SweepDir, launch: Launch, device: str, n_runs: int) -> 
     with ExitStack() as stack:
         run_display = stack.enter_context(make_display(n_runs)) if bars else None
         display: Display = BarLog(run_display) if run_display is not None else StatusLines(directory)
-        yield stack.enter_context(launch.make(device, run_display)), display
+        yield stack.enter_context(launch.make(device, directory.path, run_display)), display
 
 
 class BarLog:

@@ -49,6 +49,7 @@ class RayLauncher:
     Args:
         directory: Directory of all runs, which every machine must see under the same path.
         address: Address of a running cluster, e.g. `auto` or `ray://host:10001`. Default: start Ray on this machine.
+        jobs: Most runs at a time. Default: as many as the machines have room for.
         cpus: CPUs of a run; also its number of threads.
         gpus: GPUs of a run; 0.5 lets two runs share one. Default: 1 if the cluster has GPUs, else 0.
         train: Function that trains a run, importable by name. Default: `swad.training.loop.train`.
@@ -60,18 +61,21 @@ class RayLauncher:
         directory: Path | str,
         address: str | None = None,
         *,
+        jobs: int | None = None,
         cpus: float = 1,
         gpus: float | None = None,
         train: Train | None = None,
         share_seconds: float = SHARE_SECONDS,
     ) -> None:
+        if jobs is not None and jobs < 1:
+            raise ValueError(f"jobs must be 1 or more, got {jobs}")
         if cpus <= 0 or (gpus is not None and gpus < 0):
             raise ValueError(f"a run needs CPUs, and GPUs or none, got cpus={cpus:g} and gpus={gpus or 0:g}")
         self._ray = import_ray()
         self._owns_ray = not self._ray.is_initialized()
         if self._owns_ray:
             _start_ray(self._ray, address)
-        self._cpus, self._gpus = cpus, gpus
+        self._jobs, self._cpus, self._gpus = jobs, cpus, gpus
         self._directory = Path(os.path.abspath(directory))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._marker = self._directory / f".shared-{secrets.token_hex(8)}"
@@ -91,7 +95,7 @@ class RayLauncher:
         slots = resources.get("CPU", 0) / self._cpus
         if gpus := self._gpus_per_run():
             slots = min(slots, resources.get("GPU", 0) / gpus)
-        return max(1, int(slots))
+        return max(1, int(slots if self._jobs is None else min(slots, self._jobs)))
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Train these tasks after those that were submitted before."""
@@ -157,7 +161,7 @@ class RayLauncher:
             self._remote = self._ray.remote(
                 num_cpus=self._cpus, num_gpus=self._gpus_per_run(), max_retries=-1, max_calls=0
             )(_work)
-        limit = MAX_QUEUED if len(self._running) < MAX_QUEUED else 4 * self.slots
+        limit = self._jobs or (MAX_QUEUED if len(self._running) < MAX_QUEUED else 4 * self.slots)
         while self._queue and len(self._running) < limit:
             task = self._queue.popleft()
             reference = self._remote.options(name=task.key).remote(task, self._options)

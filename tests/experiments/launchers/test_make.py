@@ -1,0 +1,40 @@
+"""Launchers from the texts of a command line."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from swad.experiments.launchers.make import make_cluster_launcher, option_names, option_problems
+
+
+def test_every_option_is_an_argument_of_the_class():
+    assert {
+        "partition",
+        "timeout_min",
+        "cpus_per_job",
+        "gpus_per_job",
+        "mem_gb",
+        "max_parallel",
+        "runs_per_job",
+    } <= set(option_names("slurm"))
+    assert not {"train", "directory", "options"} & {*option_names("slurm"), *option_names("ray")}
+
+
+def test_all_problems_are_listed():
+    problems = option_problems("ray", {"gpus": "one", "adress": "auto", "jobs": "2.5"})
+    assert problems == [
+        "gpus takes a number, got 'one'",
+        "the launcher ray has no option 'adress': did you mean 'address'?",
+        "jobs takes a whole number, got '2.5'",
+    ]
+    assert option_problems("local", {"partition": "gpu"}) == [
+        "the launcher local has no option 'partition': it takes none"
+    ]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
+def test_texts_become_values(tmp_path):
+    launcher = make_cluster_launcher("slurm", tmp_path, 7, {"cluster": "local", "mem_gb": "1.5", "timeout_min": "30"})
+    assert launcher.slots == 7
