@@ -17,7 +17,7 @@ from swad.cli import _options as parse
 from swad.cli._console import make_console
 from swad.data import benchmarks
 from swad.experiments.launchers.base import Launcher, Outcome, Task
-from swad.experiments.sweep import checks, imported, spec_file
+from swad.experiments.sweep import appendix_b3, checks, imported, spec_file
 from swad.experiments.sweep.directory import State, SweepDir, runs_folder
 from swad.experiments.sweep.estimate import GroupEstimate, estimate, size_text, totals
 from swad.experiments.sweep.plan import Plan
@@ -118,6 +118,12 @@ def find_specs(
             dataclasses.replace(spec, data=stated.get("data", spec.data), options={**spec.options, **on_machine})
             for spec in earlier
         ]
+    elif appendix_b3.is_plan(plan):
+        found = appendix_b3.find_problems(stated)
+        if selection is not None:
+            found.append(f"the plan {appendix_b3.NAME} searches hyperparameters: leave out --hyperparameters-from")
+        problems += found
+        specs = appendix_b3.specs({**({} if found else stated), "options": settings})
     else:
         values, found = spec_file.read_spec_file(plan) if plan is not None else ({}, [])
         problems += found

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from swad.averaging.registry import parse_all
+from swad.averaging.segment_log import stored_bytes
 from swad.data import benchmarks
 from swad.data.cache import open_cache
 from swad.data.domains import ArrayDomain, Dataset, Domain, FileDomain
@@ -242,16 +243,15 @@ def n_weights(config: RunConfig) -> int:
 
 
 def _bytes(config: RunConfig) -> int | None:
-    """Return the bytes of a finished run: its models, and its records with about 100 bytes each."""
+    """Return the bytes of a finished run at most: models, kept segments, and records with about 100 bytes each."""
     benchmark = benchmarks.get(config.data.dataset)
     model = _model_bytes(config)
     if model is None:
         return None
     models = n_weights(config) + len(config.files.snapshots)
-    if config.files.keep_segments:
-        models += n_evaluations(config)
+    segments = stored_bytes(model, n_evaluations(config))[1] if config.files.keep_segments else 0
     records = n_evaluations(config) * (2 * max(1, len(benchmark.domains)) + 4) * 100
-    return models * model + records
+    return models * model + segments + records
 
 
 def _model_bytes(config: RunConfig) -> int | None:
