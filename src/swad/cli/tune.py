@@ -22,7 +22,7 @@ def tune(
         list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
     ],
     n_converge: Annotated[
-        str, typer.Option(help="N_s: evaluations for which the lowest loss must stay it.")
+        str, typer.Option(help="N_s: evaluations for which a loss must stay the lowest to start the average.")
     ] = "1,2,3,5",
     n_tolerance: Annotated[
         str, typer.Option(help="N_e: evaluations in a row above the threshold that end the average; inf for no end.")

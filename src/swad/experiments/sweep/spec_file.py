@@ -18,6 +18,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from swad.experiments.sweep.appendix_b3 import NAME
 from swad.experiments.sweep.spec import key_problems
 
 
@@ -29,7 +30,7 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        return {}, [f"cannot read the plan {path} ({error.strerror}): give a TOML file"]
+        return {}, [f"cannot read the plan {path} ({error.strerror}): give a TOML file, or {NAME}"]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return {}, [f"{path} is not valid TOML ({' '.join(str(error).split())})"]
     problems, values = [], {}
