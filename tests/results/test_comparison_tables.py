@@ -9,7 +9,13 @@ import pytest
 
 from helpers.accuracies import results_of
 from helpers.run_tree import write_run
-from swad.results.comparison_tables import FIELDS, comparisons_csv, comparisons_table, comparisons_tables
+from swad.results.comparison_tables import (
+    FIELDS,
+    comparisons_csv,
+    comparisons_frame,
+    comparisons_table,
+    comparisons_tables,
+)
 from swad.results.comparisons import ALL_DATASETS, compare_methods, compare_over_datasets
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.runs import RunData, find_runs
@@ -84,6 +90,14 @@ def test_the_csv_has_full_precision_and_a_verdict(results: list[DatasetResults])
     assert verdicts["PACS", "SWAD"] == "better"
     assert verdicts["PACS", "ERM (last)"] == "worse"
     assert verdicts["digits", "SWAD"] == "no test"
+
+
+def test_the_frame_is_the_csv(results: list[DatasetResults]) -> None:
+    pandas = pytest.importorskip("pandas")
+    comparisons = compare_over_datasets(results)
+    read = pandas.read_csv(io.StringIO(comparisons_csv(comparisons)), keep_default_na=False, na_values=[""])
+    pandas.testing.assert_frame_equal(comparisons_frame(comparisons), read, check_dtype=False)
+    assert list(comparisons_frame([]).columns) == list(FIELDS)
 
 
 def test_identical_differences_are_explained() -> None:

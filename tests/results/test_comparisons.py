@@ -52,8 +52,16 @@ def test_only_trials_that_both_methods_have_on_every_target_are_compared() -> No
     assert found.test.high - found.difference == pytest.approx(12.7062 * 0.05, rel=1e-4)
     assert not found.is_clear
     assert compare({("a", 0): 0.8}, second, ["a", "b"]) is None
-    with pytest.raises(ValueError, match="unit must be runs, trials or targets"):
+    with pytest.raises(ValueError, match="unit must be one of auto, runs, trials, targets"):
         compare(first, second, ["a"], "runs of a trial")  # type: ignore[arg-type]
+
+
+def test_by_default_trials_are_the_unit_where_they_are_enough() -> None:
+    for n_trials, methods, unit in ((3, 1, "runs"), (5, 1, "runs"), (6, 1, "trials"), (6, 2, "runs"), (7, 2, "trials")):
+        values = noisy({"ERM (best)": 0, **{f"m{i}": 0.02 for i in range(methods)}}, n_trials=n_trials)
+        found = compare_methods(results_of(values))
+        assert [c.unit for c in found] == [unit] * methods
+        assert found == compare_methods(results_of(values), unit=unit)
 
 
 def test_one_trial_claims_nothing_however_many_targets() -> None:

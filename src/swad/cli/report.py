@@ -58,9 +58,10 @@ def report(
         str,
         typer.Option(
             help="What is repeated: runs (a difference holds for another training on these targets), trials (the same, "
-            "with one value for each trial) or targets (it holds for other targets)."
+            "with one value for each trial) or targets (it holds for other targets); auto: trials if there are enough, "
+            "else runs."
         ),
-    ] = "runs",
+    ] = "auto",
     comparisons: Annotated[
         Path | None, typer.Option(help="Also write the comparisons to this CSV file, in full precision.")
     ] = None,
@@ -127,7 +128,7 @@ def print_report(
     prune_weights: bool = False,
     yes: bool = False,
     baseline: str | None = None,
-    compare_over: str = "runs",
+    compare_over: str = "auto",
     comparisons_path: Path | None = None,
 ) -> bool:
     """Print the tables of a directory's runs, write the page, and print its path.
@@ -138,6 +139,7 @@ def print_report(
 
     from swad.cli._console import make_console
     from swad.results.comparison_tables import comparisons_tables
+    from swad.results.comparisons import UNIT_CHOICES
     from swad.results.diagnostics import find_problems
     from swad.results.figures.critical_difference import save_critical_difference_figure
     from swad.results.figures.training import save_valley_figures
@@ -153,7 +155,7 @@ def print_report(
     _require_choice("select", select, tuple(SELECTIONS))
     for figure_format in figure_formats.split(","):
         _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
-    _require_choice("compare-over", compare_over, ("runs", "trials", "targets"))
+    _require_choice("compare-over", compare_over, UNIT_CHOICES)
     runs = find_runs(folder, warn=False)  # the tables name the skipped runs
     console = make_console()
     by_dataset = collect_results(runs, select, split)

@@ -3,6 +3,7 @@
     runs = swad.results.find_runs("runs")                    # every run, with settings and records
     results = swad.results.select(runs, "iid", "swad")       # one result for each target and trial
     print(swad.results.results_table(runs).text())           # the accuracy table of one dataset
+    swad.results.compare_over_datasets(swad.results.collect_results(runs), "SWA")    # every method against one
     results.to_frame(), runs.to_frame()                      # pandas data frames
 
 Names are loaded on first use.
@@ -14,6 +15,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from swad.results.comparisons import compare_methods, compare_over_datasets
+    from swad.results.method_results import collect_results
     from swad.results.page.build import write_page
     from swad.results.records import Record, RecordError, read_records, records_frame
     from swad.results.run_tables import accuracy_tables, results_table
@@ -29,6 +32,9 @@ _HOMES = {
     "SelectionError": "selection",
     "TargetResult": "selection",
     "accuracy_tables": "run_tables",
+    "collect_results": "method_results",
+    "compare_methods": "comparisons",
+    "compare_over_datasets": "comparisons",
     "find_runs": "runs",
     "load_run": "runs",
     "read_records": "records",
@@ -46,6 +52,9 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "select",
     "results_table",
     "accuracy_tables",
+    "collect_results",
+    "compare_methods",
+    "compare_over_datasets",
     "write_page",
     "Record",
     "RunData",

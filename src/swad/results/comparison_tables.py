@@ -6,9 +6,14 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from swad.results.comparisons import UNITS, Comparison, p_text
+from swad.results.records import make_frame
 from swad.results.tables import Cell, Row, Table
+
+if TYPE_CHECKING:
+    import pandas
 
 FIELDS = (
     "dataset",
@@ -111,24 +116,37 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
 def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
     """Return comparisons as comma-separated values in full precision, one line for each."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
-    for comparison in comparisons:
-        test = comparison.test
-        points = (comparison.accuracy, comparison.baseline_accuracy, comparison.difference, test.low, test.high)
-        writer.writerow(
-            [
-                comparison.dataset,
-                comparison.method,
-                comparison.baseline,
-                *("" if value is None else 100 * value for value in points),
-                *("" if value is None else value for value in (test.p, comparison.corrected_p)),
-                comparison.n_comparisons,
-                test.n,
-                comparison.unit,
-                comparison.n_trials,
-                test.test or "none",
-                VERDICTS[comparison.arrow],
-            ]
-        )
+    writer = csv.DictWriter(out, FIELDS, lineterminator="\n")  # None is written as an empty field
+    writer.writeheader()
+    writer.writerows(map(_fields, comparisons))
     return out.getvalue()
+
+
+def comparisons_frame(comparisons: Sequence[Comparison]) -> pandas.DataFrame:
+    """Return comparisons as a pandas data frame with one row for each, and the columns of the CSV file."""
+    return make_frame(list(map(_fields, comparisons)), FIELDS)
+
+
+def _fields(comparison: Comparison) -> dict[str, Any]:
+    test = comparison.test
+    points = {
+        "accuracy": comparison.accuracy,
+        "baseline_accuracy": comparison.baseline_accuracy,
+        "difference": comparison.difference,
+        "low": test.low,
+        "high": test.high,
+    }
+    return {
+        "dataset": comparison.dataset,
+        "method": comparison.method,
+        "baseline": comparison.baseline,
+        **{name: None if value is None else 100 * value for name, value in points.items()},
+        "p": test.p,
+        "corrected_p": comparison.corrected_p,
+        "n_comparisons": comparison.n_comparisons,
+        "n": test.n,
+        "unit": comparison.unit,
+        "n_trials": comparison.n_trials,
+        "test": test.test or "none",
+        "verdict": VERDICTS[comparison.arrow],
+    }

@@ -8,6 +8,7 @@ sample is, and so where a difference is expected to hold again:
     targets    the mean over trials on each target: holds for other targets
     datasets   the mean over targets and trials on each dataset: holds for other datasets
 
+By default ("auto") the units are trials where these are enough for an exact test, else runs.
 A p-value is exact (signs of the differences are flipped) where enough units allow it, else Student's t; see
 `swad.util.paired`. One trial shows no spread between trainings, so nothing is claimed from it.
 
@@ -25,7 +26,7 @@ from itertools import combinations
 
 from swad.results.method_results import DatasetResults
 from swad.util.names import did_you_mean, plain
-from swad.util.paired import ALPHA, PairedTest, adjust_p_values, paired_test
+from swad.util.paired import ALPHA, PairedTest, adjust_p_values, paired_test, uses_sign_flips
 from swad.util.statistics import mean
 
 Accuracies = Mapping[tuple[str, int], float]
@@ -38,6 +39,9 @@ UNITS: dict[str, str] = {
     "datasets": "other datasets",
 }
 """Where a difference between methods is expected to hold again, by unit."""
+
+UNIT_CHOICES = ("auto", "runs", "trials", "targets")
+"""What a user may choose as the unit."""
 
 BASELINE = "ERM (best)"
 """The method that others are compared with by default."""
@@ -57,7 +61,7 @@ class Comparison:
     baseline_accuracy: float
     test: PairedTest
     n_trials: int
-    unit: str = "runs"
+    unit: str
     n_comparisons: int = 1
     """Number of tests that `corrected_p` accounts for."""
     corrected_p: float | None = None
@@ -87,7 +91,7 @@ def compare(
     first: Accuracies,
     second: Accuracies,
     targets: Sequence[str],
-    unit: str = "runs",
+    unit: str = "auto",
     n_comparisons: int = 1,
     names: tuple[str, str, str] = ("", "", ""),
 ) -> Comparison | None:
@@ -97,15 +101,17 @@ def compare(
         first: Accuracies of the method.
         second: Accuracies of the baseline.
         targets: The targets that are compared.
-        unit: What is repeated: "runs", "trials" or "targets"; see above.
+        unit: What is repeated: "auto", "runs", "trials" or "targets"; see above.
         n_comparisons: Number of comparisons that the p-value will be corrected for.
         names: Dataset, method and baseline, for the result.
     """
-    if unit not in ("runs", "trials", "targets"):
-        raise ValueError(f"unit must be runs, trials or targets; got {unit!r}")
+    if unit not in UNIT_CHOICES:
+        raise ValueError(f"unit must be one of {', '.join(UNIT_CHOICES)}; got {unit!r}")
     trials = _shared_trials(first, second, targets)
     if not trials or not targets:
         return None
+    if unit == "auto":  # decided by the numbers of trials and comparisons alone
+        unit = "trials" if uses_sign_flips(len(trials), n_comparisons) else "runs"
     differences = {(t, n): first[t, n] - second[t, n] for t in targets for n in trials}
     if unit == "runs":
         units = list(differences.values())
@@ -143,7 +149,7 @@ def compare_methods(
     results: DatasetResults,
     baseline: str | None = BASELINE,
     *,
-    unit: str = "runs",
+    unit: str = "auto",
     in_domain: bool = False,
     correction: str = "holm",
 ) -> list[Comparison]:
@@ -155,7 +161,7 @@ def compare_methods(
     Args:
         results: The results of all methods on one dataset.
         baseline: Label of the method to compare with; None for all pairs.
-        unit: What is repeated: "runs", "trials" or "targets".
+        unit: What is repeated: "auto", "runs", "trials" or "targets".
         in_domain: Compare accuracies on the sources instead of the target.
         correction: "holm", "none", or another name of `statsmodels.stats.multitest.multipletests`.
     """
@@ -173,7 +179,7 @@ def compare_accuracies(
     baseline: str | None,
     targets: Sequence[str] | None = None,
     *,
-    unit: str = "runs",
+    unit: str = "auto",
     correction: str = "holm",
     dataset: str = "",
 ) -> list[Comparison]:
@@ -198,7 +204,7 @@ def compare_over_datasets(
     results: Sequence[DatasetResults],
     baseline: str = BASELINE,
     *,
-    unit: str = "runs",
+    unit: str = "auto",
     in_domain: bool = False,
     correction: str = "holm",
 ) -> list[Comparison]:
@@ -257,7 +263,7 @@ def arrows(accuracies: Mapping[str, Accuracies], baseline: str = BASELINE) -> di
     """Return the arrows of Table 3: which methods are clearly better (↑) or worse (↓) than the baseline.
 
     The paper marks "statistically significant" changes and does not say by which test. Here, it is the paired test over
-    targets and trials, corrected for the number of methods. Without a clear difference the arrow is –, and with a
+    trials or runs, corrected for the number of methods. Without a clear difference the arrow is –, and with a
     single trial it is empty. There are none without accuracies of the baseline.
 
     Args:
@@ -297,7 +303,7 @@ def best_methods(accuracies: Mapping[str, Accuracies], targets: Sequence[str] | 
 
 
 def compare_in_words(
-    results: DatasetResults, method: str = "SWAD", baseline: str = BASELINE, *, unit: str = "runs"
+    results: DatasetResults, method: str = "SWAD", baseline: str = BASELINE, *, unit: str = "auto"
 ) -> str:
     """Compare two methods in one or two sentences that claim no more than the corrected test shows.
 

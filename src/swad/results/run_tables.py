@@ -37,8 +37,8 @@ MISSING = "*"
 """Mark of a mean that lacks a target."""
 
 BOLD = (
-    "Bold: cannot be told from the best of the column (paired test over trials, and over targets and trials for means; "
-    "5 % level, Holm correction over all pairs of methods)."
+    "Bold: cannot be told from the best of the column (paired test over trials or runs, 5 % level, Holm correction "
+    "over all pairs of methods)."
 )
 NOTHING_BOLD = "Nothing is bold: without a second trial, differences between methods cannot be told from chance."
 

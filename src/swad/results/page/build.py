@@ -107,7 +107,7 @@ def write_page(
     flatness: Sequence[RunData] | None = None,
     allow_missing_targets: bool = False,
     baseline: str | None = None,
-    unit: str = "runs",
+    unit: str = "auto",
 ) -> Path:
     """Write the page for a directory of runs, or for runs that were already read, and return its path.
 
@@ -137,7 +137,7 @@ def build_page(
     flatness: Sequence[RunData] | None = None,
     allow_missing_targets: bool = False,
     baseline: str | None = None,
-    unit: str = "runs",
+    unit: str = "auto",
 ) -> str:
     """Return the page as HTML.
 
@@ -149,7 +149,7 @@ def build_page(
         flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
-        unit: What is repeated: "runs", "trials" or "targets"; see `swad.results.comparisons`.
+        unit: What is repeated: "auto", "runs", "trials" or "targets"; see `swad.results.comparisons`.
     """
     if not runs:
         raise ValueError("a report needs at least one run, got none")

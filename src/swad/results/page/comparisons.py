@@ -24,7 +24,7 @@ class ComparisonSection:
 
 
 def comparison_section(
-    results: Sequence[DatasetResults], baseline: str | None = None, unit: str = "runs"
+    results: Sequence[DatasetResults], baseline: str | None = None, unit: str = "auto"
 ) -> ComparisonSection | None:
     """Build the section; None if there is nothing to compare."""
     baseline = baseline or default_baseline(results)
