@@ -1,4 +1,4 @@
-"""Table 6: robustness on ImageNet. It trains nothing yet: the evaluators of its benchmarks are not part of swad."""
+"""Table 6: robustness on ImageNet. `swad.robustness` computes its scores; nothing is trained for it yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from swad.results.tables import PAPER, Row, Table
 from swad.util.progress import Progress
 
 NEEDS = (
-    "Not reproduced: swad cannot evaluate on these benchmarks yet. The numbers are the paper's.",
+    "Not reproduced: swad.robustness computes these scores, but swad does not train on ImageNet yet. The numbers are "
+    "the paper's.",
     "Needed data: ImageNet (1.28 million training images), ImageNet-C (15 corruptions x 5 severities), ImageNet-R "
     "(30,000 images of 200 classes) and the Background Challenge (original, only_bg_t and fg_mask).",
     "Needed training (appendix B.6): ResNet-50 from random weights, 90 epochs, batch 2,048, SGD with momentum 0.9, "

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swad.data import benchmarks
 from swad.experiments.flatness_report import Report
 from swad.experiments.launchers.base import Launcher
 from swad.experiments.reproduce.base import Reproduction, Results
@@ -98,7 +99,9 @@ def estimate_line(
     missing = Plan(tuple(run for run in plan.runs if sweep.state(run) is not State.DONE), plan.searches)
     if not missing.total:
         return ""
-    threads = max(1, available_cores() // slots) if slots and config.device == "cpu" else None
+    # The small network uses one thread, however many cores a run has.
+    large = any(not benchmarks.get(name).image_spec.low_res for name in config.datasets)
+    threads = max(1, available_cores() // slots) if slots and large and config.device == "cpu" else None
     estimates = estimate(missing, dict.fromkeys(config.datasets, True), config.device, threads, progress)
     seconds, size, complete = totals(estimates)
     limit = "about " if complete else "at least "
