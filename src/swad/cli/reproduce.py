@@ -166,14 +166,14 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
     from rich.table import Table
 
     from swad.cli._console import make_console
-    from swad.experiments.reproduce.run import cost_of
+    from swad.experiments.reproduce.run import item_costs
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("item", "title", "runs", "finished"):
         table.add_column(column, justify="right" if column in ("runs", "finished") else "left", no_wrap=True)
-    for name, title, members in (*((i.name, i.title, [i]) for i in items), ("all", "every item", items)):
-        cost = cost_of(members, config)
-        table.add_row(name, title, f"{cost.total:,}", f"{cost.finished:,}")
+    titles = {**{item.name: item.title for item in items}, "all": "every item"}
+    for name, cost in item_costs(items, config).items():
+        table.add_row(name, titles[name], f"{cost.total:,}", f"{cost.finished:,}")
     console = make_console()
     console.print(table)
     n = len(config.trials)

@@ -23,7 +23,7 @@ from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.sweep.checks import require_valid
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.estimate import estimate, size_text, totals
-from swad.experiments.sweep.plan import Plan
+from swad.experiments.sweep.plan import Plan, merge
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import SweepStatus, duration
@@ -62,7 +62,27 @@ def item_specs(items: Iterable[Reproduction], config: PaperConfig) -> list[Sweep
 def cost_of(items: Iterable[Reproduction], config: PaperConfig) -> Cost:
     """Count the runs of several items; a run that two of them need counts once."""
     sweep = SweepDir(config.output)
-    plan = sweep.plan(item_specs(items, config))
+    return _cost(sweep, sweep.plan(item_specs(items, config)))
+
+
+def item_costs(items: Sequence[Reproduction], config: PaperConfig) -> dict[str, Cost]:
+    """Return the cost of every item by name, and that of "all" together. Sweeps that items share are expanded once."""
+    sweep = SweepDir(config.output)
+    plans: list[tuple[SweepSpec, Plan]] = []
+    costs = {}
+    for item in items:
+        own = []
+        for spec in item.specs(config):
+            plan = next((plan for known, plan in plans if known == spec), None)
+            if plan is None:
+                plan = sweep.plan([spec])
+                plans.append((spec, plan))
+            own.append(plan)
+        costs[item.name] = _cost(sweep, merge(own))
+    return {**costs, "all": _cost(sweep, merge([plan for _, plan in plans]))}
+
+
+def _cost(sweep: SweepDir, plan: Plan) -> Cost:
     finished = sum(state is State.DONE for state in sweep.states(plan.runs).values())
     return Cost(plan.total, finished, plan)
 
