@@ -16,7 +16,20 @@ try:
 except ImportError:  # the library works without the commands
     sys.exit('the swad command needs extra packages: pip install "swad[vision,report]"')
 
-from swad.cli import algorithms, datasets, demo, doctor, flatness, report, reproduce, surface, sweep, train, tune
+from swad.cli import (
+    algorithms,
+    datasets,
+    demo,
+    doctor,
+    flatness,
+    report,
+    reproduce,
+    robustness,
+    surface,
+    sweep,
+    train,
+    tune,
+)
 from swad.cli._command import add_command
 
 if TYPE_CHECKING:
@@ -33,6 +46,7 @@ add_command(app, train.train, train.EXAMPLES, suggest=train.suggest)
 add_command(app, report.report, report.EXAMPLES)
 add_command(app, flatness.flatness, flatness.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
+add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, tune.tune, tune.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)

@@ -1,0 +1,187 @@
+"""Errors under corruption of runs, read from their `robustness.jsonl`: tables, comparisons and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from swad.results.comparisons import compare, correct, p_text
+from swad.results.flatness_rows import Row, last_shown, read_rows
+from swad.results.labels import weights_label
+from swad.results.runs import RunData
+from swad.results.tables import Cell, Table
+from swad.results.tables import Row as TableRow
+from swad.util.statistics import mean, summarize
+
+ROBUSTNESS = "robustness.jsonl"
+"""The file of a run directory that holds its errors under corruption."""
+
+SIDES = {"seen": "validation images of the sources", "unseen": "images of the held-out domain"}
+
+GROUPS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+"""The corruptions by kind, as ImageNet-C groups them."""
+
+CLEAN = ("none", 0)
+
+Case = tuple[str, int]
+"""Corruption and severity."""
+Unit = tuple[str, int]
+"""Target and trial of a run."""
+
+
+@dataclass(frozen=True)
+class CorruptionErrors:
+    """The errors of one dataset's runs on one side: by method and run, the mean over domains of every case."""
+
+    dataset: str
+    side: str
+    errors: Mapping[str, Mapping[Unit, Mapping[Case, float]]]
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods in the order in which they were measured."""
+        return list(self.errors)
+
+    def cases(self) -> list[Case]:
+        """The corruptions and severities that every method and run has, without the clean images."""
+        measured = [set(cases) for units in self.errors.values() for cases in units.values()]
+        shared = set.intersection(*measured) - {CLEAN} if measured else set()
+        order = [name for names in GROUPS.values() for name in names]
+        return sorted(shared, key=lambda case: (order.index(case[0]), case[1]))
+
+    def mean_errors(self, method: str, cases: Iterable[Case]) -> dict[Unit, float]:
+        """Return a method's mean error over some cases for every run."""
+        cases = list(cases)
+        return {unit: mean(by_case[case] for case in cases) for unit, by_case in self.errors[method].items()}
+
+
+def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
+    """Collect the errors of runs, by dataset and side; runs that were not measured are left out."""
+    collected: dict[tuple[str, str], dict[str, dict[Unit, dict[Case, float]]]] = {}
+    for run in runs:
+        rows = read_rows(run.path, ROBUSTNESS)
+        shown = last_shown(rows, "error")
+        if shown is None:
+            continue
+        # The weights that were asked for last, in that order: the first is what the others are compared with.
+        requested = [row["weights"] for row in rows if row["kind"] == "shown"][-1]
+        by_domain: dict[tuple[str, str, Case], list[float]] = {}
+        for row in _current(shown[1]):
+            case = (row["corruption"], row["severity"])
+            by_domain.setdefault((row["side"], row["weights"], case), []).append(row["error"])
+        for (side, weights, case), errors in sorted(by_domain.items(), key=lambda item: _position(item[0], requested)):
+            if weights not in requested:
+                continue
+            by_method = collected.setdefault((run.dataset, side), {}).setdefault(weights_label(run, weights), {})
+            by_method.setdefault(("+".join(run.targets), run.trial), {})[case] = mean(errors)
+    return [
+        # ERM comes first, because the others are compared with it.
+        CorruptionErrors(dataset, side, dict(sorted(errors.items(), key=lambda item: not item[0].startswith("ERM"))))
+        for (dataset, side), errors in sorted(collected.items())
+    ]
+
+
+def _position(key: tuple[str, str, Case], requested: Sequence[str]) -> tuple[str, int]:
+    side, weights, _ = key
+    return side, requested.index(weights) if weights in requested else len(requested)
+
+
+def _current(rows: Sequence[Row]) -> list[Row]:
+    """Keep the last measurement of every case: weights may have been trained again."""
+    fields = ("weights", "domain", "corruption", "severity")
+    return list({tuple(row[name] for name in fields): row for row in rows}.values())
+
+
+def corruption_table(results: CorruptionErrors) -> Table:
+    """Build the table of errors in percent: clean, corrupted, what corruption adds, and by kind of corruption."""
+    cases = results.cases()
+    kinds = {
+        kind: [case for case in cases if case[0] in names]
+        for kind, names in GROUPS.items()
+        if any(case[0] in names for case in cases)
+    }
+    rows = []
+    for method in results.methods:
+        clean, corrupted = results.mean_errors(method, [CLEAN]), results.mean_errors(method, cases)
+        columns = [clean, corrupted, {unit: corrupted[unit] - clean[unit] for unit in clean}]
+        columns += [results.mean_errors(method, members) for members in kinds.values()]
+        rows.append(TableRow(method, tuple(_cell(column) for column in columns)))
+    names = sorted({name for name, _ in cases})
+    severities = sorted({severity for _, severity in cases})
+    at = f"{'severity' if len(severities) == 1 else 'severities'} {', '.join(map(str, severities))}"
+    notes = (
+        f"Error in % on {SIDES[results.side]}; corrupted: mean over {len(names)} corruptions at {at}; "
+        f"{_trials(results)}.",
+        "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
+        "images.",
+    )
+    title = f"Corruption error: {results.dataset}, {results.side}"
+    return Table(title, ("Clean", "Corrupted", "Added", *kinds), tuple(rows), notes)
+
+
+def comparison_table(results: CorruptionErrors) -> Table | None:
+    """Compare the corruption error of every method with the first, paired by target and trial; None for one method."""
+    if len(results.methods) < 2:
+        return None
+    cases = results.cases()
+    # Comparisons are of accuracies; a smaller error is a higher accuracy.
+    accuracies = {
+        method: {unit: 1 - error for unit, error in results.mean_errors(method, cases).items()}
+        for method in results.methods
+    }
+    baseline, *others = results.methods
+    targets = sorted({target for target, _ in accuracies[baseline]})
+    compared = [
+        compare(accuracies[name], accuracies[baseline], targets, n_comparisons=len(others), names=("", name, baseline))
+        for name in others
+    ]
+    rows = []
+    for comparison in correct([each for each in compared if each is not None]):
+        test = comparison.test
+        interval = (
+            "–" if test.low is None or test.high is None else f"{-100 * test.high:+.1f} to {-100 * test.low:+.1f}"
+        )
+        cells = (
+            Cell(text=f"{0.0 - 100 * comparison.difference:+.1f}"),
+            Cell(text=interval),
+            Cell(text=p_text(comparison.corrected_p)),
+            Cell(comparison.n_trials, decimals=0),
+        )
+        rows.append(TableRow(comparison.method, cells))
+    note = "Difference of the corruption error in points, with its 95 % interval; p corrected by Holm."
+    if any(each is not None and each.n_trials == 1 for each in compared):
+        note += " One trial has no spread between trainings: nothing is claimed from it."
+    columns = ("Difference", "95 % interval", "p", "Trials")
+    return Table(f"Compared with {baseline}: {results.dataset}, {results.side}", columns, tuple(rows), (note,))
+
+
+def severity_curves(results: CorruptionErrors) -> dict[str, tuple[list[int], list[float]]]:
+    """Return, by method, severities from 0 and the mean error over corruptions and runs at each."""
+    severities = sorted({severity for _, severity in results.cases()})
+    curves = {}
+    for method in results.methods:
+        values = [mean(results.mean_errors(method, [CLEAN]).values())]
+        for severity in severities:
+            cases = [case for case in results.cases() if case[1] == severity]
+            values.append(mean(results.mean_errors(method, cases).values()))
+        curves[method] = ([0, *severities], values)
+    return curves
+
+
+def _cell(by_unit: Mapping[Unit, float]) -> Cell:
+    """Average over targets within each trial, then over trials."""
+    trials = sorted({trial for _, trial in by_unit})
+    summary = summarize(mean(value for (_, n), value in by_unit.items() if n == trial) for trial in trials)
+    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)
+
+
+def _trials(results: CorruptionErrors) -> str:
+    units = {unit for by_unit in results.errors.values() for unit in by_unit}
+    targets, trials = {target for target, _ in units}, {trial for _, trial in units}
+    over = f"mean over {len(targets)} target{'s' * (len(targets) > 1)}"
+    return f"{over}, one trial" if len(trials) == 1 else f"{over}, ± standard error over {len(trials)} trials"

@@ -1,0 +1,37 @@
+"""Figures of robustness: the error against the severity of corruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from swad.results.corruption_errors import SIDES, CorruptionErrors, severity_curves
+from swad.results.figures.flatness import method_colors
+from swad.results.figures.style import PALETTE, add_legend, figure_style, require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def severity_figure(results: Sequence[CorruptionErrors]) -> Figure:
+    """Draw the error against the severity, one panel for each dataset and side; severity 0 is the clean image."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    colors = method_colors(list(dict.fromkeys(method for each in results for method in each.methods)))
+    width = 3.2 * len(results) + 0.4
+    with figure_style():
+        figure = Figure(figsize=(width, 3.1), layout="constrained")
+        panels = figure.subplots(1, len(results), squeeze=False)[0]
+        for axes, each in zip(panels, results, strict=True):
+            for method, (severities, errors) in severity_curves(each).items():
+                percent = [100 * error for error in errors]
+                axes.plot(severities, percent, marker="o", ms=3, color=PALETTE[colors[method]], label=method)
+            axes.set_title(f"{each.dataset}, {each.side}")
+            axes.set_xlabel("severity")
+            axes.set_ylabel("error (%)")
+            axes.set_xticks(range(6))
+            axes.grid(axis="y")
+        add_legend(figure, list(panels), width)
+    figure.set_label("; ".join(SIDES[each.side] for each in results))
+    return figure

@@ -1,0 +1,121 @@
+"""Errors of saved weights under corruption: against a slow loop, resumed, and as tables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from helpers.commands import swad
+from swad.data.transforms import Normalize, eval_transform, to_pil
+from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
+from swad.experiments.saved_run import open_run, stratified_subset
+from swad.results.corruption_errors import (
+    comparison_table,
+    corruption_table,
+    read_corruption_errors,
+    severity_curves,
+)
+from swad.results.runs import load_run
+from swad.robustness.corruptions import corrupt
+from swad.training.config import RunConfig
+from swad.training.loop import train
+
+CONFIG = CorruptionConfig(("fog", "gaussian_noise"), (1, 5), n_images=30)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    root = tmp_path_factory.mktemp("robustness")
+    for trial in (0, 1):
+        train(
+            RunConfig.from_options(
+                dataset="digits",
+                target="paper",
+                output=root / f"paper-{trial}",
+                trial=trial,
+                steps=20,
+                evaluate_every=10,
+                averages=("swa",),
+            )
+        )
+    return root
+
+
+def test_errors_are_those_of_a_loop_over_images(trained):
+    run = open_run(trained / "paper-0")
+    rows = measure_corruptions(run, ["swa"], CONFIG)
+    assert len(rows) == 5 * 4  # images as they are, and two corruptions at two severities; four domains
+    model = run.model("swa")
+    sources, target = run.held_out
+    spec = sources.image_spec
+    for side, splits in (("seen", sources.val), ("unseen", target.full)):
+        for split in splits:
+            subset = stratified_subset(split, 30)
+            wrong = 0
+            for key in subset.keys.tolist():
+                image = eval_transform(spec)(to_pil(subset.domain.image(key)))[None]
+                image = corrupt(image, "fog", 5, indices=torch.tensor([key]))
+                predicted = model(Normalize(spec)(image)).argmax().item()
+                wrong += predicted != subset.domain.labels[key]
+            (row,) = [r for r in rows if (r["corruption"], r["severity"], r["domain"]) == ("fog", 5, split.name)]
+            assert (row["error"], row["side"], row["n"]) == (wrong / 30, side, 30)
+
+
+def test_a_measurement_resumes_and_extends(trained):
+    run = open_run(trained / "paper-1")
+    calls = []
+    measure_corruptions(run, ["swa"], CorruptionConfig(("fog",), (1,), n_images=30))
+    file = run.path / "robustness.jsonl"
+    before = file.read_bytes()
+    file.write_bytes(before[:-20])  # killed while the last row was written
+    rows = measure_corruptions(run, ["swa"], CONFIG, progress=lambda *call: calls.append(call))
+    again = measure_corruptions(run, ["swa"], CONFIG, progress=lambda *call: calls.append(call))
+    assert rows == again
+    assert len(calls) == 5  # the second time nothing was measured
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    cases = [(line["corruption"], line["severity"], line["domain"]) for line in lines if line["kind"] == "error"]
+    assert len(set(cases)) == 5 * 4
+
+
+def test_tables_average_over_trials_and_compare(trained):
+    runs = [open_run(trained / f"paper-{trial}") for trial in (0, 1)]
+    rows = [measure_corruptions(run, ["best", "swa"], CONFIG) for run in runs]
+    results = read_corruption_errors([load_run(run.path) for run in runs])
+    assert [(each.dataset, each.side) for each in results] == [("digits", "seen"), ("digits", "unseen")]
+    unseen = results[1]
+    table = corruption_table(unseen)
+    assert table.columns == ("Clean", "Corrupted", "Added", "noise", "weather")
+    expected = [
+        [
+            row["error"]
+            for row in measured
+            if row["side"] == "unseen" and row["weights"] == "swa" and row["severity"] > 0
+        ]
+        for measured in rows
+    ]
+    by_trial = [sum(errors) / len(errors) for errors in expected]
+    cell = next(row for row in table.rows if row.name == "SWA").cells[1]
+    assert cell.value == pytest.approx(100 * sum(by_trial) / 2)
+    comparison = comparison_table(unseen)
+    assert [row.name for row in comparison.rows] == ["SWA"]
+    severities, errors = severity_curves(unseen)["SWA"]
+    assert severities == [0, 1, 5]
+    assert sum(errors[1:]) / 2 == pytest.approx(sum(by_trial) / 2)
+
+
+@pytest.mark.slow
+def test_the_command_prints_tables_and_draws_curves(trained, tmp_path):
+    done = swad(
+        *("robustness", trained, "--corruptions", "fog", "--severities", "1", "--images", "30"),
+        *("--output", tmp_path, "--device", "cpu"),
+    )
+    assert "Corruption error: digits, unseen" in done.stdout
+    assert "do not compare with errors on its stored images" in " ".join(done.stdout.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"robustness.svg", "robustness.pdf", "robustness.png"}
+
+
+def test_bad_settings_are_listed_together():
+    with pytest.raises(ValueError, match=r"no corruption 'fogg'.*severities must be from 1 to 5, got 0, 7"):
+        CorruptionConfig(("fogg",), (0, 7))
