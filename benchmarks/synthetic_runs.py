@@ -24,7 +24,7 @@ from swad.training.config import FORMAT, SETTINGS
 DATASETS = {
     "PACS": ("art_painting", "cartoon", "photo", "sketch"),
     "VLCS": ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
-    "OfficeHome": ("Art", "Clipart", "Product", "Real World"),
+    "OfficeHome": ("Art", "Clipart", "Product", "Real"),
     "TerraIncognita": ("L100", "L38", "L43", "L46"),
 }
 ALGORITHMS = {"erm": 0.0, "coral": 0.012, "mixup": 0.004, "group_dro": -0.008, "sam": 0.009}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,14 @@ import typer
 from swad.cli._options import Select
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from swad.results.comparisons import Comparison
     from swad.results.method_results import DatasetResults
+    from swad.results.tables import Table
+
+MAX_ROWS = 48
+"""Rows of a table with one for each run, and warnings, that are printed."""
 
 EXAMPLES = """
 swad report runs
@@ -148,6 +155,7 @@ def print_report(
     from swad.results.page.build import write_page
     from swad.results.run_tables import SELECTIONS, accuracy_table, ranges_table, selected_runs_table
     from swad.results.runs import find_runs
+    from swad.util.progress import progress_bar
 
     _require_choice("format", table_format, ("text", "markdown", "latex", "csv"))
     _require_choice("split", split, ("in", "out", "full", "test"))
@@ -156,7 +164,8 @@ def print_report(
     for figure_format in figure_formats.split(","):
         _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
     _require_choice("compare-over", compare_over, UNIT_CHOICES)
-    runs = find_runs(folder, warn=False)  # the tables name the skipped runs
+    with progress_bar() as progress:
+        runs = find_runs(folder, warn=False, progress=progress)  # the tables name the skipped runs
     console = make_console()
     by_dataset = collect_results(runs, select, split)
     comparisons = _compare(by_dataset, baseline, compare_over, comparisons_path)
@@ -176,10 +185,17 @@ def print_report(
             print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")
     if table_format == "text":
         for results in by_dataset:
-            console.print(selected_runs_table(results).rich())
-        console.print(ranges_table(runs).rich())
-        for problem in find_problems(runs):
+            _print_first_rows(console, selected_runs_table(results))
+        selected = {id(result.run) for results in by_dataset for method in results.methods for result in method.results}
+        # The ranges of all runs of a search would fill screens.
+        _print_first_rows(
+            console, ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected])
+        )
+        problems = find_problems(runs)
+        for problem in problems[:MAX_ROWS]:
             console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
+        if problems[MAX_ROWS:]:
+            console.print(f"and {len(problems) - MAX_ROWS:,} more warnings, which the page lists")
     if export_selection is not None:
         _export_selection(by_dataset, folder, export_selection)
     if prune_weights:
@@ -194,6 +210,7 @@ def print_report(
                 allow_missing_targets=allow_missing_targets,
                 baseline=baseline,
                 unit=compare_over,
+                results=by_dataset,
             )
         ]
         if figure_folder is not None:
@@ -230,6 +247,14 @@ def _compare(
         write_text(path, comparisons_csv(comparisons))
         print(f"wrote {path} with {len(comparisons)} comparisons", file=sys.stderr, flush=True)
     return comparisons
+
+
+def _print_first_rows(console: Console, table: Table) -> None:
+    """Print a table with a row for each run; of a long one the first rows."""
+    console.print(replace(table, rows=table.rows[:MAX_ROWS]).rich())
+    if table.rows[MAX_ROWS:]:
+        left = len(table.rows) - MAX_ROWS
+        console.print(f"and {left:,} more rows; the page shows all runs\n", style="dim", highlight=False)
 
 
 def _export_selection(by_dataset: Sequence[DatasetResults], folder: Path, path: Path) -> None:

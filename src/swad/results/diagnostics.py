@@ -16,6 +16,7 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
     """Return one sentence for each problem that a reader of the results should know about."""
     problems = []
     not_converged: dict[str, list[str]] = defaultdict(list)  # runs by average
+    warned: dict[str, list[str]] = defaultdict(list)  # runs by warning
     for run in runs:
         name = run_label(run)
         steps = run.config.get("steps")
@@ -25,20 +26,29 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
             state = valley(run, average)
             if run.finished and state is not None and state.threshold is None:
                 not_converged[average].append(name)
-        problems += [f"{name}: {text}." for text in run.warnings if "never converged" not in text]  # grouped below
+        for text in run.warnings:
+            if "never converged" not in text:  # these are listed by average
+                warned[text].append(name)
         nonfinite = sum(
-            not math.isfinite(value)
+            sum(not math.isfinite(value) for value in values)
             for key, (_, values) in run.table.series.items()
-            if key.metric in ("loss", "valley_loss", "train_loss")
-            for value in values
+            # The sum tells at once whether there is any to count.
+            if key.metric in ("loss", "valley_loss", "train_loss") and not math.isfinite(sum(values))
         )
         if nonfinite:
             problems.append(f"{name} recorded {nonfinite} losses that are not finite.")
     for average, names in not_converged.items():
-        listed = "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if names[3:] else "")
-        problems.append(f"{listed}: the validation loss never converged for {average}, so its range is a fallback.")
+        problems.append(
+            f"{_listed(names)}: the validation loss never converged for {average}, so its range is a fallback."
+        )
+    problems += [f"{_listed(names)}: {text}." for text, names in warned.items()]
     problems += _mixtures(runs) + _repeats(runs) + _gaps(runs)
     return problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Name the first of many runs."""
+    return "; ".join(names[:3]) + (f"; and {len(names) - 3:,} more" if names[3:] else "")
 
 
 def _mixtures(runs: Sequence[RunData]) -> list[str]:

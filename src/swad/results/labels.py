@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 from swad.results import published
 from swad.results.runs import RunData
@@ -105,9 +104,9 @@ def directory_names(runs: Sequence[RunData]) -> list[str]:
     """
     if not runs:
         return []
-    paths = [Path(os.path.abspath(run.path)) for run in runs]
-    root = Path(os.path.commonpath(paths))
-    return [str(path.relative_to(root)) if path != root else path.name for path in paths]
+    paths = [os.path.abspath(run.path) for run in runs]
+    root = os.path.commonpath(paths)
+    return [os.path.basename(path) if path == root else path[len(root) :].lstrip(os.sep) for path in paths]
 
 
 def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:

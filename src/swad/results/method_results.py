@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from swad.results.labels import LIVE_WEIGHTS, method_label
 from swad.results.runs import RunData, RunList, SkippedRun
 from swad.results.selection import Selection, SelectionError, select, source_accuracy
+from swad.util.garbage import paused_garbage_collection
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class DatasetResults:
         return next((method.results for method in self.methods if method.label == label), None)
 
 
+@paused_garbage_collection()
 def collect_results(runs: Sequence[RunData], selection: str = "iid", split: str = "in") -> list[DatasetResults]:
     """Select the results of every method, dataset by dataset."""
     by_dataset: dict[str, list[RunData]] = {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, overload
 
@@ -79,6 +80,11 @@ class RecordTable(Sequence[Record]):
                     series = (steps + series[0], values + series[1])
                 by_domain[domain] = series
         return self._by_kind.get((metric, split, average), {})
+
+    @cached_property
+    def evaluated_averages(self) -> frozenset[str | None]:
+        """The averages with an accuracy; None among them stands for the live weights."""
+        return frozenset(key.average for key in self.series if key.metric == "accuracy")
 
     def of_domain(self, domain: str) -> RecordTable:
         """Return the records of one domain, series by series."""

@@ -28,6 +28,7 @@ from swad.results.records import (
 )
 from swad.results.summary import MIN_RUNS, StoredRun, read_summary, signature, write_summary
 from swad.util.files import sha256
+from swad.util.garbage import paused_garbage_collection
 from swad.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -66,12 +67,12 @@ class RunData:
         data = self.config.get("data_dir")
         return Path(str(data)).name or name if name == "folder" and data else name
 
-    @property
+    @cached_property
     def algorithm(self) -> str:
         """The name of the algorithm."""
         return str(self.config.get("algorithm", "erm"))
 
-    @property
+    @cached_property
     def trial(self) -> int:
         """The number of the trial, which determines the split into training and validation."""
         return int(self.config.get("trial", 0))
@@ -265,6 +266,7 @@ class RunList(list[RunData]):
         return make_frame(rows, ["directory", *identity, *(f.name for f in dataclasses.fields(Record))])
 
 
+@paused_garbage_collection()
 def find_runs(
     root: str | os.PathLike[str], *, warn: bool = True, progress: Progress | None = None, summary: bool = True
 ) -> RunList:

@@ -352,7 +352,7 @@ def _select_target(runs: Sequence[RunData], target: str, method: str, average: s
     for trial, members in sorted(by_trial.items()):
         if not any(len(run.targets) == 1 for run in members):
             continue
-        candidates = [run for run in members if _is_evaluated(run, average)]
+        candidates = [run for run in members if average in run.table.evaluated_averages]
         if not any(len(run.targets) == 1 for run in candidates):
             run = next(run for run in members if len(run.targets) == 1)
             state = "has no accuracy of these weights" if run.finished else "is unfinished"
@@ -372,10 +372,6 @@ def _select_target(runs: Sequence[RunData], target: str, method: str, average: s
     return Selection(results, incomplete)
 
 
-def _is_evaluated(run: RunData, average: str | None) -> bool:
-    return any(key.average == average and key.metric == "accuracy" for key in run.table.series)
-
-
 def target_accuracy(run: RunData, target: str, average: str | None, split: str, step: int | None) -> tuple[float, int]:
     """Return the target's accuracy at `step`, or at the last step for None, and the step."""
     series = run.table.find("accuracy", split, average).get(target)
@@ -392,6 +388,13 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
             "evaluated at the end"
         )
     return by_step[step], step
+
+
+def validation_accuracy(run: RunData, average: str) -> float | None:
+    """Return the mean accuracy of an average on the validation splits of the sources; None if it was not evaluated."""
+    by_domain = run.table.find("accuracy", "out", average)
+    by_step = _by_step({name: series for name, series in by_domain.items() if name not in run.targets}, average)
+    return by_step[max(by_step)] if by_step else None
 
 
 def source_accuracy(run: RunData, average: str | None, step: int | None = None) -> float | None:

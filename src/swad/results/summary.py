@@ -8,14 +8,13 @@ replace it atomically, so of several at a time the last one wins.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,22 +70,9 @@ def read_summary(root: Path) -> dict[str, StoredRun]:
         name, checksum, size = header.decode().rsplit(" ", 2)
         if name != _HEADER or zlib.crc32(rest) != int(checksum, 16):
             return {}
-        with _no_garbage_collection():
-            return _parse(json.loads(bytes(rest[: int(size)])), rest[int(size) :])
+        return _parse(json.loads(bytes(rest[: int(size)])), rest[int(size) :])
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return {}
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for cycles, which would look at millions of new objects again and again and find none."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _parse(index: Mapping[str, Any], data: memoryview) -> dict[str, StoredRun]:

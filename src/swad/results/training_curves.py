@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def source_curves(run: RunData, metric: str) -> dict[str, Curve]:
     """Return the validation curve of the live weights for every source domain."""
     by_domain = run.table.find(metric, "out", None)
     sources = sorted(domain for domain in by_domain if domain is not None and domain not in run.targets)
-    return {domain: _curve(dict(zip(*by_domain[domain], strict=True))) for domain in sources}
+    return {domain: _curve(*by_domain[domain]) for domain in sources}
 
 
 def mean_curve(curves: Iterable[Curve]) -> Curve:
@@ -76,9 +77,11 @@ def mean_curve(curves: Iterable[Curve]) -> Curve:
     return steps, [math.fsum(values[step] for values in by_domain) / len(by_domain) for step in steps]
 
 
-def _curve(points: dict[int, float]) -> Curve:
-    steps = sorted(points)
-    return steps, [points[step] for step in steps]
+def _curve(steps: list[int], values: list[float]) -> Curve:
+    if all(map(operator.lt, steps, steps[1:])):
+        return steps, values
+    points = dict(zip(steps, values, strict=True))
+    return sorted(points), [points[step] for step in sorted(points)]
 
 
 def final_value(run: RunData, metric: str) -> float | None:

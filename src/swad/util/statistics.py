@@ -170,12 +170,12 @@ def _half_widths(contributed: Contributions, tail: float) -> list[float]:
     import numpy as np
 
     with np.errstate(over="ignore"):
-        squares = [_student(len(array), tail) ** 2 * (array * array).sum(0) for array in contributed.values()]
+        squares = [student_quantile(len(array), tail) ** 2 * (array * array).sum(0) for array in contributed.values()]
     return [math.sqrt(sum(column)) for column in zip(*(square.tolist() for square in squares), strict=True)]
 
 
 @lru_cache(maxsize=10_000)
-def _student(n: int, tail: float) -> float:
+def student_quantile(n: int, tail: float = 0.025) -> float:
     """Return the upper quantile of Student's t for the mean of n values."""
     try:
         from scipy.special import stdtrit

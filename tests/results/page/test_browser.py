@@ -1,12 +1,11 @@
 """The page in a real browser: no errors, the records' numbers, sorting by clicks, nothing wider than a phone."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.contrast import contrast
 from swad.results.page.build import write_page
 from swad.results.run_tables import accuracy_tables
 from swad.results.runs import RunData
@@ -14,36 +13,14 @@ from swad.results.tables import OURS
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None, reason="needs Chromium: apt-get install chromium chromium-driver"
-    ),
-]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def browser(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(chromium: Any, runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> Any:
     path: Path = write_page(runs, tmp_path_factory.mktemp("page") / "report.html")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--no-first-run",
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.get(path.as_uri())
-    yield driver
-    driver.quit()
+    chromium.get(path.as_uri())
+    return chromium
 
 
 def rows(browser: Any) -> list[list[str]]:
@@ -145,15 +122,3 @@ def test_text_stands_out_and_nothing_overflows(browser: Any, scheme: str, width:
     )
     for front, back in pairs:
         assert contrast(front, back) >= 4.5, (front, back)
-
-
-def contrast(front: str, back: str) -> float:
-    """The WCAG contrast of two colors written rgb(r, g, b); 4.5 is asked of plain text."""
-
-    def luminance(color: str) -> float:
-        channels = [int(part) / 255 for part in color[color.index("(") + 1 : -1].split(",")[:3]]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    light, dark = sorted((luminance(front), luminance(back)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)

@@ -23,6 +23,7 @@ from swad.results.labels import algorithm_label, directory_names, method_label
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
+from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
 from swad.results.runs import RunData, RunList, find_runs, setting_text
 from swad.results.selection import ORACLES, Selection, SelectionError, select
@@ -42,6 +43,13 @@ from swad.util.version import __version__
 
 KEY_ROWS = 4
 """Number of the paper's rows that are shown at first."""
+
+MAX_FIGURES = 36
+MAX_ROWS = 300
+"""Tables with a row for each run have at most these rows. The explorer of a sweep lists the runs of a larger one."""
+MAX_WARNINGS = 200
+
+SWEEP_SCRIPTS = ("sweep.js", "sweep_run.js", "sweep_views.js")
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ def write_page(
     allow_missing_targets: bool = False,
     baseline: str | None = None,
     unit: str = "auto",
+    results: Sequence[DatasetResults] | None = None,
 ) -> Path:
     """Write the page for a directory of runs, or for runs that were already read, and return its path.
 
@@ -123,6 +132,7 @@ def write_page(
         allow_missing_targets=allow_missing_targets,
         baseline=baseline,
         unit=unit,
+        results=results,
     )
     write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
     return Path(path)
@@ -138,6 +148,7 @@ def build_page(
     allow_missing_targets: bool = False,
     baseline: str | None = None,
     unit: str = "auto",
+    results: Sequence[DatasetResults] | None = None,
 ) -> str:
     """Return the page as HTML.
 
@@ -150,29 +161,39 @@ def build_page(
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
         unit: What is repeated: "auto", "runs", "trials" or "targets"; see `swad.results.comparisons`.
+        results: The results of `collect_results` with this method and split, if they are known already.
     """
     if not runs:
         raise ValueError("a report needs at least one run, got none")
-    by_dataset = collect_results(runs, method, split)
-    experiments = []
-    for number, results in enumerate(by_dataset):
-        table = accuracy_table(results, "all", allow_missing_targets)
-        experiments.append(_experiment(f"e{number}", results, table, unit))
+    by_dataset = collect_results(runs, method, split) if results is None else results
+    tables = [accuracy_table(each, "all", allow_missing_targets) for each in by_dataset]
+    sweep = build_sweep(runs, by_dataset, tables) if is_sweep(runs) else None
+    # The explorer of a sweep draws the curves of any run, so the page need not hold hundreds of figures.
+    groups = {(run.dataset, run.algorithm, run.targets, run.trial) for run in runs if len(run.targets) == 1}
+    draw_curves = sweep is None or len(groups) <= MAX_FIGURES
+    experiments = [
+        _experiment(f"e{number}", each, table, unit, draw_curves)
+        for number, (each, table) in enumerate(zip(by_dataset, tables, strict=True))
+    ]
     skipped = runs.skipped if isinstance(runs, RunList) else ()
-    template = _environment().from_string(_asset("page.html"))
+    warnings = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
+    template = _environment().get_template("page.html")
     text: str = template.render(
         title=title,
         facts=_facts(runs, method),
-        warnings=[f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs),
+        n_warnings=len(warnings),
+        warnings=warnings[:MAX_WARNINGS],
         target_use=_target_use(method),
+        sweep=sweep,
+        max_rows=MAX_ROWS,
         experiments=experiments,
         comparisons=comparison_section(by_dataset, baseline, unit),
         flatness=flatness_sections(runs if flatness is None else flatness),
         surfaces=surface_sections(runs if flatness is None else flatness),
-        timings=timings_table(runs),
+        timings=timings_table(runs) if len(runs) <= MAX_ROWS else None,
         total_time=_total_time(runs),
         common=_common_settings(runs),
-        varying=_varying_settings(runs),
+        varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
         panels={
             panel.id: panel.data
             for experiment in experiments
@@ -182,8 +203,8 @@ def build_page(
         },
         paper=published.paper(),
         version=__version__,
-        css=_asset("page.css"),
-        js=_asset("page.js"),
+        css=_asset("page.css") + (_asset("sweep.css") if sweep else ""),
+        js="".join(map(_asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
     )
     return text
 
@@ -191,16 +212,18 @@ def build_page(
 def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]:
     """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
     groups: dict[tuple[str, str, int], list[RunData]] = {}
+    related: dict[tuple[str, str], list[RunData]] = {}
     for run in runs:
+        for target in run.targets:
+            related.setdefault((run.algorithm, target), []).append(run)
         if len(run.targets) == 1:
             groups.setdefault((run.algorithm, run.targets[0], run.trial), []).append(run)
     selected = []
     for (algorithm, target, trial), members in sorted(groups.items(), key=lambda item: (item[0][0] != "erm", item[0])):
         longest = max(members, key=last_step)
         averages = valley_averages(longest)
-        related = [run for run in runs if run.algorithm == algorithm and target in run.targets]
         try:
-            results = select(related, method, averages[0] if averages else "best", targets=[target])
+            results = select(related[algorithm, target], method, averages[0] if averages else "best", targets=[target])
         except SelectionError:
             results = Selection()  # the table's notes say why; curves can be shown without a selection
         selected.append(next((result.run for result in results if result.trial == trial), longest))
@@ -210,11 +233,11 @@ def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]
 # ------------------------------------------------------------ parts of the page
 
 
-def _experiment(id: str, results: DatasetResults, table: Table, unit: str) -> Experiment:
+def _experiment(id: str, results: DatasetResults, table: Table, unit: str, draw_curves: bool) -> Experiment:
     members = results.runs
-    domains = sorted({name for run in members for name in (*run.targets, *source_curves(run, "loss"))})
+    domains = sorted({name for run in members for name in (*run.targets, *run.table.find("loss", "out", None)) if name})
     groups: dict[tuple[str, str], list[RunData]] = {}
-    for run in selected_runs(members, results.selection):
+    for run in selected_runs(members, results.selection) if draw_curves else ():
         groups.setdefault((run.algorithm, run.targets[0]), []).append(run)
     targets = []
     for number, ((algorithm, target), group) in enumerate(groups.items()):
@@ -320,7 +343,7 @@ def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
         ("Trials", str(len({run.trial for run in runs}))),
         (
             "Runs",
-            f"{finished} finished" if finished == len(runs) else f"{finished} of {len(runs)} finished",
+            f"{finished:,} finished" if finished == len(runs) else f"{finished:,} of {len(runs):,} finished",
         ),
         ("Selection", method),
     ]
@@ -371,7 +394,11 @@ def _environment() -> Any:
     except ImportError:
         raise ImportError("the report page needs jinja2: pip install 'swad[report]'") from None
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["sort_value"] = _sort_value
     environment.tests["ours"] = lambda row: row.group == OURS

@@ -66,14 +66,11 @@ for (const button of document.querySelectorAll("button[data-show]")) {
 }
 
 // Values at the pointer: a line at the nearest evaluation, with its numbers next to it.
-const panels = JSON.parse(document.getElementById("panels").textContent);
-
-for (const figure of document.querySelectorAll(".panel")) {
-  const { box, steps, digits, series } = panels[figure.dataset.panel];
+function readValues(figure, { box, steps, digits, series }) {
   const svg = figure.querySelector("svg");
   const reading = figure.querySelector(".reading");
   const every = [...new Set(series.flatMap((one) => one.at.map((point) => point[0])))].sort((a, b) => a - b);
-  if (!every.length) continue;
+  if (!every.length) return;
   const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
   cursor.setAttribute("class", "cursor");
   cursor.setAttribute("y1", box[1]);
@@ -121,6 +118,9 @@ for (const figure of document.querySelectorAll(".panel")) {
   svg.addEventListener("pointerdown", show);
   svg.addEventListener("pointerleave", hide);
 }
+
+const panels = JSON.parse(document.getElementById("panels").textContent);
+for (const figure of document.querySelectorAll(".panel")) readValues(figure, panels[figure.dataset.panel]);
 
 // Copy a table.
 for (const block of document.querySelectorAll(".copy")) {

@@ -1,0 +1,288 @@
+"""The explorer of a sweep: the data from which the page shows methods x datasets, heat map, comparisons and runs.
+
+The data is columns of JSON, deflated and encoded as text inside the page, so that thousands of runs stay small. Curves
+are a second part, which the page unpacks when the first run is opened. The target's accuracy is there for selected
+runs alone, as in the tables, unless an oracle selects: nobody can choose hyperparameters by it unawares.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from swad.results.labels import algorithm_label, directory_names
+from swad.results.method_results import DatasetResults
+from swad.results.run_tables import BOLD, NOTHING_BOLD
+from swad.results.runs import RunData, setting_text
+from swad.results.selection import ORACLES, target_accuracy, validation_accuracy
+from swad.results.tables import OURS, Cell, Row, Table
+from swad.results.training_curves import final_value, last_step, source_curves, valley, valley_averages
+from swad.util.garbage import paused_garbage_collection
+from swad.util.statistics import mean, student_quantile
+
+T = TypeVar("T")
+
+MAX_POINTS = 100
+"""Points of a curve on the page. A longer one is thinned evenly; its first and last evaluation stay."""
+
+MANY_RUNS = 24
+
+_MISSING = 65535
+_LEVELS = 65534
+"""A curve is stored in whole numbers up to this one, between the smallest and the largest value of its run."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What the template needs of the explorer."""
+
+    table: Table
+    """Methods x datasets: the means over targets."""
+    data: str
+    curves: str
+    selection: str
+    is_oracle: bool
+    has_search: bool
+    """Whether runs of an algorithm differ in a hyperparameter."""
+    n_runs: int
+    thinned: int
+    """Runs whose curves lack evaluations."""
+
+
+def is_sweep(runs: Sequence[RunData]) -> bool:
+    """Return whether the explorer helps: many runs, several datasets, or several runs to choose from."""
+    cells = {(run.dataset, run.algorithm, run.targets, run.trial) for run in runs}
+    return len(runs) > MANY_RUNS or len({run.dataset for run in runs}) > 1 or len(cells) < len(runs)
+
+
+@paused_garbage_collection()
+def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tables: Sequence[Table]) -> Sweep:
+    """Collect the data of the explorer.
+
+    Args:
+        runs: All runs.
+        results: The selected results of each dataset.
+        tables: The accuracy table of each, whose means over targets the explorer shows.
+    """
+    selection = results[0].selection
+    numbers = {id(run): number for number, run in enumerate(runs)}
+    labels = _Codes()
+    for dataset in results:
+        for method in dataset.methods:
+            labels.code((method.label, algorithm_label(method.algorithm), method.average or "selected step"))
+    settings = _settings(runs)
+    curves, thinned = _curves(runs)
+    data = {
+        "selection": selection,
+        "oracle": selection in ORACLES,
+        "datasets": [dataset.dataset for dataset in results],
+        "methods": labels.items,
+        "results": _results(results, labels, numbers),
+        "intervals": _interval_factors(results),
+        "runs": _runs(runs),
+        "settings": settings,
+        **_weights(runs, selection in ORACLES),
+    }
+    return Sweep(
+        _overview(results, tables, [label for label, *_ in labels.items]),
+        _pack(data),
+        curves,
+        selection,
+        selection in ORACLES,
+        any(setting["searched"] for setting in settings),
+        len(runs),
+        thinned,
+    )
+
+
+# ------------------------------------------------------------ methods x datasets
+
+
+def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels: Sequence[str]) -> Table:
+    """Build the table of methods x datasets from the means of the datasets' own tables."""
+    means: dict[str, dict[int, Cell]] = {label: {} for label in labels}
+    for number, table in enumerate(tables):
+        column = table.columns.index("Avg.")
+        for row in table.rows:
+            if row.group == OURS and row.name in means:
+                means[row.name][number] = row.cells[column]
+    rows = []
+    for label, by_dataset in means.items():
+        cells = [by_dataset.get(number, Cell()) for number in range(len(tables))]
+        values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
+        # A mean over some of the datasets is not comparable with one over all.
+        average = Cell(mean(values)) if len(values) == len(cells) else Cell()
+        rows.append(Row(label, (*cells, average)))
+    if len(results) == 1:
+        rows = [Row(row.name, row.cells[:-1]) for row in rows]
+    columns = tuple(dataset.dataset for dataset in results) + (("Avg.",) if len(results) > 1 else ())
+    is_bold = any(cell.best for row in rows for cell in row.cells)
+    return Table("Mean accuracy over targets", columns, tuple(rows), (BOLD if is_bold else NOTHING_BOLD,))
+
+
+def _results(results: Sequence[DatasetResults], labels: _Codes, numbers: dict[int, int]) -> dict[str, list[Any]]:
+    """Return the accuracy in percent behind every mean, by method, dataset, target and trial, with its run."""
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("method", "dataset", "target", "trial", "accuracy", "run", "step")
+    }
+    for number, dataset in enumerate(results):
+        for method in dataset.methods:
+            code = labels.code((method.label, algorithm_label(method.algorithm), method.average or "selected step"))
+            for result in method.results:
+                row = (code, number, result.target, result.trial, _round(100 * result.accuracy, 10))
+                for column, value in zip(columns.values(), (*row, numbers[id(result.run)], result.step), strict=True):
+                    column.append(value)
+    return columns
+
+
+def _interval_factors(results: Sequence[DatasetResults]) -> dict[int, float]:
+    """Return by number of trials what turns a standard deviation into half of a 95 % interval of the mean."""
+    trials = {result.trial for dataset in results for method in dataset.methods for result in method.results}
+    return {n: student_quantile(n) / n**0.5 for n in range(2, len(trials) + 1)}
+
+
+# ------------------------------------------------------------ runs
+
+
+def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
+    ranges = []
+    for run in runs:
+        names = valley_averages(run)
+        state = valley(run, names[0]) if names else None
+        ranges.append(None if state is None else [names[0], state.start, state.end, state.n_averaged, state.threshold])
+    return {
+        "name": directory_names(runs),
+        "dataset": _coded(run.dataset for run in runs),
+        "algorithm": _coded(algorithm_label(run.algorithm) for run in runs),
+        "target": _coded(" + ".join(run.targets) for run in runs),
+        "trial": [run.trial for run in runs],
+        "finished": [int(run.finished) for run in runs],
+        "steps": [last_step(run) for run in runs],
+        "seconds": [_round(final_value(run, "seconds_total"), 1) for run in runs],
+        "range": ranges,
+    }
+
+
+def _weights(runs: Sequence[RunData], oracle: bool) -> dict[str, Any]:
+    """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
+    names = dict.fromkeys(
+        key.average for run in runs for key in run.table.series if key.metric == "accuracy" and key.average
+    )
+    validation = [[_percent(validation_accuracy(run, name)) for run in runs] for name in names]
+    columns: dict[str, Any] = {"weights": list(names), "validation": validation}
+    if oracle:
+        columns["target"] = [[_percent(_oracle_accuracy(run, name)) for run in runs] for name in names]
+    return columns
+
+
+def _oracle_accuracy(run: RunData, average: str) -> float | None:
+    """Return what an oracle selects by: the accuracy on the target's validation split."""
+    if len(run.targets) != 1 or run.targets[0] not in run.table.find("accuracy", "out", average):
+        return None
+    return target_accuracy(run, run.targets[0], average, "out", None)[0]
+
+
+def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """Return the settings in which runs differ: distinct values, and for each run the index of its own."""
+    flat = [
+        {
+            **{name: value for name, value in run.config.items() if run.role(name) != "hyperparameter"},
+            **run.hyperparameters,
+        }
+        for run in runs
+    ]
+    shown_elsewhere = ("dataset", "algorithm", "target", "trial")
+    settings = []
+    for name in dict.fromkeys(name for each in flat for name in each if name not in shown_elsewhere):
+        codes = _Codes()
+        indices = [codes.code(setting_text(each[name])) if name in each else -1 for each in flat]
+        if len(set(indices)) > 1:
+            searched = any(name in run.hyperparameters for run in runs) and len(codes.items) > 1
+            settings.append({"name": name, "searched": searched, "values": codes.items, "codes": indices})
+    return sorted(settings, key=lambda setting: (not setting["searched"], setting["name"]))
+
+
+# ------------------------------------------------------------ curves
+
+
+def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
+    """Pack the validation curves of all runs; also return how many runs lack evaluations there."""
+    import numpy as np
+
+    steps_seen, domains = _Codes(), _Codes()
+    index: list[Any] = []
+    data: list[bytes] = []
+    offset = thinned = 0
+    for run in runs:
+        entry: list[list[Any]] = []
+        for metric, scale in (("loss", 1.0), ("accuracy", 100.0)):
+            series: list[int] = []
+            shown: list[float] = []
+            for domain, (steps, values) in source_curves(run, metric).items():
+                series += [domains.code(domain), steps_seen.code(tuple(_thin(steps))), offset + len(shown)]
+                shown += _thin(values)
+                thinned += len(entry) + len(series) == 3 and len(steps) > MAX_POINTS  # once for each run
+            numbers = np.array(shown, dtype=np.float64) * scale
+            finite = numbers[np.isfinite(numbers)]
+            low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+            levels = np.nan_to_num((numbers - low) / ((high - low) or 1.0) * _LEVELS, posinf=0.0, neginf=0.0)
+            data.append(np.where(np.isfinite(numbers), np.rint(levels), _MISSING).astype("<u2").tobytes())
+            offset += len(shown)
+            entry.append([_round(low, 6), _round((high - low) / _LEVELS, 12), *series])
+        index.append(entry)
+    header = json.dumps({"steps": steps_seen.items, "domains": domains.items, "runs": index}, separators=(",", ":"))
+    text = header.encode()
+    text += b" " * (len(text) % 2)  # the numbers that follow must be aligned
+    return _deflate(struct.pack("<I", len(text)) + text + b"".join(data)), thinned
+
+
+def _thin(items: list[T]) -> list[T]:
+    """Return at most MAX_POINTS evenly spaced items, with the first and the last."""
+    if len(items) <= MAX_POINTS:
+        return items
+    return [items[round(place * (len(items) - 1) / (MAX_POINTS - 1))] for place in range(MAX_POINTS)]
+
+
+# ------------------------------------------------------------ packing
+
+
+class _Codes:
+    """Numbers equal items in the order of their appearance."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Hashable, int] = {}
+
+    def code(self, item: Hashable) -> int:
+        return self._codes.setdefault(item, len(self._codes))
+
+    @property
+    def items(self) -> list[Any]:
+        return list(self._codes)
+
+
+def _coded(values: Iterable[str]) -> dict[str, list[Any]]:
+    codes = _Codes()
+    numbers = [codes.code(value) for value in values]
+    return {"values": codes.items, "codes": numbers}
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else _round(100 * fraction)
+
+
+def _round(value: float | None, digits: int = 4) -> float | None:
+    # JSON has no nan and no infinities.
+    return None if value is None or value - value != 0 else round(value, digits)
+
+
+def _pack(data: Any) -> str:
+    return _deflate(json.dumps(data, separators=(",", ":"), default=str).encode())
+
+
+def _deflate(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode()
