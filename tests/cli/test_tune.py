@@ -22,7 +22,7 @@ def test_tune_prints_settings_and_writes_rows_weights_and_a_heat_map(here, run, 
         "--figure-formats", "png",
     ).stdout  # fmt: skip
     assert "Settings of SWAD: digits, ERM" in out
-    assert "As trained: N_s 3, N_e 6, r 1.3." in out
+    assert out.count("As trained: N_s 3, N_e 6, r 1.3.") == 1
     assert "Chosen settings" in out
     assert f"rows in {run / 'tune.jsonl'}" in out
     assert out.splitlines()[-1].startswith(f"wrote {tmp_path / 'tuning.csv'}")

@@ -191,6 +191,32 @@ def test_runs_without_segments_show_the_steps_of_every_setting(fresh, tmp_path):
     assert len((tmp_path / "out" / "tuning.csv").read_text().splitlines()) == 1 + 2 * len(GRID)
 
 
+def test_a_run_that_stopped_early_says_how_far_its_losses_reach(tmp_path):
+    rising = {"batch_size": 2, "lr": 0.08}  # the loss rises again soon
+    options = {"report_live": False, "averages": (spec("swad", OWN["swad"]),), "hyperparameters": rising}
+    steps = train(short(tmp_path / "stopped", **options)).steps
+    assert steps < STEPS
+    assert train(short(tmp_path / "kept", keep_segments=True, **options)).steps == STEPS, "tuning needs all losses"
+    result = tune.tune([tmp_path], [OWN["late"]])
+    assert [row.last_step for row in result.rows] == [STEPS, steps]
+    (note,) = (note for note in result.notes if "stopped early" in note)
+    assert note.startswith(str(tmp_path / "stopped"))
+    assert note.endswith(f"beyond step {steps}")
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_is_tuned_there_to_the_bit(tmp_path):
+    averages = tuple(spec(label, setting) for label, setting in OWN.items())
+    train(short(tmp_path / "run", keep_segments=True, averages=averages, device="cuda", engine="graph"))
+    (run,), _ = tune_runs.find_tunable([tmp_path], None)
+    for label, setting in OWN.items():
+        path = tune_runs.save_average(run, run.row(setting), tmp_path / label, torch.device("cuda"))
+        tuned, saved = load_file(path), load_file(tmp_path / "run" / "weights" / f"{label}.safetensors")
+        assert all(torch.equal(tuned[name], saved[name]) for name in saved), label
+    rows = {row.setting: row for row in tune.sensitivity([tmp_path], list(OWN.values()), device="cuda")}
+    assert all(rows[row.setting].validation == pytest.approx(row.validation, abs=0.01) for row in run.trained())
+
+
 def test_bad_input_is_named(runs, tmp_path):
     with pytest.raises(ValueError, match=r"(?s)N_s.*got 0.*N_e.*got 0\.5.*tolerance_ratio=-1"):
         tune.grid((0, 3), (6, 0.5), (-1, 0.3))
@@ -203,7 +229,7 @@ def test_bad_input_is_named(runs, tmp_path):
     unfinished = tmp_path / "unfinished"
     shutil.copytree(runs / "paper-0", unfinished)
     (unfinished / "done.json").unlink()
-    with pytest.raises(RunError, match="unfinished and was skipped"):
+    with pytest.raises(RunError, match="skipped: unfinished"):
         tune.tune([unfinished], GRID)
 
 

@@ -38,14 +38,12 @@ def write_tuning(
     write_text(written[0], rows_csv(tuning.rows))
     for group, rows in by_group(tuning.rows).items():
         chosen = tuning.chosen.get(group)
-        table = settings_table(rows, chosen, tuning.trained_settings)
-        tables += [table, *table.notes]
+        tables.append(settings_table(rows, chosen, tuning.trained_settings))
         if chosen is not None:
             figure = tuning_figure(rows, chosen, select)
             written += [save_figure(figure, folder / f"{'-'.join(group)}.{suffix}") for suffix in formats]
     if tuning.chosen:
-        table = chosen_table(tuning.rows, tuning.chosen, tuning.trained)
-        tables += [table, *table.notes]
+        tables.append(chosen_table(tuning.rows, tuning.chosen, tuning.trained))
         if select == "oracle":
             tables.append("The oracle looks at the held-out domain, so its accuracies do not estimate an unseen one.")
     return TuningReport(tuple(tables), (*written, *tuning.weights))

@@ -123,34 +123,38 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
         data: Where the dataset is now, if it moved since training.
     """
     runs: dict[Path, TunableRun] = {}
-    notes: list[str] = []
-    pairs = 0
+    skipped: dict[str, list[Path]] = {}
     for path in paths:
         found = find_runs(path, warn=False)
-        notes += [f"{entry.path} was skipped: {entry.reason}" for entry in found.skipped]
+        for entry in found.skipped:
+            skipped.setdefault(entry.reason, []).append(entry.path)
         for run in found:
             losses = {record.step: record.value for record in run.records if record.metric == "valley_loss"}
             if not run.finished:
-                notes.append(f"{run.path} is unfinished and was skipped")
+                skipped.setdefault("unfinished", []).append(run.path)
             elif len(run.targets) != 1:
-                pairs += 1
+                skipped.setdefault("holds out two domains", []).append(run.path)
             elif not losses:
-                notes.append(f"{run.path} recorded no validation loss and was skipped")
+                skipped.setdefault("recorded no validation loss", []).append(run.path)
             else:
                 saved = open_run(run.path, data) if load_segments(run.path / SEGMENTS) else None
                 runs[run.path] = TunableRun(run, dict(sorted(losses.items())), saved)
+    notes = [
+        f"{paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''} skipped: {reason}"
+        for reason, paths in skipped.items()
+    ]
     if not runs:
-        reason = f" ({notes[0]})" if notes else ""
+        reason = f" ({'; '.join(notes)})" if notes else ""
         raise RunError(f"there is no finished run to tune{reason}: finish one with `swad train --keep-segments`")
-    if pairs:
-        notes.append(f"runs that hold out two domains were skipped: {pairs}")
     kept = sum(run.saved is not None for run in runs.values())
     if kept < len(runs):
         which = "the runs kept no segments" if not kept else f"{len(runs) - kept} of {len(runs)} runs kept no segments"
         notes.append(f"{which}, so only their averaged steps are shown: train with --keep-segments to evaluate them")
-    for tunable in runs.values():
-        if tunable.saved is not None and max(tunable.losses) < tunable.saved.config.total_steps:
-            notes.append(f"{tunable.path} stopped early, so no setting averages beyond step {max(tunable.losses):,}")
+    notes += [
+        f"{run.path} stopped early, so no setting averages beyond step {max(run.losses):,}"
+        for run in runs.values()
+        if max(run.losses) < (run.run.config.get("steps") or 0)  # runs that keep segments never stop early
+    ]
     return list(runs.values()), notes
 
 
