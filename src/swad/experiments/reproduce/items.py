@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from swad.experiments.reproduce import (
+    cost,
     dataset_tables,
+    figure1,
+    figure2,
     figure3,
     figure4,
     figure5,
@@ -23,9 +26,12 @@ _MODULES = (
     robustness_table,
     settings,
     target_tables,
+    figure1,
+    figure2,
     figure3,
     figure4,
     figure5,
+    cost,
     ranking,
     sensitivity,
 )

@@ -44,12 +44,14 @@ class Training:
         split: 80/20, or 60/20/20 for Tables 3 and 5.
         lr_schedule: constant, or cyclic for SWA with a cyclic learning rate.
         search: How the paper found the hyperparameters.
+        validation_share: Share of the validation images that is evaluated during training, for the cost of evaluations.
     """
 
     algorithm: str = "erm"
     split: Literal["80/20", "60/20/20"] = "80/20"
     lr_schedule: Literal["constant", "cyclic"] = "constant"
     search: Search = "defaults"
+    validation_share: float = 1.0
 
     def searched(self, config: PaperConfig) -> Training:
         """Return the training with the search that the user chose instead of the paper's."""
@@ -113,6 +115,7 @@ def _options(config: PaperConfig, dataset: str, training: Training) -> dict[str,
     requested: dict[str, tuple[Any, Any]] = {
         "split": (training.split, "80/20"),
         "lr_schedule": (training.lr_schedule, "constant"),
+        "validation_subsample": (validation_subsample(dataset, training.validation_share), None),
         "steps": (steps, None),
         "evaluate_every": (config.evaluate_every, None),
         "network": (config.network, None),
@@ -127,6 +130,16 @@ def _options(config: PaperConfig, dataset: str, training: Training) -> dict[str,
     if needed := _low_res_hyperparameters(dataset, training.algorithm):
         options["hyperparameters"] = needed
     return options
+
+
+def validation_subsample(dataset: str, share: float) -> int | None:
+    """Return how many validation images per source domain a share is: of the smallest domain. None for all.
+
+    >>> validation_subsample("PACS", 0.1), validation_subsample("PACS", 1.0)
+    (33, None)
+    """
+    counts = benchmarks.get(dataset).counts
+    return None if share == 1.0 else max(1, int(share * 0.2 * min(counts.values(), default=500)))
 
 
 def _low_res_hyperparameters(dataset: str, algorithm: str) -> dict[str, float]:

@@ -64,7 +64,7 @@ def surface_figure(
         for column, surface in enumerate(surfaces):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
-                _draw_contours(axes, surface, side, short=height <= LABEL_LENGTH)
+                draw_contours(axes, surface, side, short=height <= LABEL_LENGTH)
                 _draw_points(axes, surface, markers, corner_labels[column])
                 if not bare:
                     title = f"target: {titles[column]}\n" if row == 0 else ""
@@ -90,7 +90,8 @@ def corner_label(surface: RunSurface) -> str:
     return f"{numbers}: {label} after {', '.join(f'{step:,}' for step in steps)} steps"
 
 
-def _draw_contours(axes: Axes, surface: RunSurface, side: str, *, short: bool) -> None:
+def draw_contours(axes: Axes, surface: RunSurface, side: str, *, short: bool = False) -> None:
+    """Draw the losses of one side with their color bar; `short` shortens its label."""
     import numpy as np
     from matplotlib.colors import LogNorm, Normalize
 

@@ -1,0 +1,114 @@
+"""Figure 1: robust risk minimization finds flat minima. The paper sketches it; here it is measured.
+
+On the line from the last weights of ERM to the average of SWAD: the loss on the sources' training images, and the worst
+loss within a distance gamma. The larger gamma is, the farther the lowest point should move from the sharp minimum
+toward the flat one. The worst losses are found by gradient ascent, so they are lower bounds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swad.experiments.flatness_report import Report
+from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.trainings import ERM
+from swad.experiments.robust_line import FILE, measure_robust_line
+from swad.experiments.saved_run import open_run
+from swad.results.figures.robust_lines import robust_figure
+from swad.results.figures.style import save_figure
+from swad.results.labels import weights_label
+from swad.results.robust_lines import RobustLine
+from swad.results.runs import RunData
+from swad.results.tables import Cell, Row, Table
+from swad.results.training_curves import valley
+from swad.util.progress import Progress
+
+DATASETS = ("PACS",)
+ENDS = ("last", "swad")
+"""The sharp and the flat solution: both come from one trajectory."""
+
+SHARES = (0.02, 0.05, 0.1)
+"""Radii as shares of the distance between both solutions."""
+
+
+def robust_table(dataset: str, lines: list[RobustLine]) -> Table:
+    """Build the table of the lowest points: where they are on the line, and the values at both solutions."""
+    rows = []
+    for line in lines:
+        for radius, values in line.curves.items():
+            x, lowest = line.minimum(radius)
+            ends = [values[line.xs.index(end)] for end in (0.0, 1.0)]
+            share = Cell(100 * radius / line.length, decimals=0) if radius else Cell(text="0 (the loss)")
+            cells = (share, Cell(radius, decimals=3), Cell(x, decimals=2), *(Cell(v, decimals=3) for v in ends))
+            rows.append(Row("+".join(line.run.targets), (*cells, Cell(lowest, decimals=3))))
+    first, second = (weights_label(lines[0].run, name) for name in ENDS)
+    columns = ("γ, % of distance", "γ", "Lowest point at", f"Value at {first}", f"Value at {second}", "Lowest value")
+    notes = (
+        f"Position 0 is {first}, 1 is {second}. Worst losses within γ are lower bounds, found by gradient ascent.",
+        _verdict(lines),
+    )
+    return Table(f"{dataset}: worst loss on the line from {first} to {second}", columns, tuple(rows), notes, "Target")
+
+
+def _verdict(lines: list[RobustLine]) -> str:
+    """Say for how many targets the lowest point moves toward the average, without claiming more."""
+    moved = [line for line in lines if line.minimum(max(line.worst))[0] > line.minimum(0.0)[0]]
+    return (
+        f"From the loss to the largest γ the lowest point moves toward {weights_label(lines[0].run, ENDS[1])} "
+        f"for {len(moved)} of {len(lines)} target{'s' if len(lines) > 1 else ''}."
+    )
+
+
+def _is_last(run: RunData) -> bool:
+    """Whether SWAD averaged the last weights alone, because the validation loss never converged."""
+    averaged = valley(run, "swad")
+    return averaged is None or averaged.n_averaged == 1
+
+
+def _measure(config: PaperConfig, run: RunData, progress: Progress | None) -> RobustLine:
+    return measure_robust_line(
+        open_run(run.path, config.data),
+        ENDS,
+        SHARES,
+        points=(config.grid + 1) // 2,  # each takes dozens of gradients
+        n_images=config.images,
+        device=config.device,
+        workers=config.workers,
+        progress=progress,
+    )
+
+
+def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    tables: list[Table | str] = []
+    written: list[Path] = []
+    row_files: list[Path] = []
+    datasets = config.measured_datasets(DATASETS)
+    for dataset in datasets:
+        runs = [run for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        different = [run for run in runs if not _is_last(run)]
+        if skipped := [run for run in runs if _is_last(run)]:
+            names = ", ".join("+".join(run.targets) for run in skipped)
+            tables.append(f"{dataset}, target {names}: no line, because the average of SWAD is the last weights.")
+        if not different:
+            continue
+        lines = [_measure(config, run, progress) for run in different]
+        stem = "figure1" if len(datasets) == 1 else f"figure1-{dataset}"
+        drawing = robust_figure(lines)
+        written += [save_figure(drawing, folder / f"{stem}.{suffix}") for suffix in config.formats]
+        row_files += [run.path / FILE for run in different]
+        tables.append(robust_table(dataset, lines))
+    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written), tuple(row_files))
+
+
+ITEMS = (
+    Reproduction(
+        "figure1",
+        "Robust risk minimization and flat minima",
+        lambda config: (ERM,),
+        _build,
+        DATASETS,
+        measures="the worst loss along a line, for every target",
+        trial_zero=True,
+    ),
+)

@@ -1,0 +1,132 @@
+"""Figure 2: SWA takes a weight now and then, SWAD every weight of the loss valley. The paper sketches it.
+
+Here the steps that both take are drawn on the measured validation loss, and their weights on the measured loss surface
+of the same run: the plane through the first and the last snapshot of the valley and the end of training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from swad.averaging import registry
+from swad.averaging.swa import SWA
+from swad.experiments.flatness_report import Report
+from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.trainings import ERM
+from swad.experiments.run_flatness import run_surface
+from swad.experiments.saved_run import SavedRun, open_run
+from swad.results.figures.sampling import sampling_figure
+from swad.results.figures.style import save_figure
+from swad.results.flatness_rows import SURFACE
+from swad.results.labels import weights_label
+from swad.results.runs import RunData, load_run
+from swad.results.surfaces import RunSurface, read_surface
+from swad.results.tables import Cell, Row, Table
+from swad.results.training_curves import valley
+from swad.training.resolve import averaging_plan
+from swad.util.progress import Progress
+
+DATASETS = ("PACS",)
+
+
+def sampled_steps(run: SavedRun) -> dict[str, tuple[int, ...]]:
+    """Return the steps whose weights SWA and SWAD average, for those that average any."""
+    specs = registry.parse_all(run.config.evaluation.averages)
+    swa = registry.make(specs, nn.Linear(1, 1), averaging_plan(run.config))["swa"]
+    assert isinstance(swa, SWA)
+    last = run.config.total_steps if swa.end is None else swa.end
+    steps = {"swa": tuple(range(swa.start + swa.interval, last + 1, swa.interval))}
+    if run.averaged_range is not None:
+        first, last = run.averaged_range
+        steps["swad"] = tuple(range(first, last + 1))
+    return steps
+
+
+def plane_corners(run: SavedRun) -> tuple[str, str, str]:
+    """Return three snapshots: where the valley begins, its end, and the end of training, or thirds of it."""
+    snapshots = {int(name.removeprefix("step-")): name for name in run.snapshots}
+    last = max(snapshots)
+    start, end = run.averaged_range or (last // 3, 2 * last // 3)
+    # The end of the valley may be the end of training; then the middle of the valley tells more.
+    wanted = (start, end if end < last else (start + last) // 2)
+    chosen = [min(snapshots, key=lambda step: (abs(step - each), step)) for each in wanted]
+    if len({*chosen, last}) < 3:
+        earlier = sorted(snapshots)[:-1]
+        chosen = [earlier[len(earlier) // 3], earlier[2 * len(earlier) // 3]]
+    return snapshots[chosen[0]], snapshots[chosen[1]], snapshots[last]
+
+
+def _measure(config: PaperConfig, run: SavedRun, progress: Progress | None) -> RunSurface:
+    corners = plane_corners(run)
+    first = min(int(name.removeprefix("step-")) for name in corners)
+    # The beginning of training is far away and would leave the valley in a corner of the picture.
+    later = [name for name in run.snapshots if 3 * int(name.removeprefix("step-")) >= 2 * first]
+    run_surface(
+        run,
+        corners,
+        [*(name for name in later if name not in corners), *sampled_steps(run)],
+        steps=config.grid,
+        n_images=config.images,
+        device=config.device,
+        workers=config.workers,
+        progress=progress,
+    )
+    surface = read_surface(load_run(run.path))
+    assert surface is not None
+    return surface
+
+
+def sampling_table(dataset: str, runs: list[tuple[RunData, dict[str, tuple[int, ...]]]]) -> Table:
+    """Build the table of the steps that each method takes, and how many of them are in the loss valley."""
+    rows = []
+    for run, sampled in runs:
+        averaged = valley(run, "swad")
+        for name, steps in sampled.items():
+            inside = [s for s in steps if averaged and (averaged.start or 0) <= s <= (averaged.end or 0)]
+            cells = (
+                Cell(text=weights_label(run, name)),
+                Cell(len(steps), decimals=0),
+                Cell(text=f"{min(steps):,} – {max(steps):,}"),
+                Cell(100 * len(inside) / len(steps), decimals=0),
+            )
+            rows.append(Row("+".join(run.targets), cells))
+    columns = ("Average", "Weights", "Steps", "In the valley, %")
+    notes = ("Valley: from t_s, the lowest validation loss, to t_e, after which it stays above the threshold.",)
+    return Table(f"{dataset}: the weights that SWA and SWAD average", columns, tuple(rows), notes, "Target")
+
+
+def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    tables: list[Table | str] = []
+    written: list[Path] = []
+    row_files: list[Path] = []
+    datasets = config.measured_datasets(DATASETS)
+    for dataset in datasets:
+        runs = [run for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        sampled = []
+        for run in runs:
+            saved = open_run(run.path, config.data)
+            steps = sampled_steps(saved)
+            drawing = sampling_figure(_measure(config, saved, progress), steps)
+            names = [dataset] * (len(datasets) > 1) + ["+".join(run.targets)] * (len(runs) > 1)
+            stem = "-".join(["figure2", *names])
+            written += [save_figure(drawing, folder / f"{stem}.{suffix}") for suffix in config.formats]
+            row_files.append(run.path / SURFACE)
+            sampled.append((run, steps))
+        tables.append(sampling_table(dataset, sampled))
+    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written), tuple(row_files))
+
+
+ITEMS = (
+    Reproduction(
+        "figure2",
+        "Which weights SWA and SWAD average",
+        lambda config: (ERM,),
+        _build,
+        DATASETS,
+        measures="the loss on a plane, for every target",
+        trial_zero=True,
+    ),
+)
