@@ -284,8 +284,8 @@ def _print_costs(plan: Plan, estimates: Sequence[GroupEstimate], slots: int | No
         wall = f"{duration(seconds / slots)} with {slots} at a time" if slots else "divide by the jobs at a time"
         limit = "" if complete else "at least "
         console.print(f"All runs: {limit}{duration(seconds)} of training, {wall}; {limit}{size_text(size)} on disk.")
-    for name, problem in missing.items():
-        print(f"{name} is not at hand: {problem}", flush=True)
+    if missing:
+        print(f"not at hand: {', '.join(missing)}; give the directory above them with --data", flush=True)
     print("Nothing was written.", flush=True)
 
 

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from helpers.commands import SWAD, environment
+from swad import cli
+from swad.cli import sweep as command
+from swad.cli._sweep import Problems, parse_grid, parse_launcher_options, parse_trials
+from swad.experiments.sweep.directory import State, SweepDir
+from swad.experiments.sweep.spec import SweepSpec
+from swad.training.config import SETTINGS, ConfigError
+
+SMALL = ["--targets", "paper", "--steps", "8", "--evaluate-every", "4", "--averages", "swad,ema", "--jobs", "1"]
+SMALL += ["--set", "batch_size=8"]
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+
+
+def sweep(*arguments: str, code: int = 0) -> str:
+    """Run `swad sweep` in this process, which has imported torch already, and return what it prints."""
+    result = CliRunner().invoke(cli.app, ["sweep", *arguments])
+    if result.exit_code != code:
+        raise result.exception or AssertionError(result.output)
+    return result.stdout
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
+    options = {"steps": 8, "evaluate_every": 4, "hyperparameters": {"batch_size": 8}}
+    spec = SweepSpec(
+        targets=("paper",),
+        trials=(0,),
+        averages=("swad", "ema"),
+        protocol="grid",
+        grid={"lr": (1e-3, 1e-2)},
+        options=options,
+    )
+    folder = SweepDir("s")
+    damaged, whole = folder.plan([spec]).runs
+    checkpoint = damaged.config.output / "checkpoint" / "state.pt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("damaged")
+    request = [*SMALL, "--trials", "1", "--grid", "lr=1e-3,1e-2", "-o", "s"]
+
+    printed = sweep(*request, code=1)
+    assert "SWAD" in printed  # the table of the other run
+    assert f"digits/erm/paper-0/{damaged.key}: cannot read" in printed
+    assert "1 of 2 runs failed; retry them with: swad sweep --output s --retry-failed" in printed
+    assert (folder.state(whole), folder.state(damaged)) == (State.DONE, State.FAILED)
+    header, row, *failures = sweep("status", "s").splitlines()
+    assert header.split()[:6] == ["dataset", "algorithm", "done", "running", "failed", "pending"]
+    assert row.split()[:7] == ["digits", "erm", "1", "0", "1", "0", "2"]
+    assert "state.pt" in failures[0]
+    before = {path: path.stat().st_mtime_ns for path in files(whole.config.output) if path.is_file()}
+
+    # With other options the sweep is extended; failed runs are trained again on request only.
+    checkpoint.unlink()
+    printed = sweep(*SMALL, "--trials", "2", "--grid", "lr=1e-2", "-o", "s", "--retry-failed")
+    assert "3 of 3 runs finished" in printed
+    assert f"wrote {Path('s') / 'report.html'}" in printed
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert [one.trials for one in folder.specs] == [(0,), (0, 1)]
+    assert sweep("status", "s").splitlines()[1].split()[2:7] == ["3", "0", "0", "0", "3"]
+    assert "3 of 3 runs finished" in sweep("-o", "s")  # nothing is left to do
+
+
+def test_the_plan_of_the_paper_is_440_runs_and_a_dry_run_writes_nothing(tmp_path):
+    printed = sweep("--protocol", "paper", "--algorithms", "ERM", "--dry-run")
+    assert printed.startswith("440 runs (396 to search + 44 to repeat the choice)")
+    assert "108 + 12" in printed
+    assert "not at hand: PACS, VLCS, OfficeHome, TerraIncognita, DomainNet" in printed
+    assert files(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_measures_what_is_at_hand(tmp_path):
+    arguments = ["--algorithms", "erm,coral", "--trials", "2", "--datasets", "digits,RotatedMNIST,PACS"]
+    printed = sweep(*arguments, "--dry-run", "-o", "s", "--jobs", "3")
+    rows = {
+        tuple(line.split()[:2]): line for line in printed.splitlines() if line.startswith(("digits", "Rot", "PACS"))
+    }
+    assert "measured" in rows["digits", "erm"]
+    assert "from digits" in rows["RotatedMNIST", "coral"]
+    assert "?" in rows["PACS", "erm"]
+    assert "with 3 at a time" in printed
+    assert files(tmp_path) == []
+
+
+def test_all_problems_are_listed_at_once(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('algoritms = ["erm"]\n[options]\nstepz = 3\n')
+    bad = ["--algorithms", "corral", "--datasets", "digits,PACS", "--draws", "3", "--grid", "lr", "--trials", "x"]
+    bad += ["--launcher", "slrum", "--jobs", "0", "--set", "lr"]
+    with pytest.raises(ConfigError) as error:
+        sweep(str(plan), *bad, "-o", "s", code=0)
+    for words in (
+        "there is no key 'algoritms': did you mean 'algorithms'?",
+        "there is no setting 'stepz': did you mean 'steps'?",
+        "there is no algorithm 'corral': did you mean 'coral'?",
+        "draws is for the protocols domainbed and random",
+        "--grid takes NAME=NUMBERS, got 'lr'",
+        "got 'x'",
+        "got 'slrum': did you mean 'slurm'?",
+        "--jobs must be 1 or more, got 0",
+        "--set takes name=number, got 'lr'",
+        "dataset PACS needs its directory",
+    ):
+        assert words in str(error.value)
+    assert files(tmp_path) == [plan]
+
+
+def test_a_plan_file_and_options_that_win(tmp_path):
+    plan = 'algorithms = ["erm", "coral"]\ntargets = ["paper"]\nprotocol = "random"\ndraws = 4\n'
+    (tmp_path / "plan.toml").write_text(plan)
+    options = ["--draws", "2", "--protocol", "domainbed", "--select", "iid", "--datasets", "PACS,DomainNet"]
+    printed = sweep("plan.toml", *options, "--targets", "sketch", "--dry-run")
+    assert printed.startswith("24 runs")  # 2 draws, 3 trials, 2 algorithms, 2 datasets
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_checkpoints_and_the_same_command_resumes(tmp_path):
+    arguments = ["sweep", *SMALL[:2], "--trials", "2", "--steps", "4000", "--evaluate-every", "20", "--averages", "ema"]
+    arguments += ["--set", "batch_size=8", "-o", "s", "--jobs", "1"]
+    process = subprocess.Popen([*SWAD, *arguments], env=environment(), text=True, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline and not any(path.stat().st_size for path in Path("s").rglob("records.jsonl")):
+        time.sleep(0.1)
+    assert sweep("status", "s").splitlines()[1].split()[2:6] == ["0", "1", "0", "1"]
+    with pytest.raises(ConfigError, match=f"process {process.pid} runs the sweep in s"):
+        sweep("-o", "s")
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=100)
+    assert process.returncode == 130, error
+    assert "Interrupted: 0 of 2 runs are finished. Run the same command again to resume." in error
+    assert len(list(Path("s").rglob("state.pt"))) == 1
+    assert sweep("status", "s").splitlines()[1].split()[2:6] == ["0", "0", "0", "2"]
+
+
+def test_status_needs_a_sweep():
+    with pytest.raises(ConfigError, match=r"contains no sweep \(sweep.json\)"):
+        sweep("status", "s")
+
+
+def test_every_setting_of_a_run_is_an_option():
+    group = typer.main.get_command(cli.app).commands["sweep"]
+    names = {option.name for option in group.commands[command.RUN].params}
+    assert names >= set(SETTINGS) - set(command.SWEPT) - {"dataset_options"}
+
+
+def test_values_are_parsed():
+    assert parse_trials("3") == (0, 1, 2)
+    assert parse_trials("0,2") == (0, 2)
+    assert parse_trials("4,") == (4,)
+    assert parse_grid(["lr=1e-5,3e-5", "batch_size=8"]) == {"lr": (1e-5, 3e-5), "batch_size": (8,)}
+    assert isinstance(parse_grid(["batch_size=8"])["batch_size"][0], int)
+    assert parse_launcher_options(["partition=gpu", "x="]) == {"partition": "gpu", "x": ""}
+    for parse, bad in ((parse_grid, ["lr"]), (parse_grid, ["lr=a"]), (parse_grid, ["lr=1", "lr=2"])):
+        with pytest.raises(ValueError, match="--grid takes"):
+            parse(bad)
+    with pytest.raises(ValueError, match="--launcher-option takes NAME=VALUE"):
+        parse_launcher_options(["partition"])
+    problems = Problems()
+    assert problems.collect(parse_trials, "a") is None
+    with pytest.raises(ConfigError, match="whole numbers"):
+        problems.require_none()
