@@ -14,12 +14,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
 
 import numpy as np
 import torch
 
-from swad.averaging.registry import parse_all
 from swad.averaging.segment_log import stored_bytes
 from swad.data import benchmarks
 from swad.data.cache import open_cache
@@ -109,8 +108,9 @@ def estimate(
         speed, basis = _speed(name, speeds)
         # The runs that wait for a choice cost as much as those that are known, on average.
         share = number / len(runs)
-        seconds = None if speed is None else share * sum(_seconds(run.config, speed) for run in runs)
-        sizes = [_bytes(run.config) for run in runs]  # some runs may keep more files than others
+        cost = _RunCost(runs[0].config, bool(at_hand.get(name[0])))
+        seconds = None if speed is None else share * sum(cost.seconds(run.config, speed) for run in runs)
+        sizes = [cost.bytes(run.config) for run in runs]  # some runs may keep more files than others
         known = [size for size in sizes if size is not None]
         total = round(share * sum(known)) if len(known) == len(sizes) else None
         estimates.append(GroupEstimate(*name, number, seconds, total, basis))
@@ -207,71 +207,76 @@ def _sample_domain(domain: Domain, decode: bool, side: int) -> Domain:
 # -- costs of one run ---------------------------------------------------------------------------------------------
 
 
-def _seconds(config: RunConfig, speed: Speed) -> float:
-    benchmark = benchmarks.get(config.data.dataset)
-    steps = config.training.steps or benchmark.defaults.steps
-    evaluations = n_evaluations(config)
-    counts: Mapping[str, int] = benchmark.counts
-    if not counts:  # a folder of the user's own, or the digits
-        dataset = benchmarks.load(config.data.dataset, config.data.data_dir, check_counts=False)
-        counts = {domain.name: len(domain) for domain in dataset.domains}
-    sources = [n for name, n in counts.items() if name not in config.data.targets]
-    target = sum(n for name, n in counts.items() if name in config.data.targets)
-    validation = sum(int(0.2 * n) for n in sources)
-    subsample = config.evaluation.validation_subsample
-    seen = validation if subsample is None else sum(min(subsample, int(0.2 * n)) for n in sources)
-    defaults = default_hyperparameters(config.data.dataset, config.training.algorithm)
-    batch = config.training.hyperparameters.get("batch_size", defaults["batch_size"])
-    evaluated = evaluations * seen + n_weights(config) * (validation + target)
-    if config.evaluation.target_every_evaluation:
-        evaluated += evaluations * target
-    trained = float(steps * batch * len(sources))
-    return trained * speed.per_trained_image + evaluated * speed.per_evaluated_image
+class _RunCost:
+    """The time and the disk space of a run of one dataset and algorithm. What runs share is looked up once.
 
+    Args:
+        config: Settings of one of them.
+        at_hand: Whether the dataset can be read.
+    """
 
-def n_evaluations(config: RunConfig) -> int:
-    """The number of evaluations of a run."""
-    defaults = benchmarks.get(config.data.dataset).defaults
-    steps = config.training.steps or defaults.steps
-    every = config.evaluation.evaluate_every or min(defaults.evaluate_every, steps)
-    return -(-steps // every) + config.eval_offset
+    def __init__(self, config: RunConfig, at_hand: bool) -> None:
+        self._benchmark = benchmark = benchmarks.get(config.data.dataset)
+        self._counts: Mapping[str, int] = benchmark.counts
+        self._n_classes = benchmark.n_classes
+        if at_hand and (not self._counts or self._n_classes is None):  # a folder of the user's own, or the digits
+            dataset = benchmarks.load(benchmark.name, config.data.data_dir, check_counts=False)
+            self._counts = {domain.name: len(domain) for domain in dataset.domains}
+            self._n_classes = len(dataset.classes)
+        self._batch_size = default_hyperparameters(benchmark.name, config.training.algorithm)["batch_size"]
 
+    def seconds(self, config: RunConfig, speed: Speed) -> float:
+        """Return the time of a run."""
+        targets, evaluation = config.data.targets, config.evaluation
+        sources = [n for name, n in self._counts.items() if name not in targets]
+        target = sum(n for name, n in self._counts.items() if name in targets)
+        validation = [int(0.2 * n) for n in sources]
+        seen = [min(n, evaluation.validation_subsample or n) for n in validation]
+        steps, n_evaluations = self._steps(config)
+        evaluated = n_evaluations * sum(seen) + _n_weights(config) * (sum(validation) + target)
+        if evaluation.target_every_evaluation:
+            evaluated += n_evaluations * target
+        batch_size = config.training.hyperparameters.get("batch_size", self._batch_size)
+        trained = float(steps * batch_size * len(sources))
+        return trained * speed.per_trained_image + evaluated * speed.per_evaluated_image
 
-def n_weights(config: RunConfig) -> int:
-    """The number of models that a run reports and saves."""
-    return len(parse_all(config.evaluation.averages)) + 2 * config.evaluation.report_live
-
-
-def _bytes(config: RunConfig) -> int | None:
-    """Return the bytes of a finished run at most: models, kept segments, and records with about 100 bytes each."""
-    benchmark = benchmarks.get(config.data.dataset)
-    model = _model_bytes(config)
-    if model is None:
-        return None
-    models = n_weights(config) + len(config.files.snapshots)
-    segments = stored_bytes(model, n_evaluations(config))[1] if config.files.keep_segments else 0
-    records = n_evaluations(config) * (2 * max(1, len(benchmark.domains)) + 4) * 100
-    return models * model + segments + records
-
-
-def _model_bytes(config: RunConfig) -> int | None:
-    benchmark = benchmarks.get(config.data.dataset)
-    name = config.model.network or ("small" if benchmark.image_spec.low_res else networks.DEFAULT)
-    n_classes = benchmark.n_classes
-    if n_classes is None:
-        return None
-    key: tuple[Any, ...] = (name, n_classes, benchmark.image_spec.channels, benchmark.image_spec.size)
-    if key not in _sizes:
-        options = {"channels": key[2], "freeze_bn": True, "image_size": key[3]}
-        try:
-            model = networks.build(name, n_classes, weights=None, **options)
-        except Exception:  # a network that needs other options: its size stays unknown
+    def bytes(self, config: RunConfig) -> int | None:
+        """Return the bytes of a finished run at most: models, kept segments, and records with about 100 bytes each."""
+        spec = self._benchmark.image_spec
+        network = config.model.network or (networks.SMALL if spec.low_res else networks.DEFAULT)
+        model = None
+        if self._n_classes is not None:
+            model = _model_bytes(network, self._n_classes, spec.channels, config.data.image_size or spec.size)
+        if model is None:
             return None
-        _sizes[key] = sum(value.numel() * value.element_size() for value in model.state_dict().values())
-    return _sizes[key]
+        _, n_evaluations = self._steps(config)
+        models = _n_weights(config) + len(config.files.snapshots)
+        segments = stored_bytes(model, n_evaluations)[1] if config.files.keep_segments else 0
+        records = n_evaluations * (2 * max(1, len(self._counts)) + 4) * 100
+        return models * model + segments + records
+
+    def _steps(self, config: RunConfig) -> tuple[int, int]:
+        """Return the number of steps and of evaluations."""
+        defaults = self._benchmark.defaults
+        steps = config.training.steps or defaults.steps
+        every = config.evaluation.evaluate_every or min(defaults.evaluate_every, steps)
+        return steps, -(-steps // every) + config.eval_offset
 
 
-_sizes: dict[tuple[Any, ...], int] = {}
+def _n_weights(config: RunConfig) -> int:
+    """Return the number of models that a run reports and saves."""
+    return len(config.evaluation.averages) + 2 * config.evaluation.report_live
+
+
+@cache
+def _model_bytes(network: str, n_classes: int, channels: int, size: int) -> int | None:
+    """Return the size of a network; None if it cannot be built with these images, which training would report."""
+    try:
+        with torch.device("meta"):  # no memory is needed
+            model = networks.build(network, n_classes, weights=None, channels=channels, image_size=size)
+    except (networks.NetworkError, ImportError, RuntimeError, TypeError, NotImplementedError):
+        return None
+    return int(sum(value.numel() * value.element_size() for value in model.state_dict().values()))
 
 
 def totals(estimates: Sequence[GroupEstimate]) -> tuple[float, int, bool]:
