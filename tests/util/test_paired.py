@@ -152,6 +152,7 @@ def test_comparisons_without_a_test_do_not_count() -> None:
 
 def test_exact_and_drawn_patterns_are_closed_under_complement() -> None:
     for n in (5, paired.EXACT_UP_TO + 1):
-        rows = paired._subsets(n)
+        rows, sizes = paired._subsets(n)
+        assert (sizes == rows.sum(1)).all()
         assert not rows[0].any()
         assert sorted(map(tuple, rows)) == sorted(map(tuple, 1 - rows))

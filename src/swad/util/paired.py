@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 LEVEL, ALPHA = 0.95, 0.05
 """Confidence level of every interval, and the largest p-value at which a difference is claimed."""
 
-EXACT_UP_TO = 16
-"""Up to this number of units, all ways to flip signs are enumerated (65,536). Beyond it, some are drawn."""
+EXACT_UP_TO = 14
+"""Up to this number of units, all ways to flip signs are enumerated (16,384). Beyond it, some are drawn."""
 
 N_DRAWN = 20_000
 """Number of sign flips that are drawn for more units than that."""
@@ -104,28 +104,31 @@ def _sign_flips(values: Array, level: float) -> tuple[float, float, float]:
     """
     import numpy as np
 
-    flips = _subsets(len(values))
+    flips, sizes = _subsets(len(values))
     sums = flips @ values
     tolerance = ROUNDING * len(values)
     tail = min(int((sums <= tolerance).sum()), int((sums >= -tolerance).sum()))  # both count the empty subset
     p = min(1.0, 2 * tail / len(flips))
     # Without the empty subset, which has no mean.
-    means = np.sort(sums[1:] / flips[1:].sum(1))
     place = math.floor((1 - level) / 2 * len(flips) + 1e-9) - 1
-    low, high = (0.0 if abs(end) <= ROUNDING else float(end) for end in (means[place], means[-1 - place]))
+    ends = [place, len(flips) - 2 - place]
+    low, high = np.partition(sums[1:] / sizes[1:], ends)[ends]
+    low, high = (0.0 if abs(end) <= ROUNDING else float(end) for end in (low, high))
     return low, high, p
 
 
 @lru_cache(maxsize=4)
-def _subsets(n: int) -> Array:
-    """Return subsets of n units as rows of 0 and 1, each with its complement; the first is empty."""
+def _subsets(n: int) -> tuple[Array, Array]:
+    """Return subsets of n units as rows of 0 and 1, each with its complement, and their sizes; the first is empty."""
     import numpy as np
 
     if n <= EXACT_UP_TO:
-        return (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
-    drawn = np.random.default_rng(0).integers(0, 2, (N_DRAWN // 2, n))
-    half = np.concatenate([np.zeros((1, n)), drawn.astype(float)])
-    return np.concatenate([half, 1 - half])
+        rows = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
+    else:
+        drawn = np.random.default_rng(0).integers(0, 2, (N_DRAWN // 2, n))
+        half = np.concatenate([np.zeros((1, n)), drawn.astype(float)])
+        rows = np.concatenate([half, 1 - half])
+    return rows, rows.sum(1)
 
 
 def adjust_p_values(p_values: Sequence[float], method: str = "holm") -> list[float]:
