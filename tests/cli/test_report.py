@@ -124,6 +124,14 @@ def incomplete(tmp_path):
     return tmp_path / "runs"
 
 
+def test_one_trial_has_no_comparisons_unless_a_baseline_is_given(here, incomplete):
+    assert "Comparisons" not in here("report", incomplete).stdout
+    text = here("report", incomplete, "--baseline", "SWA").stdout
+    assert "Comparisons with SWA" in text
+    assert "One trial shows no spread between trainings" in text
+    assert "On mine, the comparisons lack the target c, which has no results." in text
+
+
 def test_report_names_missing_runs_and_shows_a_marked_mean_on_request(here, incomplete):
     text = here("report", incomplete).stdout
     assert "Not in the table: c: the run is finished, but its records.jsonl is empty" in text

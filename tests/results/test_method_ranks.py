@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from swad.results.method_ranks import rank_results, rank_scores
+from swad.results.method_ranks import MethodRanks, rank_results, rank_scores
 from swad.results.method_results import collect_results
 from swad.results.runs import RunData
 
@@ -61,6 +61,12 @@ def test_without_friedman_nothing_differs() -> None:
         if found.friedman_p > 0.05:
             assert "shows no difference between the methods" in found.summary
     assert claims / 60 <= 0.1
+
+
+def test_nemenyi_counts_only_after_friedman() -> None:
+    pairs = {("a", "b"): 0.01, ("b", "a"): 0.01}
+    assert MethodRanks({"a": 1, "b": 3}, "runs", 9, 0.04, pairs, 1.0).differ("a", "b")
+    assert not MethodRanks({"a": 1, "b": 3}, "runs", 9, 0.06, pairs, 1.0).differ("a", "b")
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:

@@ -170,7 +170,9 @@ def print_report(
     by_dataset = collect_results(runs, select, split)
     comparisons = _compare(by_dataset, baseline, compare_over, comparisons_path)
     tables = [accuracy_table(results, paper, allow_missing_targets) for results in by_dataset]  # type: ignore[arg-type]
-    if comparisons and table_format != "csv":  # of which --comparisons writes the CSV
+    # One trial allows no test, which the notes of the accuracies say. --comparisons writes the CSV.
+    shows_comparisons = baseline is not None or any(comparison.test.p is not None for comparison in comparisons)
+    if shows_comparisons and table_format != "csv":
         tables += comparisons_tables(comparisons)
     for number, table in enumerate(tables):
         if table_format == "csv":

@@ -103,6 +103,11 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
             "methods of a dataset. ↑ and ↓: corrected p of at most 0.05; –: no difference shown. Intervals are not "
             "corrected."
         )
+    missing = {c.dataset: c.missing_targets for c in comparisons if c.missing_targets}
+    notes += [
+        f"On {dataset}, the comparisons lack the target {', '.join(names)}, which has no results."
+        for dataset, names in missing.items()
+    ]
     if any(comparison.n_trials == 1 and comparison.unit != "datasets" for comparison in comparisons):
         notes.append(
             "One trial shows no spread between trainings: no interval, no test, and no difference is claimed. "

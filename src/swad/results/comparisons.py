@@ -65,6 +65,8 @@ class Comparison:
     n_comparisons: int = 1
     """Number of tests that `corrected_p` accounts for."""
     corrected_p: float | None = None
+    missing_targets: tuple[str, ...] = ()
+    """Domains of the dataset without results as target, which the comparison therefore lacks."""
 
     @property
     def difference(self) -> float:
@@ -169,9 +171,10 @@ def compare_methods(
         method.label: method.source_accuracies() if in_domain else method.accuracies() for method in results.methods
     }
     baseline = None if baseline is None else find_method([results], baseline)
-    return compare_accuracies(
+    comparisons = compare_accuracies(
         accuracies, baseline, results.targets, unit=unit, correction=correction, dataset=results.dataset
     )
+    return [replace(comparison, missing_targets=results.missing_targets) for comparison in comparisons]
 
 
 def compare_accuracies(
