@@ -84,6 +84,29 @@ def test_only_included_parameters_are_perturbed(here: Call, tiny_run, tmp_path):
     assert "parameters: include head.*, body.*; exclude *.bias" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
+def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    options = [folder, *QUICK, "--weights", "best,last,swad", "--figure-formats", "svg", "--device", "cpu"]
+    result = here("flatness", *options, "--error", "--split", "all", "--logits", "normalized")
+    assert "F of the 0-1 error on unseen domains, of these weights" in result.stdout
+    assert "Paired differences of the 0-1 error" in result.stdout
+    figures = folder / "figures"
+    assert "rise of the 0-1 error" in (figures / "flatness-error.svg").read_text()
+    summary = json.loads((figures / "flatness.json").read_text())
+    assert {row["method"] for row in summary["error"]["curves"]} == {"ERM (best)", "ERM (last)", "SWAD"}
+    here("report", folder, "--output", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "Flatness on digits: the 0-1 error" in text
+    assert "all images of the sources, normalized logits" in text
+    for wrong, message in (
+        (["--split", "test"], "--split must be one of training, validation, all; got 'test'"),
+        (["--logits", "loud"], "--logits must be one of raw, normalized; got 'loud'"),
+        (["--precision", "fp16"], "--precision must be one of auto, fp32, bf16; got 'fp16'"),
+    ):
+        assert message in here("flatness", *options, *wrong, code=1).stderr
+
+
 def test_the_documentation_names_every_option():
     text = (ROOT / "docs" / "flatness.md").read_text()
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}

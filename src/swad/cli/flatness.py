@@ -21,8 +21,8 @@ def flatness(
     weights: Annotated[
         str,
         typer.Option(
-            help="Weights to measure, e.g. best,swa,swad or a step such as 2500. The others are compared with the "
-            "first. Default: all that a run reports."
+            help="Weights to measure, e.g. best,last,swad, a step such as 2500, or window: snapshots inside the range "
+            "that SWAD averaged. The others are compared with the first. Default: all that a run reports."
         ),
     ] = "",
     radii: Annotated[
@@ -48,6 +48,28 @@ def flatness(
         str, typer.Option(help="Perturb only these parameters: name patterns, e.g. 'head.*,*.bias'.")
     ] = "",
     exclude: Annotated[str, typer.Option(help="Keep these parameters fixed: name patterns.")] = "",
+    split: Annotated[
+        str,
+        typer.Option(
+            help="Images of the source domains: training, validation, or all of them as in the published script. Of "
+            "the target it is always all."
+        ),
+    ] = "training",
+    error: Annotated[bool, typer.Option("--error", help="Also measure the rise of the 0-1 error.")] = False,
+    logits: Annotated[
+        str,
+        typer.Option(
+            help="raw, or normalized: scale the logits of all weights to the same size, because F on unseen images "
+            "grows with it."
+        ),
+    ] = "raw",
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Precision of the network: bf16, fp32 (exact, without TF32), or auto for the device's default. Losses "
+            "are computed in fp32 and summed in fp64."
+        ),
+    ] = "auto",
     worst_case: Annotated[
         str, typer.Option(help="Also search for the worst loss within these radii, e.g. 0.05,0.1.")
     ] = "",
@@ -67,10 +89,17 @@ def flatness(
     from swad.cli._console import make_console, measuring, print_report
     from swad.experiments.flatness_report import choose_weights, measure_flatness
     from swad.experiments.run_flatness import FlatnessConfig
-    from swad.experiments.saved_run import open_runs
+    from swad.experiments.saved_run import SPLITS, open_runs
 
     if normalize not in ("sphere", "filter", "layer"):
         raise ValueError(f"--normalize must be sphere, filter or layer; got {normalize!r}")
+    for option, value, allowed in (
+        ("split", split, SPLITS),
+        ("logits", logits, ("raw", "normalized")),
+        ("precision", precision, ("auto", "fp32", "bf16")),
+    ):
+        if value not in allowed:
+            raise ValueError(f"--{option} must be one of {', '.join(allowed)}; got {value!r}")
     config = FlatnessConfig(
         radii=tuple(parse.radii(radii)) or None,
         n_directions=parse.even_directions(directions),
@@ -79,6 +108,10 @@ def flatness(
         seed=seed,
         include=tuple(parse.words(include)),
         exclude=tuple(parse.words(exclude)),
+        split=split,  # type: ignore[arg-type]
+        error=error,
+        logits=logits,  # type: ignore[arg-type]
+        precision=None if precision == "auto" else precision,  # type: ignore[arg-type]
     )
     worst_radii = parse.radii(worst_case)
     formats = parse.figure_formats(figure_formats)

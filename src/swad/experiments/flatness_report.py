@@ -43,7 +43,13 @@ from swad.results.flatness_runs import (
     read_flatness,
     with_mean,
 )
-from swad.results.flatness_stats import CurvesBySide, Difference, FlatnessCurve, mean_difference_over_targets
+from swad.results.flatness_stats import (
+    QUANTITIES,
+    CurvesBySide,
+    Difference,
+    FlatnessCurve,
+    mean_difference_over_targets,
+)
 from swad.results.flatness_tables import (
     OF_THESE_WEIGHTS,
     VERDICTS_NOTE,
@@ -121,7 +127,12 @@ def measure_flatness(
     runs, _ = open_runs(list(weights), data)
     names = {run.path: [run.full_name(name) for name in weights[run.path]] for run in runs}
     place: dict[str, Any] = {"device": device, "workers": workers}
-    subset: dict[str, Any] = {"n_images": config.n_images, "include": config.include, "exclude": config.exclude}
+    subset: dict[str, Any] = {
+        "n_images": config.n_images,
+        "include": config.include,
+        "exclude": config.exclude,
+        "split": config.split,
+    }
     for i, run in enumerate(runs):
         run_progress = _label_progress(progress, _run_label(run, i, len(runs)))
         run_local(run, names[run.path], config, progress=run_progress, **place)
@@ -136,10 +147,17 @@ def measure_flatness(
             worst_rows = result.worst_case if worst_radii else ()
             measured.append(replace(result, worst_case=worst_rows, curvature=result.curvature if curvature else ()))
     written = draw_flatness(measured, output, stem, formats)
+    tables, content = flatness_tables(measured), flatness_summary(measured)
+    if config.error:
+        both = [read_flatness(load_run(run.path), names[run.path], "error") for run in runs]
+        errors = [replace(result, worst_case=(), curvature=()) for result in both if result is not None]
+        written += draw_flatness(errors, output, f"{stem}-error", formats)
+        tables += flatness_tables(errors)
+        content["error"] = flatness_summary(errors)
     summary = output / "flatness.json"
-    write_json(summary, _json_values(flatness_summary(measured)))
+    write_json(summary, _json_values(content))
     row_files = tuple(run.path / FLATNESS for run in runs)
-    return Report(tuple(flatness_tables(measured)), (*written, summary), row_files)
+    return Report(tuple(tables), (*written, summary), row_files)
 
 
 def measure_surfaces(
@@ -206,7 +224,7 @@ def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> dict[Path,
         present = [name for name in names if _has_weights(run, name)] if names else list(run.reported)
         for name in names:
             if not any(_has_weights(other, name) for other in runs):
-                run.file(name)  # raises the error that lists the weights there are
+                run.full_name(name)  # raises the error that lists the weights there are
         if not present:
             raise RunError(f"{run.path} has none of {', '.join(names)}; it has {', '.join(run.weights)}")
         chosen[run.path] = present
@@ -215,9 +233,10 @@ def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> dict[Path,
 
 def _has_weights(run: SavedRun, name: str) -> bool:
     try:
-        return run.file(name).is_file()
+        run.full_name(name)
     except RunError:
         return False
+    return True
 
 
 def _run_label(run: SavedRun, index: int, n_runs: int) -> str:
@@ -244,9 +263,10 @@ def draw_flatness(
         suffix = "" if len(datasets) == 1 else f"-{dataset}"
         colors = method_colors(method_names(runs))  # the same in all figures of a dataset
         groups = with_mean(curves_by_target(runs))
-        figure = flatness_figure(groups, colors=colors, note=_bands_note(groups))
+        rises = QUANTITIES[runs[0].measure]
+        figure = flatness_figure(groups, colors=colors, note=_bands_note(groups), quantity=rises)
         written += _save(figure, output, f"{stem}{suffix}", formats)
-        for side, radius, ranking in _rankings(runs):
+        for side, radius, ranking in _rankings(runs) if runs[0].measure == "loss" else ():
             quantity = f"$F_γ$ at γ = {radius:g}, {side}"
             figure = ranking_figure(ranking, quantity=quantity, colors=colors)
             written += _save(figure, output, f"ranking{suffix}-{side}", formats)
@@ -278,19 +298,24 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
     items: list[Table | str] = []
     for dataset, runs in datasets.items():
         groups = curves_by_target(runs)
+        of_error = " of the 0-1 error" * (runs[0].measure == "error")
         for title, sides in with_mean(groups).items():
             # Among several targets the mean is enough; each target is in the figure and in the JSON file.
             if len(groups) == 1 or title not in groups:
-                items += [curve_table(f"{dataset}, {title}: F on {side} domains", sides[side]) for side in SIDES]
+                items += [
+                    curve_table(f"{dataset}, {title}: F{of_error} on {side} domains", sides[side]) for side in SIDES
+                ]
         items += [
             domain_table(runs),
-            f"F: average rise of the loss at that distance; smaller is flatter. {runs[0].n_directions} directions. "
-            + _interval_note(groups),
+            f"F: average rise of {QUANTITIES[runs[0].measure]} at that distance; smaller is flatter. "
+            f"{runs[0].n_directions} directions. {_interval_note(groups)}",
         ]
-        items += [_ranking_note(side, radius, ranking) for side, radius, ranking in _rankings(runs)]
+        if runs[0].measure == "loss":
+            items += [_ranking_note(side, radius, ranking) for side, radius, ranking in _rankings(runs)]
     for dataset, runs in datasets.items():
         if units := paired_differences(runs):
-            title = "Paired differences, on the same directions and images"
+            of_error = " of the 0-1 error" * (runs[0].measure == "error")
+            title = f"Paired differences{of_error}, on the same directions and images"
             items += [
                 verdict_table(f"{dataset}: {title.lower()}" if len(datasets) > 1 else title, units, null_pairs(runs)),
                 VERDICTS_NOTE,

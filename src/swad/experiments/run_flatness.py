@@ -17,15 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.batchnorm import update_bn
-from swad.experiments.saved_run import Images, SavedRun, find_device
+from swad.experiments.saved_run import WINDOW, Images, SavedRun, SourceSplit, find_device
 from swad.flatness import (
     Bound,
     Comparison,
     Line,
     LocalFlatness,
+    Logits,
     Normalize,
     Plane,
+    Precision,
     Surface,
+    average_flatness,
     bound,
     captured,
     check_radii,
@@ -52,6 +55,8 @@ SHARES = tuple(k / 10 for k in range(11))
 
 PAPER_CORNERS = (50, 70, 90)
 """Percent of training at which the paper's Figure 4 takes its weights: after steps 2500, 3500 and 4500 of 5000."""
+DEFAULT_PRECISION: dict[str, Precision] = {"cpu": "fp32", "cuda": "fp32"}
+"""Precision of the network by kind of device."""
 GRID = 21
 MARGIN = 0.4
 """How far a surface extends beyond its corners, as a share of its longer side."""
@@ -73,6 +78,14 @@ class FlatnessConfig:
     """Name patterns of the parameters to perturb; empty: all."""
     exclude: tuple[str, ...] = ()
     """Name patterns of parameters to keep fixed."""
+    split: SourceSplit = "training"
+    """Images of the sources: training or validation images, or all, as in the published script."""
+    error: bool = False
+    """Whether to measure the rise of the 0-1 error, too."""
+    logits: Logits = "raw"
+    """Whether the logits of all weights are scaled to the same size; see `image_losses`."""
+    precision: Precision | None = None
+    """Precision of the network. None: `DEFAULT_PRECISION` of the device."""
 
     def settings(self, run: SavedRun, device: torch.device) -> dict[str, Any]:
         """Return the settings that identify stored results.
@@ -89,7 +102,12 @@ class FlatnessConfig:
             "seed": self.seed,
             "device": device.type,
             **_pattern_settings(self.include, self.exclude),
+            **_changed_settings(split=self.split, logits=self.logits, precision=self.device_precision(device)),
         }
+
+    def device_precision(self, device: torch.device) -> Precision:
+        """Return the precision of the network on a device."""
+        return self.precision or DEFAULT_PRECISION.get(device.type, "fp32")
 
 
 def run_local(
@@ -107,8 +125,9 @@ def run_local(
 
     Args:
         run: The run.
-        names: Names of weights; the others are compared with the first.
-        config: Radii, directions, images and parameters.
+        names: Names of weights; the others are compared with the first. "window" are live weights inside the range that
+            SWAD averaged: the mean of F over snapshots.
+        config: Radii, directions, images, parameters and what is measured.
         device: Device to measure on.
         workers: Processes that read images.
         progress: Called after every evaluation.
@@ -116,24 +135,54 @@ def run_local(
     config = config or FlatnessConfig()
     torch_device = find_device(device)
     names = _full_names(run, names)
+    window = list(run.window_snapshots) if WINDOW in names else []
+    measured_names = list(dict.fromkeys([*(name for name in names if name != WINDOW), *window]))
     groups = {"seen": _source_domains(run), "unseen": list(run.config.data.targets)}
     with RowFile(run.path, FLATNESS) as file:
         settings = config.settings(run, torch_device)
         key = file.add_settings(settings)
-        _require_same_weights(file, key, run, names)
-        results = {
-            row["model"]: LocalFlatness.from_row(row, groups=groups)
-            for row in file.rows_of(key)
-            if row["kind"] == "flatness" and row["model"] in names
-        }
-        n_directions = max([config.n_directions, *(result.n_directions for result in results.values())])
-        missing = [name for name in names if name not in results or results[name].n_directions < n_directions]
+        # The error is a measurement with a key of its own, so that everything that reads one reads the other.
+        keys = {"loss": key} | ({"error": file.add_settings(settings | {"measure": "error"})} if config.error else {})
+        stored = {}
+        for measure, each in keys.items():
+            _require_same_weights(file, each, run, measured_names)
+            stored[measure] = {
+                row["model"]: LocalFlatness.from_row(row, groups=groups)
+                for row in file.rows_of(each)
+                if row["kind"] == "flatness" and row["model"] in measured_names
+            }
+        known = [result.n_directions for results in stored.values() for result in results.values()]
+        n_directions = max([config.n_directions, *known])
+        missing = [
+            name
+            for name in measured_names
+            if any(name not in results or results[name].n_directions < n_directions for results in stored.values())
+        ]
         if missing:
-            images = run.images(config.n_images, torch_device, workers)
+            images = run.images(config.n_images, torch_device, workers, config.split)
+            on_gpu = torch_device.type == "cuda"
             model = run.model(missing[0], torch_device)
-            measured = compare(
+            if on_gpu:
+                model = model.to(memory_format=torch.channels_last)
+            loss_fn = image_losses(
+                images.by_domain,
+                batch_size=run.batch_size(torch_device),
+                measure="both" if config.error else "loss",
+                logits=config.logits,
+                logits_of=images.seen,
+                precision=config.device_precision(torch_device),
+                channels_last=on_gpu,
+            )
+
+            def save(name: str, result: LocalFlatness) -> None:
+                by_measure = {"loss": result} | ({"error": result.errors} if result.errors is not None else {})
+                file.append(*({"key": keys[measure], **each.to_row(name)} for measure, each in by_measure.items()))
+                for measure, each in by_measure.items():
+                    stored[measure][name] = each
+
+            compare(
                 {name: run.state(name) for name in missing},
-                captured(image_losses(images.by_domain, batch_size=run.batch_size(torch_device)), model),
+                captured(loss_fn, model),
                 settings["radii"],
                 n_directions,
                 config.seed,
@@ -142,15 +191,20 @@ def run_local(
                 include=config.include,
                 exclude=config.exclude,
                 groups=groups,
-                on_result=lambda name, result: file.append({"key": key, **result.to_row(name)}),
+                on_result=save,
                 progress=progress,
             )
-            results.update(measured.models)
-        comparison = Comparison({name: results[name] for name in names})
-        _append_new(file, _summary_rows(comparison, key))
-        # A single set of weights is compared with nothing, so it does not change what the others are compared with.
-        file.mark_shown(key, **({"first": names[0]} if len(names) > 1 else {}))
-    return comparison
+        comparisons = {}
+        for measure, each in reversed(keys.items()):
+            results = stored[measure]
+            if window:
+                results[WINDOW] = average_flatness([results[name] for name in window])
+                _append_new(file, [{"key": each, **results[WINDOW].to_row(WINDOW)}])
+            comparisons[measure] = Comparison({name: results[name] for name in names})
+            _append_new(file, _summary_rows(comparisons[measure], each))
+            # Single weights are compared with nothing, so they do not change what the others are compared with.
+            file.mark_shown(each, **({"first": names[0]} if len(names) > 1 else {}))
+    return comparisons["loss"]
 
 
 def run_worst_case(
@@ -163,6 +217,7 @@ def run_worst_case(
     restarts: int = RESTARTS,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    split: SourceSplit = "training",
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
@@ -196,7 +251,7 @@ def run_worst_case(
         return rows
 
     return _measure_missing(
-        run, names, "worst_case", settings, measure, n_images, include, exclude, device, workers, progress
+        run, names, "worst_case", settings, measure, n_images, include, exclude, split, device, workers, progress
     )
 
 
@@ -209,6 +264,7 @@ def run_curvature(
     trace_vectors: int = 32,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    split: SourceSplit = "training",
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
@@ -233,7 +289,7 @@ def run_curvature(
         return rows
 
     return _measure_missing(
-        run, names, "curvature", settings, measure, n_images, include, exclude, device, workers, progress
+        run, names, "curvature", settings, measure, n_images, include, exclude, split, device, workers, progress
     )
 
 
@@ -446,21 +502,22 @@ def _measure_missing(
     n_images: int | None,
     include: Sequence[str],
     exclude: Sequence[str],
+    split: SourceSplit,
     device: str,
     workers: int | None,
     progress: Progress | None,
 ) -> list[Row]:
     """Measure the weights that have no stored rows of this kind and settings, and return the rows of all."""
     torch_device = find_device(device)
-    names = _full_names(run, names)
+    names = [name for name in _full_names(run, names) if name != WINDOW]
     with RowFile(run.path, FLATNESS) as file:
         image_settings = _image_settings(run, n_images)
-        pattern_settings = _pattern_settings(include, exclude)
-        key = file.add_settings({**settings, **image_settings, "device": torch_device.type, **pattern_settings})
+        further = {**_pattern_settings(include, exclude), **_changed_settings(split=split)}
+        key = file.add_settings({**settings, **image_settings, "device": torch_device.type, **further})
         _require_same_weights(file, key, run, names)
         missing = [name for name in names if not _stored_rows(file, key, kind, name)]
         if missing:
-            images = run.images(n_images, torch_device, workers)
+            images = run.images(n_images, torch_device, workers, split)
             for i, name in enumerate(missing):
                 rows = measure(name, images, torch_device, _part_progress(progress, i, len(missing)))
                 file.append(*({"key": key, "kind": kind, "weights": name, **row} for row in rows))
@@ -490,6 +547,12 @@ def _pattern_settings(include: Sequence[str], exclude: Sequence[str]) -> dict[st
     """Return the patterns that are not empty, so that results for all parameters keep the key they have without."""
     patterns = {"include": list(include), "exclude": list(exclude)}
     return {name: values for name, values in patterns.items() if values}
+
+
+def _changed_settings(**settings: str) -> dict[str, str]:
+    """Return the settings that differ from the default, so that earlier results keep the key they have without."""
+    defaults = {"split": "training", "logits": "raw", "precision": "fp32"}
+    return {name: value for name, value in settings.items() if value != defaults[name]}
 
 
 def _stored_rows(file: RowFile, key: str, kind: str, name: str) -> list[Row]:

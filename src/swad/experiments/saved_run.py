@@ -1,8 +1,8 @@
 """A finished run, opened to measure its weights: the weights it has, and the images to evaluate them on.
 
-Images come from the run's own split. *Seen* images are training images of the source domains, *unseen* images are
-those of the target; neither are augmented. A fixed subset of each domain is used, with the classes in proportion. It
-is the same for all weights and for every run of that target and trial, so differences are paired.
+Images come from the run's own split. *Seen* images are those of the source domains (by default training images),
+*unseen* images are those of the target; neither are augmented. A fixed subset of each domain is used, with the classes
+in proportion. It is the same for all weights and for every run of that target and trial, so differences are paired.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from swad.algorithms.hyperparameters import fill
 from swad.algorithms.registry import get_algorithm
 from swad.data.domains import DataError, IntArray
 from swad.data.loaders import EvalLoader
-from swad.data.splits import DomainSplit, HeldOut, hold_out
+from swad.data.splits import DomainSplit, HeldOut, Sources, hold_out
 from swad.models import networks
 from swad.results.records import CONFIG
 from swad.results.runs import find_runs
@@ -30,6 +30,15 @@ from swad.training import export
 from swad.training.config import RunConfig
 from swad.training.run_data import load_dataset
 from swad.training.run_dir import RunError, read_done, read_json
+
+SourceSplit = Literal["training", "validation", "all"]
+"""Which images of the source domains are measured; of the target it is always all of them."""
+SPLITS: tuple[SourceSplit, ...] = ("training", "validation", "all")
+
+WINDOW = "window"
+"""Name of the live weights inside the range that SWAD averaged: F is the mean over several of the run's snapshots."""
+N_WINDOW = 5
+"""Largest number of snapshots that stand for the window."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,15 @@ class SavedRun:
                 return int(start), int(end)
         return None
 
+    @property
+    def window_snapshots(self) -> tuple[str, ...]:
+        """At most `N_WINDOW` of the snapshots inside the range that SWAD averaged, evenly chosen."""
+        start, end = self.averaged_range or (1, 0)
+        inside = [name for name in self.snapshots if start <= int(name.removeprefix("step-")) <= end]
+        if len(inside) <= N_WINDOW:
+            return tuple(inside)
+        return tuple(inside[round(k * (len(inside) - 1) / (N_WINDOW - 1))] for k in range(N_WINDOW))
+
     def file(self, name: str) -> Path:
         """Return the file of weights that the run reports, or of a snapshot ("2500" or "step-002500")."""
         full_name = f"step-{int(name):06d}" if name.isdigit() else name
@@ -104,7 +122,15 @@ class SavedRun:
         return path
 
     def full_name(self, name: str) -> str:
-        """Return the full name of weights: "300" stands for "step-000300"."""
+        """Return the full name of weights: "300" stands for "step-000300"; `WINDOW` stays."""
+        if name == WINDOW:
+            if not self.window_snapshots:
+                raise RunError(
+                    f"{self.path} has no snapshot inside the range that SWAD averaged "
+                    f"({'-'.join(map(str, self.averaged_range or ())) or 'there is none'}): train it with SWAD and "
+                    "--snapshots in a new directory"
+                )
+            return name
         return self.file(name).stem
 
     def state(self, name: str) -> dict[str, Tensor]:
@@ -127,20 +153,26 @@ class SavedRun:
         dataset = load_dataset(config, self.data)
         return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
 
-    def images(self, n: int | None, device: torch.device | str = "cpu", workers: int | None = None) -> Images:
-        """Load at most `n` images of every domain (None: all) onto the device."""
+    def images(
+        self,
+        n: int | None,
+        device: torch.device | str = "cpu",
+        workers: int | None = None,
+        split: SourceSplit = "training",
+    ) -> Images:
+        """Load at most `n` images of every domain (None: all) onto the device; `split` is that of the sources."""
         sources, target = self.held_out
         device = torch.device(device)
         group_size = self.eval_group_size
         batch_size = 256 if sources.image_spec.low_res or device.type != "cpu" else 16
         by_domain = {}
-        for split in (*sources.train, *target.full):
-            subset = stratified_subset(split, n)
+        for part in (*_source_splits(sources, split), *target.full):
+            subset = stratified_subset(part, n)
             if group_size is not None:
                 subset = mixed_groups(subset, group_size)
             loader = EvalLoader(subset, sources.image_spec, batch_size, workers=workers, device=device)
             images, labels = zip(*loader, strict=True)
-            by_domain[split.name] = (torch.cat(images), torch.cat(labels))
+            by_domain[part.name] = (torch.cat(images), torch.cat(labels))
         return Images(by_domain, sources.names, target.names)
 
     @property
@@ -153,6 +185,18 @@ class SavedRun:
         """Number of images per forward pass; on a CPU small batches of large images avoid page faults."""
         default = 256 if device.type != "cpu" or self.held_out.sources.image_spec.low_res else 16
         return self.eval_group_size or default
+
+
+def _source_splits(sources: Sources, split: SourceSplit) -> tuple[DomainSplit, ...]:
+    if split == "training":
+        return sources.train
+    if split == "validation":
+        return sources.val
+    parts = (sources.train, sources.val, sources.test) if sources.test else (sources.train, sources.val)
+    return tuple(
+        replace(of_domain[0], split="full", keys=np.sort(np.concatenate([part.keys for part in of_domain])))
+        for of_domain in zip(*parts, strict=True)
+    )
 
 
 def stratified_subset(split: DomainSplit, n: int | None, seed: int = 0) -> DomainSplit:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from swad.flatness._directions import Normalize
     from swad.flatness._divergence import Divergence, divergence
     from swad.flatness._hessian import Curvature, CurvatureRow, curvature, require_curvlinops
-    from swad.flatness._local import FlatnessRow, LocalFlatness, check_radii, local
-    from swad.flatness._losses import ImageLosses, LossFn, image_losses
+    from swad.flatness._local import FlatnessRow, LocalFlatness, average_flatness, check_radii, local
+    from swad.flatness._losses import ImageLosses, Logits, LossFn, Precision, image_losses
     from swad.flatness._surface import Line, Plane, Surface, SurfaceRow, line, plane
     from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
 
@@ -43,13 +43,16 @@ _MODULES = {
     "ImageLosses": "_losses",
     "Line": "_surface",
     "LocalFlatness": "_local",
+    "Logits": "_losses",
     "LossFn": "_losses",
     "Normalize": "_directions",
     "Plane": "_surface",
+    "Precision": "_losses",
     "Surface": "_surface",
     "SurfaceRow": "_surface",
     "WorstCase": "_worst_case",
     "WorstCaseRow": "_worst_case",
+    "average_flatness": "_local",
     "bound": "_bound",
     "captured": "_captured",
     "check_radii": "_local",
@@ -75,10 +78,13 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
     "divergence",
     "image_losses",
     "captured",
+    "average_flatness",
     "check_radii",
     "require_curvlinops",
     "LossFn",
     "Normalize",
+    "Logits",
+    "Precision",
     "ImageLosses",
     "Captured",
     "LocalFlatness",

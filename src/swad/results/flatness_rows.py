@@ -67,8 +67,8 @@ class RowFile:
 
     def mark_shown(self, key: str, **details: Any) -> None:
         """Store that this measurement was requested last, so that tables and figures show it."""
-        shape, mark = _shape(self.rows, key), {"key": key, "kind": "shown", **details}
-        earlier = [row for row in self.rows if row["kind"] == "shown" and _shape(self.rows, row["key"]) == shape]
+        series, mark = _series(self.rows, key), {"key": key, "kind": "shown", **details}
+        earlier = [row for row in self.rows if row["kind"] == "shown" and _series(self.rows, row["key"]) == series]
         if earlier[-1:] != [mark]:
             self.append(mark)
 
@@ -119,17 +119,20 @@ def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
     return rows
 
 
-def last_shown(rows: Iterable[Row], kind: str, shape: str | None = None) -> tuple[Row, list[Row]] | None:
+def last_shown(
+    rows: Iterable[Row], kind: str, shape: str | None = None, measure: str = "loss"
+) -> tuple[Row, list[Row]] | None:
     """Return the settings and the rows of one kind of the measurement that was requested last.
 
-    None if there is no such measurement. `shape` is that of a surface: "plane" or "line".
+    None if there is no such measurement. `shape` is that of a surface: "plane" or "line". `measure` is that of
+    flatness: "loss" or "error".
     """
     rows = list(rows)
     measured = {row["key"] for row in rows if row["kind"] == kind}
     keys = [
         row["key"]
         for row in rows
-        if row["kind"] == "shown" and row["key"] in measured and _shape(rows, row["key"]) == shape
+        if row["kind"] == "shown" and row["key"] in measured and _series(rows, row["key"]) == (shape, measure)
     ]
     if not keys:
         return None
@@ -145,8 +148,10 @@ def latest_rows(rows: Iterable[Row], *fields: str) -> list[Row]:
     return list(latest.values())
 
 
-def _shape(rows: Iterable[Row], key: str) -> str | None:
-    return next((row.get("shape") for row in rows if row["kind"] == "settings" and row["key"] == key), None)
+def _series(rows: Iterable[Row], key: str) -> tuple[str | None, str]:
+    """Return shape and measure of a setting. The last measurement of each is shown."""
+    settings = next((row for row in rows if row["kind"] == "settings" and row["key"] == key), {})
+    return settings.get("shape"), settings.get("measure", "loss")
 
 
 def _line(row: Row) -> str:

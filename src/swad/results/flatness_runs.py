@@ -65,6 +65,11 @@ class RunFlatness:
         return "+".join(self.run.targets)
 
     @property
+    def measure(self) -> str:
+        """What rises: "loss" or "error"."""
+        return str(self.settings.get("measure", "loss"))
+
+    @property
     def unit(self) -> Unit:
         """Target and trial."""
         return self.target, self.run.trial
@@ -77,18 +82,19 @@ class RunFlatness:
 # ------------------------------------------------------------ reading one run
 
 
-def read_flatness(run: RunData, weights: Sequence[str] = ()) -> RunFlatness | None:
+def read_flatness(run: RunData, weights: Sequence[str] = (), measure: str = "loss") -> RunFlatness | None:
     """Read the measurement of a run that was requested last; None if there is none.
 
-    `weights` restricts it to some of the weights; all by default.
+    `weights` restricts it to some of the weights; all by default. `measure` is "loss" or "error".
     """
     rows = read_rows(run.path, FLATNESS)
-    shown = last_shown(rows, "row")
+    shown = last_shown(rows, "row", measure=measure)
     if shown is None:
         return None
     settings, results = shown
     results = [row for row in latest_rows(results, "weights", "domain", "radius") if row["domain"] is not None]
     raw_rows = [row for row in rows if row["key"] == settings["key"]]
+    # Snapshots that only stand for the window have raw rows, but no results.
     measured = list(dict.fromkeys(row["weights"] for row in results))
     chosen = [name for name in measured if name in weights] if weights else measured
     if not chosen:
@@ -139,7 +145,9 @@ def _contributions(
     else:
         members = [domain_or_side]
     # Training images depend on the trial's split and not on the target. The target's images are all that it has.
-    image_sets = {domain: ("unseen", None) if domain in run.targets else ("seen", run.trial) for domain in members}
+    split = next((row.get("split") for row in raw_rows if row["kind"] == "settings"), None)
+    trial = None if split == "all" else run.trial
+    image_sets = {domain: ("unseen", None) if domain in run.targets else ("seen", trial) for domain in members}
     return read_contributions(raw_rows, weights, members, image_sets) if members else None
 
 

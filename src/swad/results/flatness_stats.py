@@ -23,7 +23,10 @@ from swad.util.statistics import (
     subtract_contributions,
 )
 
-SIDES = {"seen": "Seen: training images of the sources", "unseen": "Unseen: the target"}
+SIDES = {"seen": "Seen: images of the sources", "unseen": "Unseen: the target"}
+
+QUANTITIES = {"loss": "the loss", "error": "the 0-1 error"}
+"""What rises, by measure."""
 
 LEVEL = 0.05
 """A verdict claims a difference if its corrected p-value is below this."""
@@ -247,7 +250,7 @@ def base_method(method: str) -> str:
     >>> base_method("ERM (best)"), base_method("SWA (cyclic)")
     ('ERM', 'SWA (cyclic)')
     """
-    return method.split(" (best")[0].split(" (last")[0]
+    return method.split(" (best")[0].split(" (last")[0].split(" (window")[0]
 
 
 # ------------------------------------------------------------ differences

@@ -60,11 +60,13 @@ def weights_label(run: RunData, weights: str | None) -> str:
 
     >>> from pathlib import Path
     >>> run = RunData(Path(), {"algorithm": "erm", "lr_schedule": "cyclic"}, (), True)
-    >>> [weights_label(run, weights) for weights in ("swa", "best", "step-000300", None)]
-    ['SWA (cyclic)', 'ERM (best, cyclic)', 'ERM (step 300, cyclic)', 'ERM (cyclic)']
+    >>> [weights_label(run, weights) for weights in ("swa", "best", "step-000300", "window", None)]
+    ['SWA (cyclic)', 'ERM (best, cyclic)', 'ERM (step 300, cyclic)', 'ERM (window, cyclic)', 'ERM (cyclic)']
     """
     if weights is None:
         label = algorithm_label(run.algorithm)
+    elif weights == "window":  # live weights inside the range that SWAD averaged
+        label = f"{algorithm_label(run.algorithm)} (window)"
     elif weights.startswith("step-"):
         label = f"{algorithm_label(run.algorithm)} (step {int(weights.removeprefix('step-'))})"
     else:

@@ -71,6 +71,7 @@ def flatness_figure(
     dashes: Mapping[str, int] | None = None,
     reference: str = "",
     note: str = "",
+    quantity: str = "the loss",
 ) -> Figure:
     """Draw F against the radius with its interval for every method: a column for each group, a row for each side.
 
@@ -85,6 +86,7 @@ def flatness_figure(
         dashes: Indices of line styles by method, for figures that are shown together; see `method_dashes`.
         reference: With the name of a method, the curves are differences to it: below zero is flatter.
         note: What the bands are, written above the legend.
+        quantity: What rises.
     """
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
@@ -109,8 +111,8 @@ def flatness_figure(
                 if row == len(sides) - 1:
                     axes.set_xlabel("radius γ")
                 if column == 0:
-                    quantity = f"$F_γ$ minus that of {reference}" if reference else "$F_γ$: rise of the loss"
-                    axes.set_ylabel(quantity if bare else f"{SIDE_LABELS.get(side, side)}\n{quantity}")
+                    label = f"$F_γ$ minus that of {reference}" if reference else f"$F_γ$: rise of {quantity}"
+                    axes.set_ylabel(label if bare else f"{SIDE_LABELS.get(side, side)}\n{label}")
         if not bare:
             add_legend(figure, [axes for row in panels for axes in row], size[0] * shape[1])
             figure.legends[-1].set_title("\n".join(lines), prop=FontProperties(size=7.5))

@@ -28,7 +28,7 @@ from swad.results.flatness_runs import (
     read_flatness,
     with_mean,
 )
-from swad.results.flatness_stats import SIDES, CurvesBySide
+from swad.results.flatness_stats import QUANTITIES, SIDES, CurvesBySide
 from swad.results.flatness_tables import (
     OF_THESE_WEIGHTS,
     VERDICTS_NOTE,
@@ -72,6 +72,8 @@ class FlatnessSection:
 
     id: str
     name: str
+    quantity: str
+    """What rises: the loss or the 0-1 error."""
     measurement: str
     """What the bands are, with directions and images."""
     groups: tuple[Group, ...]
@@ -108,9 +110,10 @@ def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
     """
     groups: dict[tuple[str, str], list[RunFlatness]] = {}
     for run in runs:
-        if (flatness := read_flatness(run)) is not None:
-            shared = {name: value for name, value in flatness.settings.items() if name not in ("key", "mixed_groups")}
-            groups.setdefault((run.dataset, json.dumps(shared, sort_keys=True)), []).append(flatness)
+        for measure in QUANTITIES:
+            if (flatness := read_flatness(run, measure=measure)) is not None:
+                shared = {key: value for key, value in flatness.settings.items() if key not in ("key", "mixed_groups")}
+                groups.setdefault((run.dataset, json.dumps(shared, sort_keys=True)), []).append(flatness)
     return [
         _flatness_section(f"f{number}", dataset, measured)
         for number, ((dataset, _), measured) in enumerate(groups.items())
@@ -123,11 +126,12 @@ def _flatness_section(id: str, dataset: str, measured: Sequence[RunFlatness]) ->
     count = f"{n_directions[0]:,}" if len(n_directions) == 1 else f"{n_directions[0]:,} to {n_directions[-1]:,}"
     return FlatnessSection(
         id,
-        dataset,
+        dataset if measured[0].measure == "loss" else f"{dataset}: the 0-1 error",
+        QUANTITIES[measured[0].measure],
         _describe_bands(measured, f"{count} random directions{_describe_settings(measured[0].settings)}"),
         _groups(id, measured),
         verdict_table("Paired differences", differences, null_pairs(measured)) if differences else None,
-        _ranking(measured),
+        _ranking(measured) if measured[0].measure == "loss" else "",
         worst_case_table(measured) if any(flatness.worst_case for flatness in measured) else None,
         curvature_table(measured) if any(flatness.curvature for flatness in measured) else None,
     )
@@ -135,7 +139,7 @@ def _flatness_section(id: str, dataset: str, measured: Sequence[RunFlatness]) ->
 
 def _groups(id: str, measured: Sequence[RunFlatness]) -> tuple[Group, ...]:
     """Draw F and the differences to the reference method, for the mean over targets and each target."""
-    colors = method_colors(method_names(measured))
+    colors, quantity = method_colors(method_names(measured)), QUANTITIES[measured[0].measure]
     reference, differences = difference_curves(paired_differences(measured))
     groups = []
     for number, (title, by_side) in enumerate(with_mean(curves_by_target(measured)).items()):
@@ -143,8 +147,10 @@ def _groups(id: str, measured: Sequence[RunFlatness]) -> tuple[Group, ...]:
         dashes = method_dashes({"rise": by_side, "difference": pairs}, colors)
         plots = []
         for side, heading in SIDES.items():
-            label = f"Rise of the loss against the radius, {side} domains, {title}"
-            plots.append(_plot(heading, by_side, side, colors, dashes, f"{id}-{number}-{side}", label))
+            label = f"Rise of {quantity} against the radius, {side} domains, {title}"
+            plots.append(
+                _plot(heading, by_side, side, colors, dashes, f"{id}-{number}-{side}", label, quantity=quantity)
+            )
         for side in pairs:
             heading = f"{side.capitalize()}, minus {reference}: below 0 is flatter"
             label = f"Difference to {reference} against the radius, {side} domains, {title}"
@@ -164,9 +170,17 @@ def _plot(
     id: str,
     label: str,
     reference: str = "",
+    quantity: str = "the loss",
 ) -> Plot:
     figure = flatness_figure(
-        {label: by_side}, sides=(side,), size=(4.4, 2.45), bare=True, colors=colors, dashes=dashes, reference=reference
+        {label: by_side},
+        sides=(side,),
+        size=(4.4, 2.45),
+        bare=True,
+        colors=colors,
+        dashes=dashes,
+        reference=reference,
+        quantity=quantity,
     )
     return Plot(title, themed_svg(figure, id, label))
 
@@ -188,6 +202,11 @@ def _describe_settings(settings: Row) -> str:
     normalize = settings.get("normalize", "sphere")
     patterns = [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]
     parameters = f", parameters: {'; '.join(patterns)}" if patterns else ""
+    parameters += "".join(
+        text.format(settings[name])
+        for name, text in (("split", ", {} images of the sources"), ("logits", ", {} logits"), ("precision", ", in {}"))
+        if settings.get(name)
+    )
     return f", {images}" + (f", directions normalized by {normalize}" if normalize != "sphere" else "") + parameters
 
 
