@@ -108,7 +108,7 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
 
 
 def test_the_documentation_names_every_option():
-    text = (ROOT / "docs" / "flatness.md").read_text()
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("flatness.md", "reproduce.md"))
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}
     commands = typer.main.get_command(cli.app).commands
     options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
