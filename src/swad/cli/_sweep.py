@@ -24,6 +24,7 @@ from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import SweepStatus, duration, failure_lines, read_status, status_table
+from swad.results.runs import find_runs
 from swad.results.selection_file import read_selection
 from swad.training.config import SETTINGS, ConfigError
 from swad.training.display import LogDisplay, make_display
@@ -299,6 +300,9 @@ def run(directory: SweepDir, launch: Launch, device: str, retry_failed: bool, se
     left = plan.pending + sum(state is not State.DONE for state in states.values())
     with show_runs(directory, launch, device, left) as (launcher, display):
         status = run_sweep(directory, launcher, retry_failed=retry_failed, display=display)
+    if appendix_b3.is_search(directory.specs) and status.complete:
+        table = appendix_b3.choices_table(find_runs(runs_folder(directory.path), warn=False))
+        make_console().print(table.rich(), *table.notes, sep="\n")
     print_result(directory, status, selector)
     return status.complete
 

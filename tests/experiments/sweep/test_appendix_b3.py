@@ -62,6 +62,16 @@ def test_the_plan_trains_from_the_command_line(here, tmp_path):
     here("sweep", appendix_b3.NAME, *options, "--dry-run")
     out = here("sweep", appendix_b3.NAME, *options).stdout
     assert "EMA 0.999" in out
+    assert "Appendix B.3" in out
+    rows = [line.split() for line in out.splitlines() if line.strip().startswith(("Mixup: alpha", "EMA: decay"))]
+    assert [row[:3] for row in rows] == [
+        *(["Mixup:", "alpha", value] for value in ("0.1", "0.2", "0.4")),
+        *(["EMA:", "decay", value] for value in ("0.9", "0.99", "0.999")),
+    ]
+    assert [row[2] for row in rows if row[-1] == "paper"] == ["0.2", "0.99"]
+    for method in ("Mixup:", "EMA:"):
+        values = {row[2]: float(row[3]) for row in rows if row[0] == method}
+        assert [row[2] for row in rows if row[0] == method and "here" in " ".join(row)] == [max(values, key=values.get)]
     assert len(list(tmp_path.rglob("done.json"))) == 4
     error = here("sweep", appendix_b3.NAME, "--grid", "lr=1,2", "--algorithms", "coral", "-o", tmp_path, code=1).stderr
     assert "grid is part of the plan" in error

@@ -17,12 +17,18 @@ that were tried for the Π-model only; for the others it names the chosen one, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from swad.algorithms import registry as algorithms
+from swad.experiments.sweep.search import grid_points
 from swad.experiments.sweep.spec import SweepSpec
+from swad.results.labels import algorithm_label
+from swad.results.runs import RunData
+from swad.results.selection import source_accuracy
+from swad.results.tables import Cell, Row, Table
+from swad.util.statistics import mean
 
 NAME = "appendix-b3"
 """`swad sweep appendix-b3` trains this plan."""
@@ -90,3 +96,53 @@ def specs(stated: Mapping[str, Any] | None = None) -> list[SweepSpec]:
         decays = tuple(f"ema:as=ema_{decay:g},decay={decay:g}" for decay in EMA_DECAYS)
         searches.append(SweepSpec(**{**fields, "algorithms": (_ERM,), "averages": (*fields["averages"], *decays)}))
     return searches
+
+
+def is_search(specs: Sequence[SweepSpec]) -> bool:
+    """Whether specs are those of this plan."""
+    return bool(specs) and all(
+        spec.grid == SEARCHES[name] if (name := spec.algorithms[0]) in SEARCHES else "ema_0.99" in str(spec.averages)
+        for spec in specs
+    )
+
+
+def choices_table(runs: Iterable[RunData]) -> Table:
+    """Build the table of all values with their mean accuracy on source validation, over all runs that have them.
+
+    The value with the highest mean is chosen, the first among equals. The paper does not say how it chose.
+    """
+    scores: dict[str, dict[str, list[float]]] = {
+        name: {_text(name, point): [] for point in grid_points(grid)} for name, grid in SEARCHES.items()
+    }
+    scores[_ERM] = {_decay_text(decay): [] for decay in EMA_DECAYS}
+    for run in runs:
+        weights = {_decay_text(decay): f"ema_{decay:g}" for decay in EMA_DECAYS}
+        if run.algorithm in SEARCHES:
+            weights = {_text(run.algorithm, {**CHOSEN[run.algorithm], **run.hyperparameters}): "best"}
+        for text, average in weights.items():
+            accuracy = source_accuracy(run, average)
+            if accuracy is not None and text in scores.get(run.algorithm, {}):
+                scores[run.algorithm][text].append(accuracy)
+    rows = []
+    for name, by_value in scores.items():
+        means = {text: 100 * mean(values) for text, values in by_value.items() if values}
+        chosen = {
+            "here": max(means, key=lambda text: means[text], default=None),
+            "paper": _text(name, CHOSEN[name]) if name in CHOSEN else _decay_text(0.99),
+        }
+        for text, value in means.items():
+            by = ", ".join(who for who, choice in chosen.items() if choice == text)
+            label = "EMA" if name == _ERM else algorithm_label(name)
+            cells = (Cell(value, decimals=2), Cell(len(by_value[text]), decimals=0), Cell(text=by))
+            rows.append(Row(f"{label}: {text}", cells))
+    note = "Mean over runs of the accuracy on source validation: of the best step, or of the EMA."
+    return Table("Appendix B.3", ("Validation, %", "Runs", "Chosen"), tuple(rows), (note,), corner="Value")
+
+
+def _decay_text(decay: float) -> str:
+    return f"decay {decay:g}"
+
+
+def _text(algorithm: str, values: Mapping[str, Any]) -> str:
+    """Name the values that a search varies."""
+    return ", ".join(f"{name} {values[name]:g}" for name, tried in SEARCHES[algorithm].items() if len(tried) > 1)

@@ -52,6 +52,8 @@ def tuning_figure(rows: Sequence[TuneRow], chosen: ValleySetting | None = None, 
             image = axes.imshow(values, cmap="viridis", vmin=low, vmax=high if high > low else low + 1, aspect="auto")
             for i, line in enumerate(values):
                 for j, value in enumerate(line):
+                    if math.isnan(value):  # not in the grid
+                        continue
                     dark = high > low and (value - low) / (high - low) < 0.55
                     color = "white" if dark or high == low else INK
                     axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=7.5, color=color)
