@@ -232,6 +232,40 @@ def test_a_file_system_without_locks_is_a_warning(root, folder, monkeypatch):
         assert (open_cache(read(root), folder, log=fail_on_log).images == decode_all(read(root))).all()
 
 
+# --- the next run of a process ----------------------------------------------------------------------
+
+
+def test_a_cache_is_verified_once_per_process(root, folder, monkeypatch):
+    first = open_cache(read(root), folder)
+    verified = []
+    find_damage = cache_module._find_damage
+    monkeypatch.setattr(cache_module, "_find_damage", lambda *args: verified.append(args) or find_damage(*args))
+    assert open_cache(read(root), folder, log=fail_on_log) is first
+    assert not verified
+    # Another time of modification is enough: the file may hold other bytes now.
+    os.utime(only_cache(folder) / IMAGES, ns=(0, 0))
+    assert open_cache(read(root), folder, log=fail_on_log) is not first
+    assert len(verified) == 1
+
+
+def test_changed_images_are_noticed_although_the_cache_is_open(root, folder):
+    first = open_cache(read(root), folder)
+    write_image(root / "a" / "000.jpg", 20, 24, seed=7)
+    lines: list[str] = []
+    again = open_cache(read(root), folder, log=lines.append)
+    assert again is not first
+    assert (again.images == decode_all(read(root))).all()
+    assert "1 images of a changed" in lines[0]
+
+
+def test_few_caches_stay_open(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(cache_module, "MAX_OPENED", 2)
+    monkeypatch.setattr(cache_module, "_opened", type(cache_module._opened)())
+    for name in "xyz":
+        open_cache(read(make_files(tmp_path / name, per_domain=1)), folder)
+    assert len(cache_module._opened) == 2
+
+
 # --- errors ----------------------------------------------------------------------------------------
 
 

@@ -138,3 +138,43 @@ def test_errors_are_one_line(cache):
         with pytest.raises(DataError, match=words) as caught:
             make()
         assert "\n" not in str(caught.value)
+
+
+# --- images that stay between runs ------------------------------------------------------------------
+
+
+@pytest.fixture
+def keeping(monkeypatch):
+    monkeypatch.setattr(device_store, "_available_bytes", lambda device: 8 * 40 * ROW)
+    device_store.keep_images()
+    yield
+    device_store.keep_images(False)
+    assert not device_store._kept
+
+
+def copy_of(cache: ImageCache) -> ImageCache:
+    return ImageCache(cache.images, cache.sizes, cache.starts, cache.path)
+
+
+def test_the_least_recently_used_images_leave(cache, keeping, monkeypatch):
+    caches = [cache, copy_of(cache), copy_of(cache)]
+    stores = [device_store._kept_images(one, CPU, 6 * ROW) for one in caches[:2]]
+    assert device_store._kept_images(caches[0], CPU, 6 * ROW) is stores[0]
+    free = iter([40 * ROW, 8 * 40 * ROW])  # the third fits once the second has left
+    monkeypatch.setattr(device_store, "_available_bytes", lambda device: next(free))
+    third = device_store._kept_images(caches[2], CPU, 6 * ROW)
+    assert list(device_store._kept.values()) == [stores[0], third]
+    monkeypatch.setattr(device_store, "_available_bytes", lambda device: 0)
+    assert device_store._kept_images(copy_of(cache), CPU, 6 * ROW) is None
+    assert not device_store._kept
+
+
+@pytest.mark.gpu
+def test_kept_images_are_those_of_a_store_of_its_own(cache, keeping):
+    rows = np.array([3, 5, 39])
+    own = OnDevice(cache, rows, torch.device("cuda"))
+    first = build_store(cache, np.arange(20), "cuda")
+    kept = build_store(cache, rows, "cuda")
+    assert kept is first
+    assert own.fetch(rows).equal(kept.fetch(rows))
+    assert own.tensor[own.index_of(rows)].equal(kept.tensor[kept.index_of(rows)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from helpers.runs import RecordingCallback, short
-from swad.data import verify
+from helpers.runs import RecordingCallback, cached_config, require_same, short
+from swad.data import cache, verify
+from swad.data.device_store import keep_images
 from swad.data.domains import DataError
 from swad.experiments.saved_run import open_run
 from swad.training import run_data
@@ -53,3 +54,23 @@ def test_a_network_sees_the_images_it_was_made_for(tmp_path, noise_folder):
     assert load_predictor(saved).transform(Image.new("RGB", (50, 40))).shape == (3, 96, 96)
     assert "num_classes=2, img_size=96)" in saved.with_suffix(".md").read_text()
     assert open_run(tmp_path / "smaller").images(2).by_domain["a"][0].shape == (2, 3, 96, 96)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_next_run_of_a_process_equals_that_of_a_new_one(tmp_path, noise_folder, device):
+    """The image cache, and on a GPU the images, stay from a first run with other sources."""
+    config = cached_config(noise_folder, tmp_path / "new", device=device, steps=4, deterministic=True)
+    config = config.replace(target="b")
+    cache._opened.clear()
+    keep_images()
+    try:
+        train(config.replace(target="a", output=tmp_path / "first"))
+        (opened,) = cache._opened.values()
+        train(config.replace(output=tmp_path / "kept"))
+        assert list(cache._opened.values()) == [opened]
+    finally:
+        keep_images(False)
+        cache._opened.clear()
+    train(config)
+    require_same(tmp_path / "new", tmp_path / "kept")

@@ -5,6 +5,7 @@ A process that trains several tasks keeps its imports, its compiled kernels and 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -62,6 +63,8 @@ def train_task(
         with suppress(OSError):  # the message names the directory, and the outcome arrives without the file
             write_failure(directory, message, traceback.format_exc().splitlines())
         return Outcome(task, "failed", message, time.perf_counter() - start)
+    finally:
+        _free_device_memory()
     with suppress(OSError):
         remove_failure(directory)
     return Outcome(task, "finished", seconds=time.perf_counter() - start)
@@ -82,6 +85,15 @@ def _train_unlocked(config: RunConfig, train: Train | None, callback: object | N
             time.sleep(0.5)
         else:
             return
+
+
+def _free_device_memory() -> None:
+    """Return the GPU memory of a run that ended: captured graphs refer to themselves, and torch keeps what it freed."""
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def describe(error: Exception) -> str:
