@@ -76,6 +76,8 @@ def test_several_datasets_have_a_column_or_a_table_each(results: list[DatasetRes
     assert [bool(table.notes) for table in tables] == [False, False, True]
     assert sum(len(table.rows) for table in tables) == len(comparisons)
     assert comparisons_tables([]) == []
+    assert comparisons_tables(comparisons, ["Further."])[-1].notes[-1] == "Further."
+    assert comparisons_tables(comparisons[:1], ["Further."])[0].notes[-1] == "Further."
 
 
 def test_the_csv_has_full_precision_and_a_verdict(results: list[DatasetResults]) -> None:

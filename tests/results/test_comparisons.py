@@ -1,6 +1,7 @@
 """Comparisons of methods: which units, which family, which verdict."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from swad.results.comparisons import (
     compare_over_datasets,
     default_baseline,
     find_method,
+    not_compared,
 )
 from swad.results.method_results import collect_results
 from swad.results.records import RECORDS
@@ -123,6 +125,20 @@ def test_a_method_that_lacks_a_dataset_has_no_mean_over_datasets() -> None:
     assert [c.dataset for c in compare_over_datasets(many)] == ["d0", "d1"]
 
 
+def test_what_cannot_be_compared_is_named() -> None:
+    values = noisy({"ERM (best)": 0, "SWAD": 0.02, "SAM": 0.0})
+    partly = results_of({"ERM (best)": values["ERM (best)"], "SWAD": values["SWAD"]})
+    sam = results_of({"SAM": values["SAM"][:2]}, targets="ab").methods
+    partly = replace(partly, methods=(*partly.methods, *sam))  # SAM lacks two targets
+    without = results_of({"SAM": values["SAM"]}, "other")
+    found = compare_over_datasets([partly, without])
+    assert [c.method for c in found] == ["SWAD"]
+    assert not_compared([partly, without], found, "ERM (best)") == [
+        "Not compared on D: SAM: no trial has results of it and of ERM (best) on every target.",
+        "Not compared on other: ERM (best) has no results there.",
+    ]
+
+
 def test_baselines_are_found_by_name() -> None:
     results = [results_of(noisy({"ERM (best)": 0, "SWAD": 0.02}))]
     assert find_method(results, "erm best") == "ERM (best)"
@@ -136,11 +152,17 @@ def test_baselines_are_found_by_name() -> None:
 # ------------------------------------------------------------ how often the verdicts are right
 
 
-def test_where_nothing_differs_few_tables_claim_a_difference() -> None:
-    """Of tables with six equal methods, at most 5 % have an arrow, and at most 5 % leave a method without bold."""
+@pytest.mark.parametrize("images", [None, 300])
+def test_where_nothing_differs_few_tables_claim_a_difference(images: int | None) -> None:
+    """Of tables with six equal methods, at most 5 % have an arrow, and at most 5 % leave a method without bold.
+
+    Also on 300 images, where accuracies are multiples of 1 / 300.
+    """
     n, with_arrow, left_out, left_out_of_target = 300, 0, 0, 0
     for seed in range(n):
         values = noisy({"ERM (best)": 0, **{f"m{i}": 0.0 for i in range(5)}}, seed)
+        if images:
+            values = {label: np.round(each * images) / images for label, each in values.items()}
         results = results_of(values)
         with_arrow += any(arrow in "↑↓" for arrow in arrows(accuracies_of(results)).values())
         accuracies = accuracies_of(results)

@@ -146,7 +146,7 @@ def print_report(
 
     from swad.cli._console import make_console
     from swad.results.comparison_tables import comparisons_tables
-    from swad.results.comparisons import UNIT_CHOICES
+    from swad.results.comparisons import UNIT_CHOICES, not_compared
     from swad.results.diagnostics import find_problems
     from swad.results.figures.critical_difference import save_critical_difference_figure
     from swad.results.figures.training import save_valley_figures
@@ -171,9 +171,9 @@ def print_report(
     comparisons = _compare(by_dataset, baseline, compare_over, comparisons_path)
     tables = [accuracy_table(results, paper, allow_missing_targets) for results in by_dataset]  # type: ignore[arg-type]
     # One trial allows no test, which the notes of the accuracies say. --comparisons writes the CSV.
-    shows_comparisons = baseline is not None or any(comparison.test.p is not None for comparison in comparisons)
-    if shows_comparisons and table_format != "csv":
-        tables += comparisons_tables(comparisons)
+    is_tested = any(comparison.test.p is not None for comparison in comparisons)
+    if comparisons and (is_tested or baseline is not None) and table_format != "csv":
+        tables += comparisons_tables(comparisons, not_compared(by_dataset, comparisons, comparisons[0].baseline))
     for number, table in enumerate(tables):
         if table_format == "csv":
             print(table.csv(header=number == 0), end="")

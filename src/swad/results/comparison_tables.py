@@ -38,7 +38,7 @@ FIELDS = (
 VERDICTS = {"↑": "better", "↓": "worse", "–": "not shown", "": "no test"}
 
 
-def comparisons_table(comparisons: Sequence[Comparison], in_domain: bool = False) -> Table:
+def comparisons_table(comparisons: Sequence[Comparison], further_notes: Sequence[str] = ()) -> Table:
     """Build the table of comparisons with one baseline: difference, interval, p-values and number of units."""
     several_datasets = len({comparison.dataset for comparison in comparisons}) > 1
     rows = []
@@ -55,26 +55,27 @@ def comparisons_table(comparisons: Sequence[Comparison], in_domain: bool = False
             cells.insert(0, Cell(text=comparison.dataset))
         rows.append(Row(comparison.method, tuple(cells)))
     columns = ("Points", "95 % interval", "p", "Corrected p", "n")
-    where = " in-domain" if in_domain else ""
     baselines = " and ".join(dict.fromkeys(comparison.baseline for comparison in comparisons))
     return Table(
-        f"Comparisons with {baselines}{where}",
+        f"Comparisons with {baselines}",
         ("Dataset", *columns) if several_datasets else columns,
         tuple(rows),
-        tuple(_notes(comparisons)),
+        (*_notes(comparisons), *further_notes),
     )
 
 
-def comparisons_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+def comparisons_tables(comparisons: Sequence[Comparison], further_notes: Sequence[str] = ()) -> list[Table]:
     """Build one table for each dataset, as a terminal has little width; the last one has the notes of all."""
     by_dataset: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         by_dataset.setdefault(comparison.dataset, []).append(comparison)
     tables = [comparisons_table(each) for each in by_dataset.values()]
+    if tables:
+        tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *further_notes))
     if len(tables) > 1:
         titles = [f"{table.title}: {dataset}" for table, dataset in zip(tables, by_dataset, strict=True)]
         tables = [replace(table, title=title, notes=()) for table, title in zip(tables, titles, strict=True)]
-        tables[-1] = replace(tables[-1], notes=tuple(_notes(comparisons)))
+        tables[-1] = replace(tables[-1], notes=(*_notes(comparisons), *further_notes))
     return tables
 
 

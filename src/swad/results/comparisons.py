@@ -244,6 +244,21 @@ def compare_over_datasets(
     return comparisons + correct(over_datasets, correction)
 
 
+def not_compared(results: Sequence[DatasetResults], comparisons: Iterable[Comparison], baseline: str) -> list[str]:
+    """Return a sentence for each dataset on which methods could not be compared with the baseline."""
+    baseline = find_method(results, baseline)
+    compared = {(comparison.dataset, comparison.method) for comparison in comparisons}
+    sentences = []
+    for each in results:
+        left_out = [m.label for m in each.methods if m.label != baseline and (each.dataset, m.label) not in compared]
+        if left_out and each.method(baseline) is None:
+            sentences.append(f"Not compared on {each.dataset}: {baseline} has no results there.")
+        elif left_out:
+            reason = f"no trial has results of it and of {baseline} on every target"
+            sentences.append(f"Not compared on {each.dataset}: {', '.join(left_out)}: {reason}.")
+    return sentences
+
+
 def default_baseline(results: Sequence[DatasetResults]) -> str | None:
     """Return ERM (best) if any dataset has it, else the first method; None without methods."""
     labels = [method.label for each in results for method in each.methods]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swad.results.comparison_tables import comparisons_table
-from swad.results.comparisons import compare_over_datasets, default_baseline
+from swad.results.comparisons import compare_over_datasets, default_baseline, not_compared
 from swad.results.figures.critical_difference import critical_difference_figure
 from swad.results.figures.style import themed_svg
 from swad.results.method_ranks import rank_results
@@ -33,7 +33,7 @@ def comparison_section(
     comparisons = compare_over_datasets(results, baseline, unit=unit)
     if not comparisons:
         return None
-    table = comparisons_table(comparisons)
+    table = comparisons_table(comparisons, not_compared(results, comparisons, baseline))
     ranked = rank_results(results) if len(results) > 1 else None
     if ranked is None:
         return ComparisonSection(table)
