@@ -6,8 +6,10 @@ import os
 
 import pytest
 
+import synthetic_runs
 from helpers.commands import QUICK
 from helpers.run_tree import write_run
+from swad.cli import report as report_command
 from swad.cli.report import print_report
 from swad.results.figures import training
 from swad.results.runs import find_runs, load_run
@@ -187,3 +189,35 @@ def test_records_are_sent_to_a_tracker_later(here, tmp_path):
     assert list((tmp_path / "runs" / "one" / "tensorboard").iterdir())
     errors = here("report", tmp_path / "runs", "--log", "tensorbord,wandbb", code=1).stderr
     assert errors.count("did you mean") == 2
+
+
+@pytest.fixture
+def searched(tmp_path):
+    """Sixty runs: four targets, three trials, five draws."""
+    synthetic_runs.write_runs(tmp_path / "runs", 60, datasets=["PACS"], algorithms=["erm"])
+    return tmp_path / "runs"
+
+
+def test_report_without_a_page(here, searched):
+    text = here("report", searched, "--no-page").stdout
+    assert "SWAD" in text
+    assert "wrote" not in text
+    assert not (searched / "report.html").exists()
+    errors = here("report", searched, "--no-page", "-o", searched / "page.html", code=1).stderr
+    assert "--no-page writes none" in errors
+
+
+def test_report_prints_the_ranges_of_selected_runs_of_a_search(here, searched):
+    lines = here("report", searched, "--no-page").stdout.splitlines()
+    ranges = lines[lines.index(next(line for line in lines if line.startswith("Averaged range"))) :]
+    rows = [line for line in ranges if ", trial " in line]
+    selected = {result.directory for average in ("best", "last", "ema", "swa", "swad")
+                for result in select(find_runs(searched), average=average)}  # fmt: skip
+    assert len(rows) == len(selected) < 48
+
+
+def test_report_cuts_long_tables_and_the_page_has_all_runs(here, searched, monkeypatch):
+    monkeypatch.setattr(report_command, "MAX_ROWS", 5)
+    text = here("report", searched).stdout
+    assert "more rows; the page shows all runs" in text
+    assert "sweep-data" in (searched / "report.html").read_text()

@@ -36,6 +36,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the page. Default: FOLDER/report.html.")
     ] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Print the tables and write no page.")] = False,
     select: Select = "iid",
     table_format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
     split: Annotated[
@@ -100,7 +101,9 @@ def report(
         raise ValueError("--yes confirms --prune-weights: give both, or neither")
     if log:
         _replay(folder, log)
-    page = output or folder / "report.html"
+    if no_page and output is not None:
+        raise ValueError("--output names the page, and --no-page writes none: give one of them")
+    page = None if no_page else output or folder / "report.html"
     if not print_report(
         folder,
         page,
@@ -123,7 +126,7 @@ def report(
 
 def print_report(
     folder: Path,
-    page_path: Path,
+    page_path: Path | None,
     select: str = "iid",
     table_format: str = "text",
     split: str = "in",
@@ -138,7 +141,7 @@ def print_report(
     compare_over: str = "auto",
     comparisons_path: Path | None = None,
 ) -> bool:
-    """Print the tables of a directory's runs, write the page, and print its path.
+    """Print the tables of a directory's runs, write the page unless its path is None, and print its path.
 
     Returns False if the page could not be written because a package is missing.
     """
@@ -202,9 +205,10 @@ def print_report(
         _export_selection(by_dataset, folder, export_selection)
     if prune_weights:
         _prune_weights(by_dataset, folder, yes)
+    written: list[str] = []
     try:
-        written = [
-            write_page(
+        if page_path is not None:
+            page = write_page(
                 runs,
                 page_path,
                 method=select,
@@ -214,18 +218,19 @@ def print_report(
                 unit=compare_over,
                 results=by_dataset,
             )
-        ]
+            written.append(str(page))
         if figure_folder is not None:
             formats = tuple(figure_formats.split(","))
-            written += save_valley_figures(by_dataset, figure_folder, formats=formats)
+            figures = save_valley_figures(by_dataset, figure_folder, formats=formats)
             if (ranked := rank_results(by_dataset)) is not None:
-                written += save_critical_difference_figure(ranked, figure_folder, formats)
+                figures += save_critical_difference_figure(ranked, figure_folder, formats)
+            written.append(f"{len(figures)} figures in {figure_folder}")
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)
         return False
-    figures = f" and {len(written) - 1} figures in {figure_folder}" if written[1:] else ""
-    # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
-    print(f"wrote {written[0]}{figures}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
+    if written:
+        # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
+        print(f"wrote {' and '.join(written)}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
     return True
 
 

@@ -1,0 +1,60 @@
+"""What tables and page of many finished runs cost: `swad report` without and with the summary, and with its page.
+
+    python benchmarks/report.py --counts 500 1000 2000 5000
+
+Each count is measured in new processes, from the command line as a user runs it. Both times are given, because on a
+busy machine wall-clock time says little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from swad.results.summary import SUMMARY
+from synthetic_runs import write_runs
+
+
+def measure(*arguments: str | Path) -> tuple[float, float]:
+    """Return wall-clock and CPU seconds of a `swad` command."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [sys.executable, "-m", "swad", *map(str, arguments)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return round(time.perf_counter() - start, 2), round(cpu, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--counts", type=int, nargs="+", default=[500, 1000, 2000, 5000], help="Numbers of runs.")
+    parser.add_argument("--output", type=Path, help="File for the numbers as JSON.")
+    arguments = parser.parse_args()
+    rows = []
+    print(
+        f"{'runs':>6} {'first, s':>18} {'tables, s':>18} {'tables and page, s':>20} {'summary, MB':>12} {'page, MB':>9}"
+    )
+    for count in arguments.counts:
+        with tempfile.TemporaryDirectory() as directory:
+            root = Path(directory, "runs")
+            write_runs(root, count)
+            first = measure("report", root, "--no-page")
+            tables = measure("report", root, "--no-page")
+            page = measure("report", root)
+            sizes = [round((root / name).stat().st_size / 1e6, 1) for name in (SUMMARY, "report.html")]
+        texts = [f"{wall:.1f} ({cpu:.1f} CPU)" for wall, cpu in (first, tables, page)]
+        print(f"{count:6} {texts[0]:>18} {texts[1]:>18} {texts[2]:>20} {sizes[0]:12} {sizes[1]:9}", flush=True)
+        rows.append({"runs": count, "first": first, "tables": tables, "page": page, "mb": sizes})
+    if arguments.output is not None:
+        arguments.output.write_text(json.dumps({"wall and CPU seconds": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
