@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from helpers.domainbed_sweep import write_auto_lr, write_published, write_sweep
 from swad.data import benchmarks
 from swad.results import domainbed
+from swad.results.records import RecordError
 from swad.results.run_tables import accuracy_tables
 from swad.results.runs import RunList, find_runs
 from swad.results.selection import SelectionError, select
@@ -139,6 +142,16 @@ def test_bad_files_are_named_and_lose_nothing_else(tmp_path):
         "percent": json.dumps({**line, "env0_in_acc": 85.5}) + "\n",
         "no-step": json.dumps({key: value for key, value in line.items() if key != "step"}) + "\n",
         "text": json.dumps({**line, "env0_in_acc": "high"}) + "\n",
+        "null": json.dumps({**line, "env0_in_acc": None}) + "\n",
+        "nan": json.dumps({**line, "env0_in_acc": float("nan")}) + "\n",
+        "many-domains": json.dumps({**line, "env99999999999_in_acc": 0.5}) + "\n",
+        "far-target": json.dumps({**line, "args": {**line["args"], "test_envs": [10**12]}}) + "\n",
+        "step": json.dumps({**line, "step": 0.5}) + "\n",
+        "trial": json.dumps({**line, "args": {**line["args"], "trial_seed": -1}}) + "\n",
+        "dataset": json.dumps({**line, "args": {**line["args"], "dataset": "PA\nCS"}}) + "\n",
+        "algorithm": json.dumps({**line, "args": {**line["args"], "algorithm": None}}) + "\n",
+        "args": json.dumps({**line, "args": [1]}) + "\n",
+        "hparams": json.dumps({**line, "hparams": "lr"}) + "\n",
     }
     for name, text in bad.items():
         (tmp_path / name).mkdir()
@@ -147,6 +160,35 @@ def test_bad_files_are_named_and_lose_nothing_else(tmp_path):
     assert len(runs) == good
     assert {entry.name for entry in runs.skipped} == set(bad)
     assert all("\n" not in entry.reason and "results.jsonl" in entry.reason for entry in runs.skipped)
+
+
+LINE = {
+    "args": {"algorithm": "ERM", "dataset": "PACS", "test_envs": [0], "trial_seed": 0, "hparams_seed": 0},
+    "hparams": {"lr": 0.1},
+    "step": 0,
+    "loss": 1.0,
+    "env0_in_acc": 0.5,
+    "env1_out_acc": 0.5,
+}
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(["test_envs"]), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example("holdout_fraction", float("inf"))
+@given(st.sampled_from([*LINE, *LINE["args"], "holdout_fraction", "real_test_envs", "tr_outloss"]), values)
+def test_any_value_is_read_or_named(tmp_path, key, value):
+    line = {**LINE, "args": {**LINE["args"], key: value}} if key not in LINE else {**LINE, key: value}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(LINE) + "\n")
+    try:
+        runs = find_runs(tmp_path, warn=False)
+    except RecordError as error:
+        assert "\n" not in str(error)
+    else:
+        accuracy_tables(runs)
 
 
 def test_a_torn_last_line_is_ignored(tmp_path):

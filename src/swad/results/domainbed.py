@@ -28,13 +28,13 @@ would select among both.
 from __future__ import annotations
 
 import json
-import math
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from swad.results.record_table import RecordTable
 from swad.results.records import Record, RecordError
@@ -66,6 +66,7 @@ _ROLES = {
     "split": "protocol",
     "steps": "protocol",
 }
+_MAX_DOMAINS = 1000
 _ACCURACY = re.compile(r"(fd_)?env(\d+)_(in|out|uda|inTE)(_acc)?")
 
 
@@ -97,7 +98,7 @@ def read_runs(directory: Path) -> list[ImportedRun]:
         raise RecordError(f"{path} is empty: remove the directory, or train the run again")
     try:
         return [_run(directory, test_envs, members, len(lines) > 1) for test_envs, members in lines.items()]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise RecordError(f"{path} is no result of DomainBed ({_reason(error)})") from None
 
 
@@ -154,6 +155,8 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _test_envs(args: Mapping[str, Any]) -> tuple[int, ...]:
+    if not isinstance(args, dict):
+        raise TypeError(f"args must be settings by name, got {reprlib.repr(args)}")
     # The published code lists the targets of all runs in test_envs, and that of this run in real_test_envs.
     envs = args.get("real_test_envs", args["test_envs"])
     if not isinstance(envs, list) or not envs or not all(type(env) is int and env >= 0 for env in envs):
@@ -164,14 +167,16 @@ def _test_envs(args: Mapping[str, Any]) -> tuple[int, ...]:
 def _run(directory: Path, test_envs: tuple[int, ...], lines: list[dict[str, Any]], several: bool) -> ImportedRun:
     first = lines[0]
     args, hparams = first["args"], first.get("hparams") or {}
+    if not isinstance(hparams, dict):
+        raise TypeError(f"hparams must be values by name, got {reprlib.repr(hparams)}")
     published = "real_test_envs" in args
-    dataset, trial = str(args["dataset"]), int(args.get("trial_seed", 0))
+    dataset, trial = _name(args, "dataset"), _count(args, "trial_seed")
     names = _domain_names(dataset, lines, test_envs)
     targets = [names[env] for env in test_envs]
     held_out = round(100 * float(args.get("holdout_fraction", 0.2)))
     config: dict[str, Any] = {
         "dataset": dataset,
-        "algorithm": f"{args['algorithm']} ({'published code' if published else 'DomainBed'})",
+        "algorithm": f"{_name(args, 'algorithm')} ({'published code' if published else 'DomainBed'})",
         "target": targets[0] if len(targets) == 1 else targets,
         "trial": trial,
         "seed": args.get("seed"),
@@ -180,7 +185,7 @@ def _run(directory: Path, test_envs: tuple[int, ...], lines: list[dict[str, Any]
         "steps": args.get("steps"),
     }
     if not published:
-        config["hparams_seed"] = int(args.get("hparams_seed", 0))
+        config["hparams_seed"] = _count(args, "hparams_seed")
     run = f"{'+'.join(targets)}-{trial}"
     return ImportedRun(
         path=directory / f"test_env-{'-'.join(map(str, test_envs))}" if several else directory,
@@ -191,10 +196,29 @@ def _run(directory: Path, test_envs: tuple[int, ...], lines: list[dict[str, Any]
     )
 
 
+class _Accuracy(NamedTuple):
+    """The name of an accuracy in a line, taken apart."""
+
+    key: str
+    number: int
+    split: str
+    full_data: bool
+
+
+@lru_cache(maxsize=1000)
+def _accuracies(keys: tuple[str, ...]) -> tuple[_Accuracy, ...]:
+    """Find the accuracies among the keys of a line, by the number of the domain; most lines have the same keys."""
+    matches = [match for key in keys if (match := _ACCURACY.fullmatch(key))]
+    found = [_Accuracy(m[0], int(m[2]), "test" if m[3] == "inTE" else m[3], bool(m[1])) for m in matches]
+    return tuple(sorted(found, key=lambda accuracy: (accuracy.number, accuracy.split)))
+
+
 def _domain_names(dataset: str, lines: list[dict[str, Any]], test_envs: tuple[int, ...]) -> list[str]:
-    numbers = {int(match[2]) for line in lines for key in line if (match := _ACCURACY.fullmatch(key))}
+    numbers = {found.number for line in lines for found in _accuracies(tuple(line))}
     if not numbers:
         raise ValueError("it has no accuracy such as env0_in_acc")
+    if max([*numbers, *test_envs]) >= _MAX_DOMAINS:
+        raise ValueError(f"it has a domain number {max([*numbers, *test_envs])}")
     known = DOMAINS.get(dataset, ())
     return [known[i] if i < len(known) else f"env{i}" for i in range(max([*numbers, *test_envs, len(known) - 1]) + 1)]
 
@@ -204,19 +228,18 @@ def _records(run: str, lines: list[dict[str, Any]], names: list[str], targets: l
     validation: dict[str, float] = {}  # at the end of the first training
     full_data: dict[str, tuple[int, float]] = {}
     for line in lines:
-        step = int(line["step"]) + 1
-        found = [(match, key) for key in line if (match := _ACCURACY.fullmatch(key))]
-        for match, key in sorted(found, key=lambda item: (int(item[0][2]), item[0][3])):
-            domain, split, accuracy = names[int(match[2])], match[3], float(line[key])
-            if not math.isfinite(accuracy) or not 0 <= accuracy <= 1:
+        step = _count(line, "step", required=True) + 1
+        for key, number, split, full in _accuracies(tuple(line)):
+            domain, accuracy = names[number], float(line[key])
+            if not 0 <= accuracy <= 1:  # nor nan
                 raise ValueError(f"{key} must be a fraction, got {accuracy} at step {step - 1}")
-            if match[1]:
+            if full:
                 if split == "in":
                     full_data[domain] = (step, accuracy)
                 continue
             if split == "out" and domain not in targets:
                 validation[domain] = accuracy
-            yield Record(run, step, domain, {"inTE": "test"}.get(split, split), "accuracy", accuracy)
+            yield Record(run, step, domain, split, "accuracy", accuracy)
         if isinstance(line.get("tr_outloss"), float):  # the published code's mean validation loss of the sources
             yield Record(run, step, None, None, "valley_loss", line["tr_outloss"])
         if isinstance(line.get("loss"), float):
@@ -227,6 +250,20 @@ def _records(run: str, lines: list[dict[str, Any]], names: list[str], targets: l
             yield Record(run, last, domain, "out", "accuracy", accuracy, FULL_DATA)
         for domain, (step, accuracy) in full_data.items():
             yield Record(run, step, domain, "in", "accuracy", accuracy, FULL_DATA)
+
+
+def _name(args: Mapping[str, Any], key: str) -> str:
+    value = args[key]
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"{key} must be a name, got {reprlib.repr(value)}")
+    return value
+
+
+def _count(content: Mapping[str, Any], key: str, required: bool = False) -> int:
+    value = content[key] if required else content.get(key, 0)
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"{key} must be a whole number, got {reprlib.repr(value)}")
+    return value
 
 
 def _reason(error: Exception) -> str:
