@@ -240,8 +240,8 @@ def _has_weights(run: SavedRun, name: str) -> bool:
 
 
 def _run_label(run: SavedRun, index: int, n_runs: int) -> str:
-    """Return the run's name; among several runs with its parent directory, which usually names the method."""
-    return f"{run.path.parent.name}/{run.path.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
+    """Return the run's name; among several runs with its algorithm."""
+    return f"{run.config.training.algorithm} {run.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
 
 
 def _label_progress(progress: Progress | None, label: str) -> Progress | None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
 from swad.experiments.reproduce.trainings import Training, sweep_specs
-from swad.experiments.sweep.directory import SweepDir
+from swad.experiments.sweep.directory import SweepDir, runs_folder
 from swad.experiments.sweep.spec import SweepSpec
 from swad.results.records import DONE
-from swad.results.runs import RunData, load_run
+from swad.results.runs import RunData, find_runs, load_run
 from swad.util.progress import Progress
 
 Build = Callable[["PaperConfig", "Results", Path, "Progress | None"], Report]
@@ -54,6 +54,10 @@ class Reproduction:
         return specs
 
 
+MANY = 100
+"""So many runs are read together with all others of the sweep, from its summary."""
+
+
 @dataclass
 class Results:
     """The finished runs of a sweep directory, by the training that they belong to."""
@@ -67,15 +71,14 @@ class Results:
 
     def of(self, specs: Iterable[SweepSpec]) -> list[RunData]:
         """Return the finished runs of some sweeps."""
-        planned = self.sweep.plan(specs).runs
-        return [run for entry in planned if (run := self._load(entry.config.output)) is not None]
-
-    def _load(self, path: Path) -> RunData | None:
-        if path not in self._loaded:
-            if not (path / DONE).exists():
-                return None
-            self._loaded[path] = load_run(path)
-        return self._loaded[path]
+        paths = [planned.config.output for planned in self.sweep.plan(specs).runs]
+        unread = [path for path in paths if path not in self._loaded and (path / DONE).exists()]
+        if len(unread) >= MANY:
+            found = find_runs(runs_folder(self.sweep.path), warn=False)
+            self._loaded.update((run.path, run) for run in found if run.finished)
+        else:
+            self._loaded.update((path, load_run(path)) for path in unread)
+        return [self._loaded[path] for path in paths if path in self._loaded]
 
 
 def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str]:

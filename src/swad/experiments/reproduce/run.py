@@ -156,11 +156,20 @@ def train_missing(
     return run_sweep(sweep, launcher, specs=specs, retry_failed=retry_failed, display=display)
 
 
-def build_item(item: Reproduction, config: PaperConfig, progress: Progress | None = None) -> Report:
-    """Measure and build one item from its finished runs, and write its files."""
+def build_item(
+    item: Reproduction, config: PaperConfig, progress: Progress | None = None, results: Results | None = None
+) -> Report:
+    """Measure and build one item from its finished runs, and write its files.
+
+    Args:
+        item: The item.
+        config: Data, scale and resolution.
+        progress: Called after every evaluation of a measurement.
+        results: The runs, if other items read them before.
+    """
     folder = config.output / item.name
     folder.mkdir(parents=True, exist_ok=True)
-    report = item.build(config, Results(SweepDir(config.output)), folder, progress)
+    report = item.build(config, results or Results(SweepDir(config.output)), folder, progress)
     written = (*_write_tables(report.tables, folder, item.name), *report.written)
     write_json(
         folder / ITEM,
