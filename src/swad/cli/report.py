@@ -99,10 +99,9 @@ def report(
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     if yes and not prune_weights:
         raise ValueError("--yes confirms --prune-weights: give both, or neither")
-    if log:
-        _replay(folder, log)
     if no_page and output is not None:
         raise ValueError("--output names the page, and --no-page writes none: give one of them")
+    sent = _replay(folder, log) if log else True
     page = None if no_page else output or folder / "report.html"
     if not print_report(
         folder,
@@ -121,6 +120,8 @@ def report(
         compare_over,
         comparisons,
     ):
+        sent = False
+    if not sent:
         raise typer.Exit(1)
 
 
@@ -288,8 +289,8 @@ def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: b
     print(f"{state} {len(files)} weights files of runs that were not selected, {size / 1e9:.3f} GB", file=sys.stderr)
 
 
-def _replay(folder: Path, names: str) -> None:
-    """Send the records of all runs to trackers."""
+def _replay(folder: Path, names: str) -> bool:
+    """Send the records of all runs to trackers. Returns whether all were sent."""
     from swad.cli._options import words
     from swad.results.runs import find_runs
     from swad.results.trackers.base import name_problems
@@ -304,8 +305,9 @@ def _replay(folder: Path, names: str) -> None:
         problems = replay(runs, trackers, progress)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    if problems:
-        raise typer.Exit(1)
+    if not problems:
+        print(f"sent the records of {len(runs)} runs to {', '.join(trackers)}", file=sys.stderr, flush=True)
+    return not problems
 
 
 def _require_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

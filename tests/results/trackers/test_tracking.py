@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from helpers.commands import environment
 from helpers.run_tree import write_run
 from helpers.tracked_values import Values, mlflow_values, tracked_values, wandb_records
 from swad.results.records import Record, lock_run_directory, read_records
@@ -96,6 +101,38 @@ def test_a_resumed_run_continues_without_doubled_steps(tmp_path):
             assert (metric_name(record), record.step, pytest.approx(record.value + 1e-7, abs=2e-8)) in values
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from swad.results.records import Record
+from swad.results.trackers.base import TrackedRun
+from swad.results.trackers.tracking import Tracking
+
+tracking = Tracking(TrackedRun(Path(sys.argv[1]), {"target": "photo"}), ["wandb", "tensorboard"], warn=print)
+for step in (3, 4):
+    tracking.log([Record("r", step, "photo", "out", metric, step / 8) for metric in ("loss", "accuracy")])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_is_lost_or_doubled_when_a_process_is_killed(tmp_path):
+    """W&B loses values that are not on disk yet; those of the attempt before, which ended, are there."""
+    run = TrackedRun(tmp_path, SETTINGS)
+    with Tracking(run, ["wandb", "tensorboard"], records(1, 2), warn=fail):
+        pass
+    # A process of its own also has its own service of W&B, which dies with it.
+    variables = {name: value for name, value in environment().items() if not name.startswith("WANDB_SERVICE")}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=variables)
+    assert killed.returncode == -signal.SIGKILL
+    time.sleep(1)  # the process of W&B notices and ends
+    with Tracking(run, ["wandb", "tensorboard"], records(1, 2, 3), warn=fail) as tracking:
+        tracking.log(records(4, 5))
+    for tool, values in tracked_values(tmp_path).items():
+        assert sorted(values) == expected(records(1, 2, 3, 4, 5)), tool
+    ids = {record.run.run_id for record in wandb_records(tmp_path) if record.WhichOneof("record_type") == "run"}
+    assert len(ids) == 1
+
+
 def test_mlflow_is_asked_what_it_has(tmp_path):
     """A process may die after it sent values and before it noted them."""
     run = TrackedRun(tmp_path, SETTINGS)
@@ -155,8 +192,10 @@ def test_replay_names_the_runs_that_failed(tmp_path, monkeypatch):
         (problem,) = replay(runs, ["tensorboard"])
     assert "is being written by process" in problem
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://x")
-    (problem,) = replay(runs, ["mlflow"])
+    (problem,) = replay(runs * 3, ["mlflow", "tensorboard"])
     assert problem.startswith(f"mlflow failed for {tmp_path / 'runs' / 'one'} (")
+    assert problem.endswith("); 2 other runs were not sent to it")
+    assert tracked_values(tmp_path / "runs" / "one")["tensorboard"]
 
 
 def test_wandb_without_credentials_says_what_to_do_and_asks_for_no_key(tmp_path, monkeypatch):

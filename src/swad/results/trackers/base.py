@@ -73,6 +73,9 @@ class BaseTracker(ABC):
             first. The tracker may change it.
     """
 
+    survives_kill = True
+    """Whether the tool keeps the values that it was given before the process was killed."""
+
     def __init__(self, run: TrackedRun, state: dict[str, Any]) -> None:
         self.run, self.state = run, state
 

@@ -46,13 +46,25 @@ class Tracker(BaseTracker):
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        experiment = self._client.get_experiment_by_name(name)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        experiment_id = self._experiment_id(name)
         tags = {name: str(self.run.settings.get(name)) for name in ("dataset", "algorithm", "target", "trial")}
         run_id = str(self._client.create_run(experiment_id, run_name=self.run.name, tags=tags).info.run_id)
         params = [Param(name, str(value)[:LONGEST]) for name, value in self.run.flat_settings.items()]
         self._client.log_batch(run_id, params=params[:100])
         return run_id
+
+    def _experiment_id(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException:  # another run has created it meanwhile
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
+                    raise
+        return str(experiment.experiment_id)
 
     def last_steps(self) -> dict[str, int]:
         """The store knows what it has, whatever became of the process that sent it."""

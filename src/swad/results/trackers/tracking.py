@@ -2,7 +2,8 @@
 
 A run that is killed has sent values that come after its checkpoint. When it is resumed it records them again, and the
 tools must not get them twice. A curve's steps only grow, so the last step that was sent of each curve says what is
-left to send. It is kept in `trackers.json` in the run directory, unless the tool can be asked. A tool therefore keeps
+left to send. It is kept in `trackers.json` in the run directory, unless the tool can be asked. For a tool that loses
+values when its process is killed, those of the last attempt that ended count ("safe"). A tool therefore keeps
 the values of the first attempt; on the CPU the second has the same, and `records.jsonl` always holds those that count.
 
 A tracker that fails is switched off with one warning, and the run goes on. `replay` sends what is missing later.
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from swad.results.records import Record, iterate_records, lock_run_directory
+from swad.results.records import Record, RecordError, iterate_records, lock_run_directory
 from swad.results.runs import RunData
 from swad.results.trackers.base import BaseTracker, Status, TrackedRun, metric_name
 from swad.util.files import write_json
@@ -59,15 +60,18 @@ class Tracking:
         self.log(recorded)
 
     def _start(self, name: str, log: Callable[[str], None]) -> None:
-        state = self._state.setdefault(name, {"tool": {}, "steps": {}})
-        before = dict(state["tool"])
+        state = self._state.setdefault(name, {"tool": {}, "steps": {}, "safe": {}, "open": False})
+        before = state["tool"].get("id")
         tracker = importlib.import_module(f"swad.results.trackers.{name}").Tracker(self._run, state["tool"])
         log(f"{name}: {tracker.start()}")
         steps = tracker.last_steps()
-        if steps is None and before != state["tool"]:
+        if steps is None and before != state["tool"].get("id"):
             steps = {}  # a new run in the tool has nothing yet
+        if steps is None and state["open"] and not tracker.survives_kill:
+            steps = dict(state["safe"])
         if steps is not None:
             state["steps"] = steps
+        state["open"] = True
         self._trackers[name] = tracker
         self._save()
 
@@ -92,8 +96,11 @@ class Tracking:
     def finish(self, status: Status) -> None:
         """End the run in every tool."""
         for name, tracker in list(self._trackers.items()):
+            state = self._state[name]
             try:
                 tracker.finish(status)
+                state["open"], state["safe"] = False, dict(state["steps"])
+                self._save()
             except Exception as error:
                 self._fail(name, error)
         self._trackers.clear()
@@ -125,6 +132,8 @@ def _read_state(path: Path) -> dict[str, dict[str, Any]]:
             str(name): {
                 "tool": {str(key): str(value) for key, value in state["tool"].items()},
                 "steps": {str(key): int(value) for key, value in state["steps"].items()},
+                "safe": {str(key): int(value) for key, value in state["safe"].items()},
+                "open": bool(state["open"]),
             }
             for name, state in content.items()
         }
@@ -135,23 +144,31 @@ def _read_state(path: Path) -> dict[str, dict[str, Any]]:
 def replay(runs: Sequence[RunData], names: Sequence[str], progress: Progress | None = None) -> list[str]:
     """Send the records of runs to trackers, except the values that they already have. Returns what failed.
 
+    A tracker that fails is given no further run: it would fail, and be waited for, thousands of times.
+
     Args:
         runs: The runs. One that is being trained is left out: it sends its records itself.
         names: Names of the trackers.
         progress: Follows the runs.
     """
     problems: list[str] = []
+    working = list(names)
     for number, run in enumerate(runs, start=1):
 
-        def warn(name: str, reason: str, path: Path = run.path) -> None:
-            problems.append(f"{name} failed for {path} ({reason})")
+        def warn(name: str, reason: str, path: Path = run.path, left: int = len(runs) - number) -> None:
+            working.remove(name)
+            others = f"; {left} other runs were not sent to it" if left else ""
+            problems.append(f"{name} failed for {path} ({reason}){others}")
 
         try:
             with lock_run_directory(run.path):
-                tracking = Tracking(TrackedRun(run.path, run.config), names, iterate_records(run.path), warn=warn)
+                records = tuple(iterate_records(run.path))
+                tracking = Tracking(TrackedRun(run.path, run.config), tuple(working), records, warn=warn)
                 tracking.finish("finished" if run.finished else "interrupted")
-        except RuntimeError as error:  # another process writes the run, or its records are damaged
+        except RecordError as error:  # another process writes the run, or its records are damaged
             problems.append(str(error))
         if progress is not None:
             progress(f"sending records to {', '.join(names)}", number, len(runs))
+        if not working:
+            break
     return problems
