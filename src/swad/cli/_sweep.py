@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import sys
 import time
@@ -130,6 +131,8 @@ def find_specs(
         problems += found
         options = {**values.pop("options", {}), **settings}
         specs = [SweepSpec(**{**values, **stated}, options=options)]
+    # The domains of a folder are known only after it was read, and targets are checked against them.
+    specs = [problems.collect(spec.with_domains) or spec if spec.data is not None else spec for spec in specs]
     for spec in specs:
         problems += checks.find_problems(spec)
     if selection is not None:
@@ -273,8 +276,8 @@ def _print_costs(plan: Plan, estimates: Sequence[GroupEstimate], slots: int | No
 
     console = make_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("dataset", "algorithm", "a run", "all runs", "disk", "time"):
-        table.add_column(column, justify="left" if column in ("dataset", "algorithm", "time") else "right")
+    for column in ("dataset", "algorithm", "a run", "all runs", "disk", "basis"):
+        table.add_column(column, justify="left" if column in ("dataset", "algorithm", "basis") else "right")
     for one in estimates:
         per_run = "?" if one.seconds is None else duration(one.seconds / one.runs)
         total = "?" if one.seconds is None else duration(one.seconds)
@@ -337,22 +340,29 @@ class StatusLines:
     SECONDS = 10.0
 
     def __init__(self, directory: SweepDir) -> None:
-        self._directory, self._last = directory, 0.0
+        self._directory = directory
+        self._start = self._last = -math.inf
+        self._done_before = 0
         self._counts: Counter[str] = Counter()
-        self._total = 0
 
     def update(self, plan: Plan, outcome: Outcome | None) -> None:
         """Print a line if the last one is some seconds old, or if this is the last run."""
+        now = time.monotonic()
         if outcome is None:
-            states = self._directory.states(plan.runs).values()
-            self._counts["finished"] = sum(state is State.DONE for state in states)
+            states = Counter(self._directory.states(plan.runs).values())
+            self._counts = Counter(finished=states[State.DONE])
+            self._start, self._done_before = now, states[State.DONE]
         else:
             self._counts[outcome.status] += 1
         done, failed, total = self._counts["finished"], self._counts["failed"], plan.total
-        if time.monotonic() - self._last < self.SECONDS and done + failed < total:
+        if now - self._last < self.SECONDS and done + failed < total:
             return
-        self._last = time.monotonic()
-        print(f"{done:,} of {total:,} runs finished{f', {failed:,} failed' if failed else ''}", flush=True)
+        self._last = now
+        text = f"{done:,} of {total:,} runs finished" + (f", {failed:,} failed" if failed else "")
+        if self._done_before < done < total:
+            per_run = (now - self._start) / (done - self._done_before)
+            text += f", about {duration(per_run * (total - done - failed))} left"
+        print(text, flush=True)
 
     def log(self, message: str) -> None:
         """Print one line."""
@@ -398,7 +408,7 @@ def show_status(directory: SweepDir, watch: bool, interval: float, failures: int
     current = read_status(directory)
     if watch and console.is_terminal:
         with Live(status_table(current), console=console, auto_refresh=False) as live:
-            while not current.complete:
+            while current.count(State.PENDING) or current.count(State.RUNNING):
                 time.sleep(interval)
                 current = read_status(directory)
                 live.update(status_table(current), refresh=True)

@@ -42,6 +42,7 @@ def test_valid_specs_have_no_problems():
         ({"protocol": "grid", "grid": {"lrr": (1,)}}, "did you mean 'lr'?"),
         ({"protocol": "grid", "grid": {"lr": (-1,)}}, "lr must be at least 0, got -1"),
         ({"protocol": "grid", "grid": {"batch_size": (1.5,)}}, "batch_size must be an integer"),
+        ({"select": "oracle_best_step"}, "set target_every_evaluation"),
         ({"choose_by": "bset", "protocol": "paper"}, "did you mean 'best'?"),
         ({"choose_by": "best", "options": {"report_live": False}}, "choose_by best needs the live weights"),
         ({"options": {"stepz": 3}}, "there is no setting 'stepz': did you mean 'steps'?"),

@@ -114,6 +114,8 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
             f"hyperparameters that were selected before replace a search, got the protocol {spec.protocol} too: "
             "use one of them"
         )
+    if spec.select == "oracle_best_step" and not spec.options.get("target_every_evaluation"):
+        problems.append("select oracle_best_step needs the target at every evaluation: set target_every_evaluation")
     if spec.protocol == "grid" and not spec.grid:
         problems.append("the protocol grid needs values: give e.g. --grid lr=1e-5,3e-5")
     if empty := [name for name, values in spec.grid.items() if not values]:
