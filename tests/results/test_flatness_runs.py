@@ -128,7 +128,8 @@ def test_what_is_not_finite_is_not_ranked(tmp_path):
     run = changed(load_run(run.path), "ema", mean="inf", low="nan", high="nan")
     order = rank_methods([read_flatness(run)], "unseen", 10.0)
     assert [row.method for row in order.rows] == ["SWAD", "SWA", "ERM (best)"]
-    assert order.interval_over == "resampled over methods"
+    assert order.resampled == "methods"
+    assert order.interval_over == "which excludes nothing, with 3 methods"
     changed(run, "swad", mean="nan")
     assert rank_methods([read_flatness(run)], "unseen", 10.0) is None
     assert "Flatness on PACS" in build_page([run])

@@ -101,6 +101,7 @@ def run_titles(runs: Sequence[RunData]) -> list[str]:
 def directory_names(runs: Sequence[RunData]) -> list[str]:
     """Name each run after its directory, relative to the common parent of all.
 
+    >>> from pathlib import Path
     >>> directory_names([RunData(Path(name), {}, (), True) for name in ("runs/erm/art-0", "runs/sam/art-0")])
     ['erm/art-0', 'sam/art-0']
     """
@@ -114,6 +115,7 @@ def directory_names(runs: Sequence[RunData]) -> list[str]:
 def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:
     """Return the hyperparameters and settings of the protocol in which runs of one algorithm differ, sorted by name.
 
+    >>> from pathlib import Path
     >>> runs = [RunData(Path(), {"lr": lr, "clip": None}, (), True) for lr in (1e-5, 5e-5)]
     >>> differing_hyperparameters(runs)
     ['lr']
