@@ -19,7 +19,9 @@ from helpers.launched_runs import (
     wait_for_all,
     wait_until,
 )
-from swad.experiments.launchers.base import LauncherError
+from helpers.runs import short
+from swad.experiments.launchers import ray as ray_module
+from swad.experiments.launchers.base import LauncherError, Task
 from swad.experiments.launchers.ray import RayLauncher, import_ray
 
 pytestmark = [
@@ -57,6 +59,7 @@ def test_no_record_is_lost_or_doubled(cluster, tmp_path, capfd):
         cluster.remove_node(first, allow_graceful=False)
         outcomes = wait_for_all(launcher, 3)
     assert {outcome.status for outcome in outcomes.values()} == {"finished"}
+    assert not list(tmp_path.rglob("starts.json"))
     require_plain_records(launched, tmp_path / "plain")
     printed = capfd.readouterr()
     assert printed.out + printed.err == ""
@@ -84,6 +87,18 @@ def test_a_machine_that_does_not_share_the_directory(cluster, tmp_path):
         launcher.submit(tasks(tmp_path, 1))
         with pytest.raises(LauncherError, match=f"does not see {tmp_path} as this machine does"):
             launcher.wait()
+
+
+def test_starts_count_until_records_grow(tmp_path, monkeypatch):
+    assert [ray_module._count_start(tmp_path) for _ in range(3)] == [1, 2, 3]
+    (tmp_path / "records.jsonl").write_text("a line")
+    assert [ray_module._count_start(tmp_path) for _ in range(2)] == [1, 2]
+    monkeypatch.setattr(ray_module, "MAX_STARTS", 2)
+    options = ray_module._WorkerOptions(tmp_path, tmp_path, 1, None, 0)
+    monkeypatch.chdir(tmp_path)
+    outcome = ray_module._work(Task("a", short(tmp_path)), options)
+    assert (outcome.status, "2 times in a row without a new record" in outcome.message) == ("failed", True)
+    assert not (tmp_path / "starts.json").exists()
 
 
 def test_bad_arguments(tmp_path):

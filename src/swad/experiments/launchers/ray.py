@@ -7,6 +7,7 @@ results: everything is in the run directories, so all machines must share the fi
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -26,6 +27,8 @@ from swad.experiments.launchers.base import LauncherError, Outcome, Task
 from swad.experiments.launchers.signals import catch_signals, interrupt_once
 from swad.experiments.launchers.work import Train, describe, leave_broken_device, train_task
 from swad.results.failures import write_failure
+from swad.results.records import RECORDS
+from swad.util.files import write_json
 
 POLL_SECONDS = 0.5
 """Longest time until a signal is noticed."""
@@ -35,6 +38,12 @@ MAX_QUEUED = 1000
 
 STOP_SECONDS = 120.0
 """How long the runs of a launcher that ends may take to save their checkpoints."""
+
+MAX_STARTS = 10
+"""A run that was started this many times without a new record has failed: it ends its process, not a machine."""
+
+STARTS = "starts.json"
+"""File in the directory of a run that is not finished: how often it was started since its records last grew."""
 
 LOCK_SECONDS = 600.0
 """How long a run that was started again waits for its lock: a machine that lost contact may still train it."""
@@ -232,6 +241,13 @@ def _work(task: Task, options: _WorkerOptions) -> Outcome | _NotShared:
         return _NotShared(socket.gethostname())
     os.chdir(options.folder)
     _require_own_gpu()
+    if _count_start(task.config.output) > MAX_STARTS:
+        message = (
+            f"{task.config.output}: its process ended {MAX_STARTS} times in a row without a new record; if memory ran "
+            "out, give a run more CPUs or a smaller batch_size, then run the command again to resume"
+        )
+        write_failure(task.config.output, message)
+        return _ended(Outcome(task, "failed", message))
     import torch
 
     torch.set_num_threads(max(1, int(options.cpus)))
@@ -245,6 +261,23 @@ def _work(task: Task, options: _WorkerOptions) -> Outcome | _NotShared:
         # Its machine leaves, or the launcher stops. The checkpoint is saved; without a result Ray starts the run again
         # elsewhere unless the launcher cancelled it.
         os._exit(0)
+    return _ended(outcome)
+
+
+def _count_start(directory: Path) -> int:
+    """Count this start of a run, and return how many there were since its records last grew."""
+    records, path = directory / RECORDS, directory / STARTS
+    size, count = records.stat().st_size if records.exists() else 0, 0
+    with suppress(OSError, ValueError, TypeError, LookupError):  # the first start, or a damaged file
+        before = json.loads(path.read_text(encoding="utf-8"))
+        count = int(before["count"]) if size <= before["size"] else 0
+    write_json(path, {"count": count + 1, "size": size})
+    return count + 1
+
+
+def _ended(outcome: Outcome) -> Outcome:
+    with suppress(OSError):
+        (outcome.task.config.output / STARTS).unlink()
     return outcome
 
 

@@ -32,6 +32,9 @@ from swad.util.jsonl import JsonlWriter, read_lines
 FOLDER = "slurm"
 """Directory beside the runs for the logs of jobs and the files by which they report."""
 
+LOGS = "logs"
+"""Directory below it for what the jobs print, and for submitit's own files."""
+
 UNLIMITED = 1_000_000
 """How often a job may reach its time limit."""
 
@@ -99,7 +102,7 @@ class SlurmLauncher:
         }
         try:
             self._executor = self._submitit.AutoExecutor(
-                folder=str(self._folder / "%j"), cluster=cluster, **{f"{cluster}_max_num_timeout": UNLIMITED}
+                folder=str(self._folder / LOGS), cluster=cluster, **{f"{cluster}_max_num_timeout": UNLIMITED}
             )
             self._executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
         except (RuntimeError, ValueError, TypeError, NameError) as error:
@@ -208,7 +211,7 @@ class SlurmLauncher:
             return [current, *later]
         message = (
             f"{current.config.output}: {MAX_ATTEMPTS} jobs in a row ended while they trained it, the last in state "
-            f"{job.state}; see the logs in {self._folder / job.id}"
+            f"{job.state}; see {self._folder / LOGS / job.id}_0_log.err"
         )
         with suppress(OSError):
             write_failure(current.config.output, message)
@@ -380,7 +383,7 @@ def _find_job(submitit: Any, cluster: str, folder: Path, job_id: str) -> Any:
     """Return a job that another process submitted."""
     if cluster == "local":
         return _LocalJob(job_id)
-    return submitit.SlurmJob(folder=folder / "%j", job_id=job_id, tasks=[0])
+    return submitit.SlurmJob(folder=folder / LOGS, job_id=job_id, tasks=[0])
 
 
 @dataclass
