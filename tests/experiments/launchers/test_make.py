@@ -36,5 +36,5 @@ def test_all_problems_are_listed():
 
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
 def test_texts_become_values(tmp_path):
-    launcher = make_cluster_launcher("slurm", tmp_path, 7, {"cluster": "local", "mem_gb": "1.5", "timeout_min": "30"})
-    assert launcher.slots == 7
+    launcher = make_cluster_launcher("slurm", tmp_path, 1, {"cluster": "local", "mem_gb": "1.5", "timeout_min": "30"})
+    assert launcher.slots == 1

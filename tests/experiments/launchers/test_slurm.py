@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 from pathlib import Path
@@ -82,6 +83,28 @@ def test_jobs_outlive_the_launcher_and_are_found_again(tmp_path):
         assert wait_for_all(launcher, 1)["task-0"].status == "finished"
     assert len(list((tmp_path / "slurm").rglob("*_submitted.pkl"))) == 1
     require_plain_records(launched, tmp_path / "plain")
+
+
+def test_what_slurm_is_asked_for(tmp_path, monkeypatch):
+    """Slurm's commands are stand-ins here: what counts is the text that `sbatch` gets."""
+    for name, line in {"srun": "exit 1", "sbatch": "echo Submitted batch job 4711", "sacct": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    options = {"partition": "gpu", "timeout_min": 240, "gpus_per_job": 1, "cpus_per_job": 8, "mem_gb": 32.0}
+    with SlurmLauncher(
+        tmp_path / "sweep", **options, max_parallel=2, runs_per_job=2, options={"slurm_account": "lab"}
+    ) as launcher:
+        assert launcher.slots == 2
+        launcher.submit(tasks(tmp_path / "sweep", 5))
+        assert launcher.wait(timeout=0) == []
+    (text,) = (path.read_text() for path in (tmp_path / "sweep" / "slurm").rglob("*_submission.sh"))
+    for line in ("partition=gpu", "time=240", "gpus-per-node=1", "cpus-per-task=8", "mem=32GB", "account=lab"):
+        assert f"#SBATCH --{line}\n" in text
+    assert "#SBATCH --array=0-2%2\n" in text
+    assert "#SBATCH --signal=USR2@300\n" in text
+    held = [json.loads(path.read_text()) for path in (tmp_path / "sweep" / "slurm").glob("*.json")]
+    assert sorted((job["job"], len(job["keys"])) for job in held) == [("4711_0", 2), ("4711_1", 2), ("4711_2", 1)]
 
 
 def test_bad_arguments(tmp_path, monkeypatch):

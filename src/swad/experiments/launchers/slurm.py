@@ -10,6 +10,7 @@ still queued or running, by the files in the directory `slurm` beside the runs, 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import signal
@@ -26,6 +27,7 @@ from swad.experiments.launchers.base import LauncherError, Outcome, Task
 from swad.experiments.launchers.signals import catch_signals, interrupt_once
 from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe, leave_broken_device, train_task
 from swad.results.failures import write_failure
+from swad.util.cpu import available_cores
 from swad.util.files import write_json
 from swad.util.jsonl import JsonlWriter, read_lines
 
@@ -34,6 +36,9 @@ FOLDER = "slurm"
 
 LOGS = "logs"
 """Directory below it for what the jobs print, and for submitit's own files."""
+
+MAX_ARRAY = 1000
+"""Jobs in an array; Slurm's own limit is 1001 unless it was raised."""
 
 UNLIMITED = 1_000_000
 """How often a job may reach its time limit."""
@@ -50,7 +55,7 @@ class SlurmLauncher:
         cpus_per_job: CPUs of a job, also its number of threads.
         gpus_per_job: GPUs of a job.
         mem_gb: Memory of a job in GB. Default: Slurm's.
-        max_parallel: Jobs that run at a time.
+        max_parallel: Jobs of an array that run at a time.
         runs_per_job: Runs that a job trains one after another.
         options: Further options of submitit for the cluster, e.g. `{"slurm_account": "lab"}`.
         cluster: `slurm`; or `local`, which runs the jobs as processes on this machine, to try a sweep.
@@ -116,17 +121,22 @@ class SlurmLauncher:
     @property
     def slots(self) -> int:
         """How many tasks run at a time, if Slurm has room for them."""
-        return self._max_parallel
+        return min(self._max_parallel, available_cores()) if self._cluster == "local" else self._max_parallel
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit these tasks as one job array. Tasks that a job of an earlier launcher still holds stay there."""
+        """Submit these tasks as a job array. Tasks that a job of an earlier launcher still holds stay there."""
         if self._stopping:
             self._outcomes += [Outcome(task, "interrupted", f"{task.config.output} was not started") for task in tasks]
             return
         tasks = self._adopt(tasks)
-        chunks = [tasks[i : i + self._runs_per_job] for i in range(0, len(tasks), self._runs_per_job)]
-        if not chunks:
-            return
+        per_job = self._runs_per_job
+        if self._cluster == "local":  # without a queue: all jobs start at once
+            per_job = max(per_job, -(-len(tasks) // self.slots))
+        chunks = [tasks[i : i + per_job] for i in range(0, len(tasks), per_job)]
+        for i in range(0, len(chunks), MAX_ARRAY):
+            self._submit_array(chunks[i : i + MAX_ARRAY])
+
+    def _submit_array(self, chunks: Sequence[Sequence[Task]]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         reports = [self._folder / f"{secrets.token_hex(8)}.jsonl" for _ in chunks]
         work = [
@@ -371,11 +381,12 @@ class _TimeLimit:
 
 
 def import_submitit() -> Any:
-    """Import submitit."""
+    """Import submitit, without its warnings."""
     try:
         import submitit
     except ImportError:
         raise ImportError("the launcher slurm needs submitit: pip install 'swad[sweep]'") from None
+    logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns of every failed look at a job, and looks again
     return submitit
 
 
