@@ -167,7 +167,7 @@ def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(SelectionFileError) as caught:
         read_selection(path)
-    assert caught.value.problems == (
+    assert tuple(problem.removeprefix(f"{path}: ") for problem in caught.value.problems) == (
         "run 2: trial must be a whole number, got -1",
         "run 2: hyperparameters must be numbers by name, got {'lr': 'high'}",
         "run 2: step is missing",

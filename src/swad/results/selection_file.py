@@ -38,10 +38,10 @@ VERSION = 1
 
 
 class SelectionFileError(ValueError):
-    """A file that is no valid selection; `problems` holds one sentence for each mistake."""
+    """A file that is no valid selection; `problems` holds one sentence for each mistake, with the file's path."""
 
     def __init__(self, path: str | os.PathLike[str], problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(f"{path}: {problem}" for problem in problems)
         lines = "".join(f"\n- {problem}" for problem in problems)
         super().__init__(f"{path} is no valid selection file: export it again, or correct it{lines}")
 

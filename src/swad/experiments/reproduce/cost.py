@@ -94,6 +94,8 @@ def change_table(dataset: str, by_share: dict[float, list[RunData]]) -> Table:
     rows = []
     for share, runs in by_share.items():
         moves = [_moved(run, whole[run.targets[0], run.trial]) for run in runs if (run.targets[0], run.trial) in whole]
+        if not moves:  # runs failed, and those that are left have no counterpart
+            continue
         comparison = compare(accuracies[share], accuracies[1.0], targets, n_comparisons=len(SHARES))
         difference = Cell(text="–")
         if share != 1.0 and comparison is not None:
@@ -136,9 +138,14 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
     tables: list[Table | str] = [formula_table(every)]
     for dataset in config.measured_datasets(DATASETS):
         by_share = {
-            training.validation_share: results.runs(config, dataset, training) for training in (ERM, *SUBSAMPLED)
+            training.validation_share: runs
+            for training in (ERM, *SUBSAMPLED)
+            if (runs := results.runs(config, dataset, training))
         }
-        tables += [timing_table(dataset, by_share), change_table(dataset, by_share)]
+        if 1.0 in by_share:
+            tables += [timing_table(dataset, by_share), change_table(dataset, by_share)]
+        else:
+            tables.append(f"{dataset}: no finished run, so no measured times.")
     return Report((*tables, *availability_notes(config, DATASETS)), ())
 
 
