@@ -1,11 +1,9 @@
 import json
-import math
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +15,11 @@ from helpers.tiny_runs import COARSE, NAMES, copied, measure, tiny
 from swad.data import benchmarks
 from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
-from swad.experiments import run_flatness
-from swad.experiments.saved_run import Images, SavedRun, open_run, open_runs, stratified_subset
+from swad.experiments import run_flatness, run_surface
+from swad.experiments.saved_run import SavedRun, open_run, open_runs, stratified_subset
 from swad.flatness import compare, image_losses
 from swad.flatness._directions import Directions
-from swad.flatness._divergence import divergence
 from swad.flatness._perturb import Weights
-from swad.models.networks import features
 from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.results.flatness_runs import read_flatness
 from swad.results.flatness_stats import average_curves
@@ -264,7 +260,7 @@ def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeyp
     for name in NAMES:
         for here, there in zip(graph.models[name].rows, calls.models[name].rows, strict=True):
             assert here.mean == pytest.approx(there.mean, rel=1e-3, abs=1e-4)
-    assert run_flatness.run_surface(open_run(one), steps=3, n_images=20, device="cuda").points["1"].loss > 0
+    assert run_surface.run_surface(open_run(one), steps=3, n_images=20, device="cuda").points["1"].loss > 0
 
 
 # --- worst case, curvature, bound -----------------------------------------------------------------------------------
@@ -290,43 +286,6 @@ def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
-    run = open_run(copied(tiny_run, tmp_path / "run"))
-    bounds = run_flatness.run_bounds(run, "swad", [0.02, 0.2], vc_cover=5, vc=20, n_images=12)
-    climbed = run_flatness.run_worst_case(run, ["swad"], [0.02, 0.2], n_images=12)
-    assert [one.robust for one in bounds] == [row["lower_bound"] for row in climbed if row["measure"] == "error"]
-    assert 0 < bounds[0].divergence <= 2
-    assert bounds[0].confidence["proved"] > bounds[1].confidence["proved"] > 1  # more balls, and 155,474 dimensions
-    assert bounds[0].vacuous
-
-
-@pytest.mark.slow
-def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
-    run = open_run(copied(tiny_run, tmp_path / "run"))
-    (found,) = run_flatness.run_bounds(run, "swad", [0.2], vc_cover=5, vc=20, n_images=12)
-    state = run.state("swad")
-    dimension = sum(tensor.numel() for tensor in state.values())
-    norm = math.sqrt(sum(tensor.double().square().sum().item() for tensor in state.values()))
-    m = 3 * 12  # of the 1,080 training images those that were climbed on
-    cover = dimension * math.log(2 * norm / 0.2)
-    confidence = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.05)) / m)
-    confidence2 = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.025)) / m)
-    sampling = math.sqrt((20 * math.log(m / 20) - math.log(0.025)) / m)
-    assert found.confidence["printed"] == pytest.approx(confidence)
-    assert found.theorem1["printed"] == pytest.approx(found.robust + found.divergence / 2 + confidence)
-    assert found.robust > 0
-    # Nothing is taken off for the least error of all weights, which nobody knows.
-    assert found.theorem2["printed"] == pytest.approx(found.robust + found.divergence + confidence2 + sampling)
-    model, images = run.model("swad"), run.images(12)
-    with torch.no_grad():
-        rows = {domain: features(model, pictures).numpy() for domain, (pictures, _) in images.by_domain.items()}
-    apart = [divergence(rows[domain], rows["paper"]) for domain in images.seen]
-    assert found.divergence_low == pytest.approx(sum(one.low for one in apart) / 3)
-    assert found.divergence_high == pytest.approx(sum(one.high for one in apart) / 3)
-    assert found.divergence_low < found.divergence <= found.divergence_high
-
-
-@pytest.mark.slow
 def test_curvature_of_a_run(tiny_run, tmp_path):
     pytest.importorskip("curvlinops")
     folder = copied(tiny_run, tmp_path / "run")
@@ -335,55 +294,6 @@ def test_curvature_of_a_run(tiny_run, tmp_path):
     assert [row["domain"] for row in found] == ["board", "clutter", "outline", "seen", "paper", "unseen"]
     assert all(row["eigenvalues"][0] > 0 for row in found)
     assert run_flatness.run_curvature(open_run(folder), ["swad"], **quick) == found
-
-
-# --- surfaces -------------------------------------------------------------------------------------------------------
-
-
-def test_a_surface_has_the_weights_own_losses_at_its_corners(tiny_run, tmp_path):
-    run = open_run(copied(tiny_run, tmp_path / "run"))
-    surface = run_flatness.run_surface(run, steps=3, n_images=20, points=["swad"])
-    images = run.images(20)
-    names = {"1": "step-000010", "2": "step-000020", "3": "step-000030", "swad": "swad"}
-    assert set(surface.points) == {*names, "mean"}
-    for point, name in names.items():
-        with torch.no_grad():
-            model = run.model(name)
-            for domain, (pictures, labels) in images.by_domain.items():
-                loss = functional.cross_entropy(model(pictures), labels).item()
-                assert surface.points[point].losses[domain] == pytest.approx(loss, rel=1e-5)
-    mean = surface.points["mean"]
-    corners = [surface.points[name] for name in "123"]
-    assert mean.x == pytest.approx(sum(corner.x for corner in corners) / 3)
-    assert mean.distance == pytest.approx(0, abs=1e-4)
-
-
-def test_a_line_between_two_weights(tiny_run, tmp_path):
-    run = open_run(copied(tiny_run, tmp_path / "run"))
-    line = run_flatness.run_surface(run, ["best", "last"], steps=5, margin=0.0, n_images=20, points=())
-    assert line.ys == (0.0,)
-    assert line.grid[0].losses == pytest.approx(line.points["1"].losses)
-    assert line.grid[-1].losses == pytest.approx(line.points["2"].losses)
-
-
-def test_averages_far_from_the_plane_are_left_out_unless_asked_for(tiny_run, tmp_path):
-    folder = copied(tiny_run, tmp_path / "run")
-    run = open_run(folder)
-    assert "swad" in run_flatness.run_surface(run, steps=2, n_images=10).points
-    state = run.state("swad")
-    saved = {name: tensor + 100 for name, tensor in state.items()}
-    export.save_weights(folder / "weights" / "swad.safetensors", saved, export.read_card(run.file("swad")))
-    (folder / SURFACE).unlink()
-    assert "swad" not in run_flatness.run_surface(open_run(folder), steps=2, n_images=10).points
-    assert "swad" in run_flatness.run_surface(open_run(folder), points=["swad"], steps=2, n_images=10).points
-
-
-def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
-    folder = train(tiny(tmp_path / "run", snapshots=(), steps=10, evaluate_every=5)).run_dir
-    with pytest.raises(RunError, match="no snapshots, and a plane needs three weights: train with --snapshots 5,7,9"):
-        run_flatness.run_surface(open_run(folder))
-    with pytest.raises(RunError, match="three different weights and a line two; got swad, swad"):
-        run_flatness.run_surface(open_run(folder), ["swad", "swad"])
 
 
 @pytest.mark.slow
@@ -407,7 +317,7 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
         groups = [functional.cross_entropy(model(pictures[i : i + 8]), labels[i : i + 8]).item() for i in (0, 8)]
     assert flat.loss["paper"] == pytest.approx(sum(groups) / 2, rel=1e-5)
     run_flatness.run_curvature(run, ["best"], n_images=20, n_eigenvalues=1, trace_vectors=2)
-    run_flatness.run_surface(run, ["best", "last"], [], steps=2, n_images=20)
+    run_surface.run_surface(run, ["best", "last"], [], steps=2, n_images=20)
     stored = [row for name in (FLATNESS, SURFACE) for row in rows(run.path, name) if row["kind"] == "settings"]
     assert [row.get("mixed_groups") for row in stored] == [None, 8, 8, 8]
 
@@ -446,24 +356,6 @@ def test_groups_of_images_mix_the_classes(tmp_path, monkeypatch, algorithm, n):
     assert len(set(labels.tolist())) == 10
 
 
-def test_statistics_of_points_are_those_of_the_seen_images():
-    seen = torch.randn(200, 3, 4, 4) * 2 + 5
-    pictures = {
-        "a": (seen[:90], torch.zeros(90)),
-        "b": (seen[90:], torch.zeros(110)),
-        "t": (seen + 99, torch.zeros(200)),
-    }
-    images = Images(pictures, ("a", "b"), ("t",))
-    model = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
-    frozen, trained = (
-        SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(freeze_bn=frozen))) for frozen in (True, False)
-    )
-    assert run_flatness._bn_updater(frozen, model, images) is None
-    assert run_flatness._bn_updater(trained, torch.nn.Sequential(torch.nn.Linear(2, 2)), images) is None
-    run_flatness._bn_updater(trained, model, images)(model)
-    assert torch.allclose(model[0].running_mean, seen.mean((0, 2, 3)), atol=1e-4)
-
-
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
@@ -472,31 +364,3 @@ def test_one_process_writes_at_a_time(tiny_run, tmp_path):
     with RowFile(folder, FLATNESS), pytest.raises(RecordError, match="is being written by process"):
         run_flatness.run_local(open_run(folder), ["swad"], COARSE)
     run_flatness.run_local(open_run(folder), ["swad"], COARSE)  # and was let go
-
-
-@pytest.mark.parametrize(
-    ("ranges", "corners"),
-    [
-        ({"swad": (100, 220)}, (120, 150, 210)),  # the first, the middle and the last one inside
-        ({"swad": (100, 600)}, (300, 420, 540)),  # the paper's 50, 70 and 90 %
-        ({"swad": (100, 130), "swa": (500, 600)}, (90, 120, 150)),  # a single one inside: the nearest
-        ({"swad_text": (400, 600), "swad": (240, 420)}, (240, 330, 420)),
-        ({"swa": (500, 600)}, (300, 420, 540)),
-        ({"swad": (None, None)}, (300, 420, 540)),
-    ],
-)
-def test_corners_are_inside_the_averaged_range(tiny_run, ranges, corners):
-    run = open_run(tiny_run)
-    names = [f"step-{step:06d}" for step in range(60, 601, 30)]
-    run = replace(
-        run,
-        config=replace(run.config, training=replace(run.config.training, steps=600)),
-        weights=dict.fromkeys(names, "file"),
-        ranges={name: {"start_step": start, "end_step": end} for name, (start, end) in ranges.items()},
-    )
-    chosen = run_flatness.default_corners(run)
-    assert chosen == tuple(f"step-{step:06d}" for step in corners)
-    start, end = run.averaged_range or (0, 600)
-    assert run_flatness.corners_outside(run, chosen) == [
-        f"step-{step:06d}" for step in corners if not start <= step <= end
-    ]

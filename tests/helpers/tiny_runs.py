@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from swad.experiments import run_flatness
+from swad.experiments import run_flatness, run_surface
 from swad.experiments.saved_run import open_run
 from swad.results.flatness_rows import RowFile
 from swad.training.loop import RunConfig, train
@@ -51,7 +51,7 @@ def measure(folder: Path, what: str) -> None:
     if what == "flatness":
         run_flatness.run_local(run, NAMES, COARSE)
     else:
-        run_flatness.run_surface(run, steps=4, n_images=20)
+        run_surface.run_surface(run, steps=4, n_images=20)
 
 
 def main() -> None:

@@ -31,14 +31,14 @@ def make_configs(output: Path, trials: int = 2, steps: int | None = None, device
 
 def measure_flatness(config: RunConfig, progress: Progress | None = None) -> None:
     """Measure the flatness of one run's ERM, SWA and SWAD and the plane through three of its weights, in seconds."""
-    from swad.experiments import run_flatness
+    from swad.experiments import run_flatness, run_surface
     from swad.experiments.saved_run import open_run
 
     run = open_run(config.output)
     coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), n_directions=16, n_images=80)
     run_flatness.run_local(run, ["best", "swa", "swad"], coarse, device=config.machine.device, progress=progress)
     if len(run.snapshots) >= 3:
-        run_flatness.run_surface(run, steps=11, n_images=80, device=config.machine.device, progress=progress)
+        run_surface.run_surface(run, steps=11, n_images=80, device=config.machine.device, progress=progress)
 
 
 def _snapshot_steps(steps: int) -> tuple[int, ...]:

@@ -11,18 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swad.experiments.run_flatness import (
-    GRID,
-    MARGIN,
-    SIDES,
-    FlatnessConfig,
-    corners_outside,
-    default_corners,
-    run_curvature,
-    run_local,
-    run_surface,
-    run_worst_case,
-)
+from swad.experiments.run_flatness import SIDES, FlatnessConfig, run_curvature, run_local, run_worst_case
+from swad.experiments.run_surface import GRID, MARGIN, corners_outside, default_corners, run_surface
 from swad.experiments.saved_run import SavedRun, open_runs
 from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure

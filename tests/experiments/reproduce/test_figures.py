@@ -11,7 +11,7 @@ from helpers.tiny_runs import copied
 from swad.experiments.reproduce.cost import formula_table
 from swad.experiments.reproduce.figure1 import robust_table
 from swad.experiments.reproduce.figure2 import plane_corners, sampled_steps, sampling_table
-from swad.experiments.run_flatness import run_surface
+from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import open_run
 from swad.results.figures.sampling import sampling_figure, trajectory
 from swad.results.robust_lines import RobustLine

@@ -16,7 +16,7 @@ from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM
-from swad.experiments.run_flatness import run_surface
+from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.figures.sampling import sampling_figure
 from swad.results.figures.style import save_figure

@@ -1,0 +1,170 @@
+"""Loss surfaces of a finished run's saved weights, stored point by point in the run's `surface.jsonl`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from swad.averaging.batchnorm import update_bn
+from swad.experiments.measured_rows import image_settings, require_same_weights, source_domains
+from swad.experiments.saved_run import Images, SavedRun, find_device
+from swad.flatness import Line, Plane, Surface, captured, image_losses, line, plane
+from swad.models.networks import batch_norms
+from swad.results.flatness_rows import SURFACE, RowFile
+from swad.training.run_dir import RunError
+from swad.util.progress import Progress
+
+PAPER_CORNERS = (50, 70, 90)
+"""Percent of training at which the paper's Figure 4 takes its weights: after steps 2500, 3500 and 4500 of 5000."""
+GRID = 21
+MARGIN = 0.4
+"""How far a surface extends beyond its corners, as a share of its longer side."""
+
+
+def run_surface(
+    run: SavedRun,
+    corners: Sequence[str] = (),
+    points: Sequence[str] | None = None,
+    *,
+    steps: int = GRID,
+    margin: float = MARGIN,
+    n_images: int | None = 200,
+    device: str = "cpu",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Surface:
+    """Evaluate the loss on the plane through three of a run's weights, or on the line through two.
+
+    Args:
+        run: The run.
+        corners: Names of three weights, or of two for a line. By default `default_corners`.
+        points: Names of extra weights to project onto the surface. By default the run's averages that are near it.
+            The mean of the corners is always among the points.
+        steps: Number of grid points along each side.
+        margin: How far the grid extends beyond the corners, as a share of the longer side.
+        n_images: Images of every domain; None: all.
+        device: Device to measure on.
+        workers: Processes that read images.
+        progress: Called after every point.
+    """
+    torch_device = find_device(device)
+    corners = [run.full_name(name) for name in corners] or list(default_corners(run))
+    if len(corners) not in (2, 3) or len(set(corners)) < len(corners):
+        raise RunError(f"a plane needs three different weights and a line two; got {', '.join(corners)}")
+    states = [run.state(name) for name in corners]
+    surface: Plane | Line = plane(*states) if len(states) == 3 else line(*states)
+    extra = _averages_near(run, surface) if points is None else [run.full_name(name) for name in points]
+    extra = [name for name in extra if name not in corners]
+    settings = {
+        "shape": "plane" if len(corners) == 3 else "line",
+        "corners": corners,
+        "points": extra,
+        "steps": steps,
+        "margin": margin,
+        **image_settings(run, n_images),
+        "device": torch_device.type,
+        "seen": source_domains(run),
+        "unseen": list(run.config.data.targets),
+    }
+    with RowFile(run.path, SURFACE) as file:
+        key = file.add_settings(settings)
+        require_same_weights(file, key, run, [*corners, *extra])
+        done_rows = file.rows_of(key)
+        n_points = steps ** (len(corners) - 1) + len(corners) + len(extra) + 1
+        if sum(row["kind"] == "surface-point" for row in done_rows) == n_points:
+            result = Surface.from_rows(done_rows)
+        else:
+            images = run.images(n_images, torch_device, workers)
+            model = run.model(corners[0], torch_device)
+            loss_fn = image_losses(images.by_domain, batch_size=run.batch_size(torch_device), measure="both")
+            result = surface.evaluate(
+                model,
+                captured(loss_fn, model),
+                steps,
+                margin,
+                points={"mean": _mean_state(states), **{name: run.state(name) for name in extra}},
+                update_bn=_bn_updater(run, model, images),
+                on_row=lambda row: file.append({"key": key, **row}),
+                done_rows=done_rows,
+                progress=progress,
+            )
+        file.mark_shown(key)
+    return result
+
+
+def default_corners(run: SavedRun) -> tuple[str, str, str]:
+    """Return three of the run's snapshots, inside the range that SWAD averaged where it has three.
+
+    The paper's, at 50, 70 and 90 % of training, are taken if they are inside; otherwise the first, the middle and the
+    last one inside. Weights after t_e have left the valley, so a plane through them shows its slope. If fewer than
+    three are inside, those nearest to the range are taken. Without SWAD all snapshots count as inside.
+    """
+    snapshots = run.snapshots
+    if len(snapshots) < 3:
+        steps = run.config.training.steps or 5000
+        suggestion = ",".join(str(steps * percent // 100) for percent in PAPER_CORNERS)
+        raise RunError(
+            f"{run.path} saved {len(snapshots) or 'no'} snapshots, and a plane needs three weights: train with "
+            f"--snapshots {suggestion}, or name three with --corners ({', '.join(run.reported)})"
+        )
+    inside = [name for name in snapshots if not _steps_outside(run, name)]
+    total = run.config.training.steps
+    paper = [f"step-{total * percent // 100:06d}" for percent in PAPER_CORNERS] if total else []
+    if paper and all(name in inside for name in paper):
+        inside = paper
+    elif len(inside) < 3:
+        inside = sorted(sorted(snapshots, key=lambda name: _steps_outside(run, name))[:3])
+    return inside[0], inside[(len(inside) - 1) // 2], inside[-1]
+
+
+def corners_outside(run: SavedRun, corners: Sequence[str]) -> list[str]:
+    """Return the corners that are live weights from before or after the range that SWAD averaged."""
+    return [name for name in corners if name in run.snapshots and _steps_outside(run, name)]
+
+
+def _steps_outside(run: SavedRun, snapshot: str) -> int:
+    """Return how many steps a snapshot is before or after the range that SWAD averaged."""
+    start, end = run.averaged_range or (0, sys.maxsize)
+    step = int(snapshot.removeprefix("step-"))
+    return max(start - step, step - end, 0)
+
+
+def _averages_near(run: SavedRun, surface: Plane | Line) -> list[str]:
+    """Return the run's averages that are close to the corners and to the plane or line.
+
+    The surface says nothing about weights that are further from it than the corners are from each other.
+    """
+    size = max(surface.x2, abs(surface.x3), surface.y3) if isinstance(surface, Plane) else surface.length
+    names = []
+    for name in run.averages:
+        *coordinates, distance = surface.coordinates(run.state(name))
+        if isinstance(surface, Line):
+            coordinates = [coordinates[0] * size]
+        if distance <= size and all(-size <= value <= 2 * size for value in coordinates):
+            names.append(name)
+    return names
+
+
+def _mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    first = states[0]
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in first.items()
+    }
+
+
+def _bn_updater(run: SavedRun, model: nn.Module, images: Images) -> Callable[[nn.Module], object] | None:
+    """Return a function that re-estimates batch-norm statistics on seen images; None if they were frozen.
+
+    Weights between trained ones have no statistics of their own.
+    """
+    if run.config.model.freeze_bn or not batch_norms(model):
+        return None
+    seen = torch.cat([domain_images for domain_images, _ in images.side("seen").values()])
+    batches = [seen[start : start + 64] for start in range(0, len(seen), 64)]
+    return lambda point: update_bn(batches, point)

@@ -1,0 +1,47 @@
+import math
+
+import pytest
+import torch
+
+from helpers.tiny_runs import copied
+from swad.experiments import run_bounds, run_flatness
+from swad.experiments.saved_run import open_run
+from swad.flatness._divergence import divergence
+from swad.models.networks import features
+
+
+@pytest.mark.slow
+def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    bounds = run_bounds.run_bounds(run, "swad", [0.02, 0.2], vc_cover=5, vc=20, n_images=12)
+    climbed = run_flatness.run_worst_case(run, ["swad"], [0.02, 0.2], n_images=12)
+    assert [one.robust for one in bounds] == [row["lower_bound"] for row in climbed if row["measure"] == "error"]
+    assert 0 < bounds[0].divergence <= 2
+    assert bounds[0].confidence["proved"] > bounds[1].confidence["proved"] > 1  # more balls, and 155,474 dimensions
+    assert bounds[0].vacuous
+
+
+@pytest.mark.slow
+def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    (found,) = run_bounds.run_bounds(run, "swad", [0.2], vc_cover=5, vc=20, n_images=12)
+    state = run.state("swad")
+    dimension = sum(tensor.numel() for tensor in state.values())
+    norm = math.sqrt(sum(tensor.double().square().sum().item() for tensor in state.values()))
+    m = 3 * 12  # of the 1,080 training images those that were climbed on
+    cover = dimension * math.log(2 * norm / 0.2)
+    confidence = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.05)) / m)
+    confidence2 = math.sqrt((5 * math.log(m / 5) + cover - math.log(0.025)) / m)
+    sampling = math.sqrt((20 * math.log(m / 20) - math.log(0.025)) / m)
+    assert found.confidence["printed"] == pytest.approx(confidence)
+    assert found.theorem1["printed"] == pytest.approx(found.robust + found.divergence / 2 + confidence)
+    assert found.robust > 0
+    # Nothing is taken off for the least error of all weights, which nobody knows.
+    assert found.theorem2["printed"] == pytest.approx(found.robust + found.divergence + confidence2 + sampling)
+    model, images = run.model("swad"), run.images(12)
+    with torch.no_grad():
+        rows = {domain: features(model, pictures).numpy() for domain, (pictures, _) in images.by_domain.items()}
+    apart = [divergence(rows[domain], rows["paper"]) for domain in images.seen]
+    assert found.divergence_low == pytest.approx(sum(one.low for one in apart) / 3)
+    assert found.divergence_high == pytest.approx(sum(one.high for one in apart) / 3)
+    assert found.divergence_low < found.divergence <= found.divergence_high

@@ -1,0 +1,105 @@
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from helpers.tiny_runs import copied, tiny
+from swad.experiments import run_surface
+from swad.experiments.saved_run import Images, open_run
+from swad.results.flatness_rows import SURFACE
+from swad.training import export
+from swad.training.loop import RunError, train
+
+
+def test_a_surface_has_the_weights_own_losses_at_its_corners(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    surface = run_surface.run_surface(run, steps=3, n_images=20, points=["swad"])
+    images = run.images(20)
+    names = {"1": "step-000010", "2": "step-000020", "3": "step-000030", "swad": "swad"}
+    assert set(surface.points) == {*names, "mean"}
+    for point, name in names.items():
+        with torch.no_grad():
+            model = run.model(name)
+            for domain, (pictures, labels) in images.by_domain.items():
+                loss = functional.cross_entropy(model(pictures), labels).item()
+                assert surface.points[point].losses[domain] == pytest.approx(loss, rel=1e-5)
+    mean = surface.points["mean"]
+    corners = [surface.points[name] for name in "123"]
+    assert mean.x == pytest.approx(sum(corner.x for corner in corners) / 3)
+    assert mean.distance == pytest.approx(0, abs=1e-4)
+
+
+def test_a_line_between_two_weights(tiny_run, tmp_path):
+    run = open_run(copied(tiny_run, tmp_path / "run"))
+    line = run_surface.run_surface(run, ["best", "last"], steps=5, margin=0.0, n_images=20, points=())
+    assert line.ys == (0.0,)
+    assert line.grid[0].losses == pytest.approx(line.points["1"].losses)
+    assert line.grid[-1].losses == pytest.approx(line.points["2"].losses)
+
+
+def test_averages_far_from_the_plane_are_left_out_unless_asked_for(tiny_run, tmp_path):
+    folder = copied(tiny_run, tmp_path / "run")
+    run = open_run(folder)
+    assert "swad" in run_surface.run_surface(run, steps=2, n_images=10).points
+    state = run.state("swad")
+    saved = {name: tensor + 100 for name, tensor in state.items()}
+    export.save_weights(folder / "weights" / "swad.safetensors", saved, export.read_card(run.file("swad")))
+    (folder / SURFACE).unlink()
+    assert "swad" not in run_surface.run_surface(open_run(folder), steps=2, n_images=10).points
+    assert "swad" in run_surface.run_surface(open_run(folder), points=["swad"], steps=2, n_images=10).points
+
+
+def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
+    folder = train(tiny(tmp_path / "run", snapshots=(), steps=10, evaluate_every=5)).run_dir
+    with pytest.raises(RunError, match="no snapshots, and a plane needs three weights: train with --snapshots 5,7,9"):
+        run_surface.run_surface(open_run(folder))
+    with pytest.raises(RunError, match="three different weights and a line two; got swad, swad"):
+        run_surface.run_surface(open_run(folder), ["swad", "swad"])
+
+
+def test_statistics_of_points_are_those_of_the_seen_images():
+    seen = torch.randn(200, 3, 4, 4) * 2 + 5
+    pictures = {
+        "a": (seen[:90], torch.zeros(90)),
+        "b": (seen[90:], torch.zeros(110)),
+        "t": (seen + 99, torch.zeros(200)),
+    }
+    images = Images(pictures, ("a", "b"), ("t",))
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+    frozen, trained = (
+        SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(freeze_bn=frozen))) for frozen in (True, False)
+    )
+    assert run_surface._bn_updater(frozen, model, images) is None
+    assert run_surface._bn_updater(trained, torch.nn.Sequential(torch.nn.Linear(2, 2)), images) is None
+    run_surface._bn_updater(trained, model, images)(model)
+    assert torch.allclose(model[0].running_mean, seen.mean((0, 2, 3)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "corners"),
+    [
+        ({"swad": (100, 220)}, (120, 150, 210)),  # the first, the middle and the last one inside
+        ({"swad": (100, 600)}, (300, 420, 540)),  # the paper's 50, 70 and 90 %
+        ({"swad": (100, 130), "swa": (500, 600)}, (90, 120, 150)),  # a single one inside: the nearest
+        ({"swad_text": (400, 600), "swad": (240, 420)}, (240, 330, 420)),
+        ({"swa": (500, 600)}, (300, 420, 540)),
+        ({"swad": (None, None)}, (300, 420, 540)),
+    ],
+)
+def test_corners_are_inside_the_averaged_range(tiny_run, ranges, corners):
+    run = open_run(tiny_run)
+    names = [f"step-{step:06d}" for step in range(60, 601, 30)]
+    run = replace(
+        run,
+        config=replace(run.config, training=replace(run.config.training, steps=600)),
+        weights=dict.fromkeys(names, "file"),
+        ranges={name: {"start_step": start, "end_step": end} for name, (start, end) in ranges.items()},
+    )
+    chosen = run_surface.default_corners(run)
+    assert chosen == tuple(f"step-{step:06d}" for step in corners)
+    start, end = run.averaged_range or (0, 600)
+    assert run_surface.corners_outside(run, chosen) == [
+        f"step-{step:06d}" for step in corners if not start <= step <= end
+    ]
