@@ -115,7 +115,7 @@ def test_a_folder_holds_one_log(trajectory, tmp_path):
     assert len(resumed) == len(load_segments(tmp_path)) == 5
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 2**32))
 def test_a_replay_follows_the_definition_and_equals_the_live_average(seed):
     """Any trajectory, any settings, segments of any length, with a log that followed other averages."""

@@ -82,10 +82,13 @@ def test_counts_come_from_one_dataset_and_r_from_each():
 
 def test_equal_averages_share_a_line_and_fallbacks_are_marked():
     rows = [row(ValleySetting(1, 3), 0.5), row(ValleySetting(1, 6), 0.5), row(ValleySetting(3), 0.6, threshold=None)]
+    rows.append(row(ValleySetting(5), 0.6, spans=rows[-1].spans))
     table = settings_table(rows, ValleySetting(3), [ValleySetting(3)])
-    assert [line.name for line in table.rows] == ["N_s 1; N_e 3, 6; r 1.3", "N_s 3; N_e 6; r 1.3*"]
-    assert [line.cells[0].best for line in table.rows] == [False, True]
-    assert [line.cells[0].value for line in table.rows] == [50, 60]
+    names = ["N_s 1; N_e 3, 6; r 1.3", "N_s 3; N_e 6; r 1.3*", "N_s 5; N_e 6; r 1.3"]
+    assert [line.name for line in table.rows] == names
+    assert [line.cells[0].best for line in table.rows] == [False, True, False]
+    assert [line.cells[0].value for line in table.rows] == [50, 60, 60]
+    assert table.notes[0] == "4 settings on 1 run: 2 average different steps."
     assert any("never converged" in note for note in table.notes)
     bare = settings_table([row(ValleySetting(1)), row(ValleySetting(1), run="b", first_step=4, first_loss=0.25)])
     assert bare.columns == ("First step", "Last step", "Weights", "Loss at first step")

@@ -319,7 +319,8 @@ def save_average(run: TunableRun, row: TuneRow, folder: Path, device: torch.devi
     status = averaged_range(run.status(row.setting))
     card = model_card(saved.config, saved.held_out.sources, max(run.losses), description, status)
     tuned = {**dataclasses.asdict(row.setting), "validation": row.validation, "target_in": row.target_in}
-    path = folder / row.dataset / row.algorithm / f"{saved.path.name}.safetensors"
+    name = saved.name if saved.path.name == saved.name else f"{saved.name}-{saved.path.name}"  # in a sweep, a hash
+    path = folder / row.dataset / row.algorithm / f"{name}.safetensors"
     save_weights(path, state, {**card, "tuned": tuned})
     return path
 

@@ -169,9 +169,9 @@ def settings_table(
     by_setting: dict[ValleySetting, list[TuneRow]] = {}
     for row in rows:
         by_setting.setdefault(row.setting, []).append(row)
-    equal: dict[tuple[str, ...], list[ValleySetting]] = {}
+    equal: dict[tuple[str, ...], list[ValleySetting]] = {}  # by the averaged steps of all runs, and the mark
     for setting, members in by_setting.items():
-        equal.setdefault(tuple(row.spans for row in members), []).append(setting)
+        equal.setdefault((*(row.spans for row in members), _fallback_mark(members)), []).append(setting)
     table_rows = []
     for settings in equal.values():
         members = by_setting[settings[0]]
@@ -190,7 +190,8 @@ def settings_table(
     dataset, algorithm = rows[0].group
     title = f"Settings of SWAD: {dataset}, {algorithm_label(algorithm)}"
     trained = sorted(set(trained) & set(by_setting), key=str)
-    notes = _notes(rows, len(by_setting), len(equal), chosen, trained)
+    n_different = len({key[:-1] for key in equal})
+    notes = _notes(rows, len(by_setting), n_different, chosen, trained)
     return Table(title, tuple(columns), tuple(table_rows), tuple(notes), corner="Settings")
 
 
