@@ -53,7 +53,7 @@ def test_csv_keeps_full_precision() -> None:
     assert second == [
         {
             "table": "A & B", "method": "50% | x_y", "group": "ours", "column": "art_painting", "value": "85.49",
-            "error": "0.1", "bold": "1",
+            "error": "0.1", "bold": "1", "mark": "",
         }
     ]  # fmt: skip
 

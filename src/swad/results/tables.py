@@ -158,14 +158,14 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         if header:
-            writer.writerow(["table", self.corner.lower(), "group", "column", "value", "error", "bold"])
+            writer.writerow(["table", self.corner.lower(), "group", "column", "value", "error", "bold", "mark"])
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
                 value = cell.text if cell.text is not None else cell.value
                 if value is not None:
                     error = "" if cell.error is None else cell.error
                     writer.writerow(
-                        [self.title, row.name, row.group, f"{column}{cell.mark}", value, error, int(cell.best)]
+                        [self.title, row.name, row.group, column, value, error, int(cell.best), cell.mark.strip()]
                     )
         return out.getvalue()
 

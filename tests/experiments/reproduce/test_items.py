@@ -10,73 +10,71 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
+from swad.experiments.flatness_report import Report
 from swad.experiments.launchers.local import LocalLauncher
+from swad.experiments.reproduce.base import Reproduction
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig, make_config
 from swad.experiments.reproduce.items import ITEMS, get_items
-from swad.experiments.reproduce.run import INDEX, build_item, cost_of, item_costs, train_missing
+from swad.experiments.reproduce.run import INDEX, Cost, build_item, cost_of, item_costs, train_missing
 
 
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> PaperConfig:
-    """All runs of all items."""
-    config = make_config(scale="smoke", output=tmp_path_factory.mktemp("paper"), formats=("svg",))
+@pytest.mark.slow
+def test_every_item_is_built_from_shared_runs(tmp_path: Path, monkeypatch):
+    """One test, because test processes would train the shared runs once each."""
+    config = make_config(scale="smoke", output=tmp_path / "paper", formats=("svg",))
     with LocalLauncher(jobs=1, device="cpu") as launcher:
         status = train_missing(list(ITEMS.values()), config, launcher)
     assert status.complete
-    return config
+    costs = item_costs(get_items(["all"]), config)
+    require_shared_runs(config, costs)
+    # A second training, and a second search for the best window, would be a waste.
+    monkeypatch.setattr("swad.experiments.sweep.run.run_sweep", lambda *_, **__: pytest.fail("nothing is missing"))
+    for item in ITEMS.values():
+        assert costs[item.name].missing == 0, item.name
+        report = build_item(item, config)
+        require_files(item, config, report)
+        require_own_columns(item, config)
+        if costs[item.name].total:
+            assert "digits" in (config.output / item.name / f"{item.name}.txt").read_text(), item.name
+        if item.name == "table5":
+            monkeypatch.setattr("swad.experiments.reproduce.fit_on_val.open_run", lambda *_: pytest.fail("fitted"))
+            assert build_item(item, config).tables == report.tables
+    require_five_methods(config.output / "figure3")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ITEMS)
-def test_item_is_built_from_shared_runs(smoke: PaperConfig, name: str, monkeypatch):
-    monkeypatch.setattr("swad.training.loop._Run.run", lambda self: pytest.fail("nothing is missing"))
-    item = ITEMS[name]
-    cost = cost_of([item], smoke)
-    assert cost.missing == 0
-    report = build_item(item, smoke)
+def require_shared_runs(config: PaperConfig, costs: dict[str, Cost]) -> None:
+    """Items share runs, and each run was trained once."""
+    together = costs["all"].total
+    assert together == cost_of(get_items(["all"]), config).total
+    assert costs["table2"].total == cost_of([ITEMS["table2"]], config).total
+    assert together < sum(cost.total for name, cost in costs.items() if name != "all") / 5
+    assert len(list(config.output.glob("runs/*/*/*/*/done.json"))) == together
+
+
+def require_files(item: Reproduction, config: PaperConfig, report: Report) -> None:
+    """The item is written in every format, and the index links all files."""
     for suffix in ("txt", "md", "tex", "csv"):
-        assert smoke.output / name / f"{name}.{suffix}" in report.written
+        assert config.output / item.name / f"{item.name}.{suffix}" in report.written
     assert all(path.stat().st_size for path in report.written if path.suffix != ".csv")
-    text = (smoke.output / name / f"{name}.txt").read_text()
-    index = (smoke.output / INDEX).read_text()
-    assert all(f"]({path.relative_to(smoke.output)})" in index for path in report.written)
-    if cost.total:
-        assert "digits" in text
-    # The digits have columns of their own: in the paper's columns only the paper has numbers.
-    for row in csv.DictReader(io.StringIO((smoke.output / name / f"{name}.csv").read_text())):
+    index = (config.output / INDEX).read_text()
+    assert all(f"]({path.relative_to(config.output)})" in index for path in report.written)
+
+
+def require_own_columns(item: Reproduction, config: PaperConfig) -> None:
+    """The digits have columns of their own: in the paper's columns only the paper has numbers."""
+    text = (config.output / item.name / f"{item.name}.csv").read_text()
+    for row in csv.DictReader(io.StringIO(text)):
         if any(dataset in row["column"] for dataset in ("PACS", "VLCS", "OfficeHome", "TerraInc", "DomainNet")):
-            assert row["group"] == "paper" or name == "table7"
+            assert row["group"] == "paper", row
 
 
-@pytest.mark.slow
-def test_figure3_compares_five_methods_over_three_trainings(smoke: PaperConfig):
-    report = build_item(ITEMS["figure3"], smoke)
-    assert cost_of([ITEMS["figure3"]], smoke).total == 3
-    drawn = (smoke.output / "figure3" / "figure3.svg").read_text()
-    text = (smoke.output / "figure3" / "figure3.txt").read_text()
-    page = (smoke.output / "figure3" / "report.html").read_text()
-    assert smoke.output / "figure3" / "report.html" in report.written
+def require_five_methods(folder: Path) -> None:
+    """Figure 3 compares five methods, three of which are of one training."""
+    drawn, text, page = ((folder / name).read_text() for name in ("figure3.svg", "figure3.txt", "report.html"))
     for name in ("ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
         assert f">{name}<" in drawn
         assert name in text
         assert name == "ERM (best)" or f"{name} against ERM (best)" in page
-
-
-@pytest.mark.slow
-def test_items_share_their_runs(smoke: PaperConfig):
-    costs = item_costs(get_items(["all"]), smoke)
-    together = costs.pop("all").total
-    assert together == cost_of(get_items(["all"]), smoke).total
-    assert costs["table2"].total == cost_of([ITEMS["table2"]], smoke).total
-    assert together < sum(cost.total for cost in costs.values()) / 5
-    assert len(list(smoke.output.glob("runs/*/*/*/*/done.json"))) == together
-
-
-@pytest.mark.slow
-def test_table_of_fit_on_val_is_stored(smoke: PaperConfig, monkeypatch):
-    first = build_item(ITEMS["table5"], smoke)
-    monkeypatch.setattr("swad.experiments.reproduce.fit_on_val.open_run", lambda *_: pytest.fail("already fitted"))
-    assert build_item(ITEMS["table5"], smoke).tables == first.tables
 
 
 def test_unknown_items_get_a_suggestion():
