@@ -154,7 +154,7 @@ def test_weights_are_named_only_where_their_hyperparameters_differ() -> None:
 def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
     good = dataclasses.asdict(entry())
     del good["target_accuracy"]
-    bad = {**good, "trial": -1, "score": 1.5, "run": "../../etc", "sha256": "abc", "hyperparameters": {"lr": "high"}}
+    bad = {**good, "trial": -1, "score": 1.5, "run": "../../etc", "sha256": "abc", "hyperparameters": {"lr": [1]}}
     del bad["step"]
     content = {
         "format": "swad-selection",
@@ -169,7 +169,7 @@ def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
         read_selection(path)
     assert tuple(problem.removeprefix(f"{path}: ") for problem in caught.value.problems) == (
         "run 2: trial must be a whole number, got -1",
-        "run 2: hyperparameters must be numbers by name, got {'lr': 'high'}",
+        "run 2: hyperparameters must be numbers or texts by name, got {'lr': [1]}",
         "run 2: step is missing",
         "run 2: score must be a fraction between 0 and 1, or null, got 1.5",
         "run 2: run must be a relative path, got '../../etc'",

@@ -316,8 +316,9 @@ def _is_settings(value: object) -> bool:
 
 def _is_hyperparameters(value: object) -> bool:
     return isinstance(value, dict) and all(
-        _is_name(name) and (type(number) in (bool, int) or (type(number) is float and math.isfinite(number)))
-        for name, number in value.items()
+        # Results of other programs may have texts among their hyperparameters.
+        _is_name(name) and (type(plain) in (bool, int, str) or (type(plain) is float and math.isfinite(plain)))
+        for name, plain in value.items()
     )
 
 
@@ -327,7 +328,7 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "average": ("a name or null", lambda value: value is None or _is_name(value)),
     "target": ("a name", _is_name),
     "trial": ("a whole number", _is_count),
-    "hyperparameters": ("numbers by name", _is_hyperparameters),
+    "hyperparameters": ("numbers or texts by name", _is_hyperparameters),
     "settings": ("values by name", _is_settings),
     "protocol": ("values by name", _is_settings),
     "step": ("a whole number", _is_count),

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from swad.results.records import Record, RecordError, iterate_records, lock_run_directory
+from swad.results.records import Record, RecordError, lock_run_directory
 from swad.results.runs import RunData
 from swad.results.trackers.base import BaseTracker, Status, TrackedRun, metric_name
 from swad.util.files import write_json
@@ -162,10 +162,9 @@ def replay(runs: Sequence[RunData], names: Sequence[str], progress: Progress | N
 
         try:
             with lock_run_directory(run.path):
-                records = tuple(iterate_records(run.path))
-                tracking = Tracking(TrackedRun(run.path, run.config), tuple(working), records, warn=warn)
+                tracking = Tracking(TrackedRun(run.path, run.config), tuple(working), run.records, warn=warn)
                 tracking.finish("finished" if run.finished else "interrupted")
-        except RecordError as error:  # another process writes the run, or its records are damaged
+        except RecordError as error:  # another process writes the run
             problems.append(str(error))
         if progress is not None:
             progress(f"sending records to {', '.join(names)}", number, len(runs))
