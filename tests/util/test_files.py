@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.python_process import start_python
-from swad.util.files import FileLock, FileLockedError, atomic_write, write_json, write_text
+from swad.util.files import FileLock, FileLockedError, atomic_write, is_locked, write_json, write_text
 
 
 def test_a_file_is_replaced_only_when_the_block_succeeds(tmp_path: Path) -> None:
@@ -213,3 +213,29 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="cannot lock .*No locks available.*only one process writes"):
         FileLock(tmp_path / "run.lock").release()
+
+
+def test_looking_at_a_lock_never_makes_its_owner_fail(tmp_path):
+    path = tmp_path / "run.lock"
+    probe = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(probe, fcntl.LOCK_SH)  # as `is_locked` holds it for a moment
+    with ThreadPoolExecutor(1) as pool:
+        owner = pool.submit(FileLock, path)
+        time.sleep(0.005)
+        os.close(probe)
+        with owner.result():
+            assert is_locked(path)
+    assert not is_locked(path)
+    assert not is_locked(tmp_path / "no.lock")
+
+
+def test_without_locks_a_directory_that_changed_just_now_is_in_use(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = tmp_path / "run.lock"
+    lock.touch()
+    assert is_locked(lock)
+    os.utime(lock, (0, 0))
+    assert not is_locked(lock)

@@ -17,6 +17,7 @@ from swad.cli import _options as parse
 from swad.cli import train
 from swad.cli._command import add_command
 from swad.training.config import SETTINGS
+from swad.util.names import did_you_mean
 
 EXAMPLES = """
 swad sweep --algorithms erm,coral --trials 2 --steps 200
@@ -41,6 +42,9 @@ class _SweepGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
+            hint = did_you_mean(args[0], ["status"]) if args and not Path(args[0]).exists() else ""
+            if hint:
+                ctx.fail(f"There is no plan file or command {args[0]!r}: {hint}")
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from PIL import Image
 
 from helpers.in_process_launcher import InProcessLauncher
 from swad.data import benchmarks
@@ -91,3 +92,21 @@ def test_sizes_have_units():
         "94.3 MB",
         "5 TB",
     ]
+
+
+@pytest.mark.slow
+def test_measuring_builds_no_image_cache(tmp_path, monkeypatch):
+    """With the gpu pipeline a sample of the images is decoded into memory."""
+    monkeypatch.setenv("SWAD_CACHE", str(tmp_path / "cache"))
+    for domain in ("east", "north", "south"):
+        for number in range(8):
+            (tmp_path / "mine" / domain / f"class{number % 2}").mkdir(parents=True, exist_ok=True)
+            image = Image.new("RGB", (40, 30), (30 * number, 100, 20))
+            image.save(tmp_path / "mine" / domain / f"class{number % 2}" / f"{number}.png")
+    options = {"network": "test_resnet", "input_pipeline": "gpu", "steps": 4}
+    spec = SweepSpec(datasets=("folder",), data=tmp_path / "mine", trials=(0,), options=options).with_domains()
+    (one,) = estimate(expand(spec, tmp_path / "sweep"), {"mine": True}, "cpu", threads=1)
+    assert (one.dataset, one.runs, one.basis) == ("mine", 3, "measured")
+    assert one.seconds > 0
+    assert one.bytes > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

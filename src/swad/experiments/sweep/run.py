@@ -6,7 +6,7 @@ any moment and started again, with this launcher or another. A failed run does n
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -109,6 +109,10 @@ class _Scheduler:
         self._plan = sweep.plan(specs)
         self._runs = dict(self._plan.by_key)
         self._searches = list(self._plan.searches)
+        self._searches_of: dict[str, list[Search]] = defaultdict(list)  # by the key of a run
+        for search in self._searches:
+            for run in search.runs:
+                self._searches_of[run.key].append(search)
         self._submitted: set[str] = set()
         self._elsewhere: dict[str, PlannedRun] = {}  # runs that other processes train
         self._starts: Counter[str] = Counter()
@@ -178,11 +182,9 @@ class _Scheduler:
     def _continue_searches(self, key: str) -> None:
         """Submit the runs that follow a search which this run may have completed."""
         complete: list[Search] = []
-        for search in self._searches:
-            if not any(run.key == key for run in search.runs):
-                continue
+        for search in self._searches_of[key]:
             point = self._sweep.choose(search)
-            if point is None:
+            if point is None or search not in self._searches:
                 continue
             complete.append(search)
             chosen = ", ".join(f"{name}={value:g}" for name, value in point.items()) or "the defaults"
