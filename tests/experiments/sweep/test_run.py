@@ -212,6 +212,16 @@ def test_a_sweep_is_extended_without_repeating(tmp_path):
     assert run_sweep(sweep, only_new, specs=[later]).total == 1
 
 
+def test_a_search_that_an_earlier_request_covers_is_not_repeated(tmp_path):
+    sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")))
+    run_sweep(sweep, InProcessLauncher(TRAIN))
+    sweep.add(GRID)
+    launcher = InProcessLauncher(TRAIN)
+    assert run_sweep(sweep, launcher).complete
+    assert launcher.order == []
+    assert run_sweep(sweep, launcher, specs=[GRID]).total == 10
+
+
 def test_a_run_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "POLL_SECONDS", 0.01)
     spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper", "board"))

@@ -18,12 +18,13 @@ from the records of its runs.
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from swad.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, merge, same_request
+from swad.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, may_cover, merge, same_request
 from swad.experiments.sweep.search import Point
 from swad.experiments.sweep.spec import SweepSpec
 from swad.results import selection
@@ -88,8 +89,11 @@ class SweepDir:
             raise ConfigError([f"{self.path} is a file: choose a directory for the sweep"])
         self.path.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path / "sweep.lock", on_wait=lambda: None):
-            specs = [earlier for earlier in self.specs if not same_request(earlier, spec)]
-            write_json(self.path / SWEEP, {"format": FORMAT, "specs": [one.to_json() for one in (*specs, spec)]})
+            # The order of requests decides which runs cover others, so it never changes.
+            specs = [spec if same_request(earlier, spec) else earlier for earlier in self.specs]
+            if spec not in specs:
+                specs.append(spec)
+            write_json(self.path / SWEEP, {"format": FORMAT, "specs": [one.to_json() for one in specs]})
 
     def require(self) -> None:
         """Require that there is a sweep in the directory."""
@@ -100,8 +104,20 @@ class SweepDir:
 
     def plan(self, specs: Iterable[SweepSpec] | None = None) -> Plan:
         """Return the runs of some specs, by default of all; runs that follow a choice as far as it is known."""
-        requested = self.specs if specs is None else tuple(spec.with_domains() for spec in specs)
-        return merge([expand(spec, self.path, self.choose) for spec in requested])
+        stored = self.specs
+        requested = stored if specs is None else tuple(spec.with_domains() for spec in specs)
+        return merge([self._expand(spec, stored) for spec in requested])
+
+    def _expand(self, spec: SweepSpec, stored: Sequence[SweepSpec]) -> Plan:
+        """Expand a spec. Runs of an earlier one that have its averages and more take the place of its own."""
+        before = list(itertools.takewhile(lambda earlier: not same_request(earlier, spec), stored))
+        covering = {
+            run.trajectory: run
+            for number, earlier in enumerate(before)
+            if may_cover(earlier, spec)
+            for run in self._expand(earlier, before[:number]).runs
+        }
+        return expand(spec, self.path, self.choose, covering)
 
     def states(self, runs: Iterable[PlannedRun] | None = None) -> dict[str, State]:
         """Return the state of runs by key, by default of the whole plan, from their directories alone."""

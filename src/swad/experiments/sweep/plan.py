@@ -43,11 +43,13 @@ class PlannedRun:
         key: Unique in the sweep, and the same on every machine.
         config: Its settings, as requested: defaults are filled in on the machine that trains it.
         stage: "repeat" for the runs whose hyperparameters were chosen by the search of the first trial.
+        trajectory: The same for runs that differ in their averages only.
     """
 
     key: str
     config: RunConfig
     stage: Stage = "search"
+    trajectory: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,18 +119,24 @@ Choose = Callable[[Search], Point | None]
 """Returns the chosen point of a search; None if it is not complete."""
 
 
-def expand(spec: SweepSpec, directory: Path | str, choose: Choose = lambda search: None) -> Plan:
+def expand(
+    spec: SweepSpec,
+    directory: Path | str,
+    choose: Choose = lambda search: None,
+    covering: Mapping[str, PlannedRun] | None = None,
+) -> Plan:
     """Return the runs of a valid spec.
 
     Args:
         spec: What to compare.
         directory: The directory of the sweep.
         choose: Returns the chosen point of a search, where it is known.
+        covering: Runs by trajectory that have all averages of the spec, and take the place of its own.
     """
     runs: dict[str, PlannedRun] = {}
     searches: list[Search] = []
     for dataset, algorithm in itertools.product(spec.datasets, canonical_algorithms(spec)):
-        factory = _Factory(spec, dataset, algorithm, Path(directory))
+        factory = _Factory(spec, dataset, algorithm, Path(directory), covering or {})
         trials = spec.trials[:1] if spec.searches_first_trial else spec.trials
         for trial in trials:
             found = factory.selected_runs(trial) if spec.selected else factory.searched_runs(trial)
@@ -188,8 +196,10 @@ def run_options(spec: SweepSpec) -> dict[str, Any]:
 class _Factory:
     """Makes the runs of one dataset and algorithm. What they share is built once: a sweep may have 100,000 runs."""
 
-    def __init__(self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path) -> None:
-        self.spec, self.directory = spec, directory
+    def __init__(
+        self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path, covering: Mapping[str, PlannedRun]
+    ) -> None:
+        self.spec, self.directory, self.covering = spec, directory, covering
         self.name, self.dataset = dataset_label(spec, dataset), benchmarks.get(dataset).name
         self.algorithm = canonical_name(algorithm)
         self.root = directory / RUNS / self.name / self.algorithm
@@ -199,6 +209,7 @@ class _Factory:
             output=self.root, dataset=self.dataset, algorithm=self.algorithm, target="", **run_options(spec)
         )
         self.shared_key = _shared_key(self.template, self.name)
+        self.trajectory_key = _shared_key(self.template, self.name, averages=False)
 
     def runs(
         self, trial: int, points: Sequence[Point], stage: Stage = "search", sets: Sequence[tuple[str, ...]] = ()
@@ -211,6 +222,10 @@ class _Factory:
             folder = self.root / f"{'+'.join(targets)}-{trial}"
             run_name = json.dumps([targets, trial])
             for training, hyperparameters in trainings:
+                trajectory = _key(f"{self.trajectory_key}|{run_name}|{hyperparameters}")
+                if trajectory in self.covering:
+                    yield dataclasses.replace(self.covering[trajectory], stage=stage)
+                    continue
                 key = _key(f"{self.shared_key}|{run_name}|{hyperparameters}")
                 config = RunConfig(
                     folder / key,
@@ -221,7 +236,7 @@ class _Factory:
                     template.machine,
                     template.files,
                 )
-                yield PlannedRun(key, config, stage)
+                yield PlannedRun(key, config, stage, trajectory)
 
     def searched_runs(self, trial: int) -> Iterator[PlannedRun]:
         """Return the runs of one trial: every point of the search for every set of targets."""
@@ -232,7 +247,9 @@ class _Factory:
         for target in single_targets(self.spec, self.dataset):
             settings = dict(self.spec.selected[selected_name(self.name, self.algorithm, target, trial)])
             point = settings.pop("hyperparameters", {})
-            factory = _Factory(self.spec.with_options(settings), self.dataset, self.algorithm, self.directory)
+            factory = _Factory(
+                self.spec.with_options(settings), self.dataset, self.algorithm, self.directory, self.covering
+            )
             yield from factory.runs(trial, [point], sets=[targets for targets in self.sets if target in targets])
 
     def searches(self, runs: Sequence[PlannedRun]) -> Iterator[Search]:
@@ -271,10 +288,10 @@ class _Factory:
         return training, json.dumps(values)
 
 
-def _shared_key(config: RunConfig, dataset: str) -> str:
+def _shared_key(config: RunConfig, dataset: str, averages: bool = True) -> str:
     """Return the settings that all runs of a dataset and an algorithm share and that change their results, as text."""
     values = {}
-    varied = {"target", "trial", "hyperparameters", "dataset"}
+    varied = {"target", "trial", "hyperparameters", "dataset", *(() if averages else ("averages",))}
     for name, value in config.options().items():
         setting = SETTINGS[name]
         if name not in varied and not setting.free_on_resume and value != setting.default:
@@ -291,11 +308,27 @@ def same_request(one: SweepSpec, other: SweepSpec) -> bool:
     return _request(one) == _request(other)
 
 
+def may_cover(one: SweepSpec, other: SweepSpec) -> bool:
+    """Whether runs of one spec may be runs of the other with more averages, so that the other needs none of its own."""
+    return (
+        set(one.averages) > set(other.averages)
+        and bool(set(canonical_algorithms(one)) & set(canonical_algorithms(other)))
+        and bool(
+            {benchmarks.get(name).name for name in one.datasets} & {benchmarks.get(n).name for n in other.datasets}
+        )
+        and _settings(one) == _settings(other)
+    )
+
+
 def _request(spec: SweepSpec) -> Mapping[str, Any]:
     content = spec.to_json()
     own_folder = any(not benchmarks.get(name).domains for name in spec.datasets)
     content["data"] = content["data"] if own_folder else None
-    content["options"] = {
-        name: value for name, value in content["options"].items() if not SETTINGS[name].free_on_resume
-    }
+    content["options"] = _settings(spec)
     return content
+
+
+def _settings(spec: SweepSpec) -> dict[str, Any]:
+    """Return the settings of the runs that are not those of the machine, as plain values."""
+    options: dict[str, Any] = spec.to_json()["options"]
+    return {name: value for name, value in options.items() if not SETTINGS[name].free_on_resume}
