@@ -134,6 +134,23 @@ class SelectionFile:
         """Return the selected hyperparameters as settings of `RunConfig`. The arguments are those of `find`."""
         return self.find(dataset, algorithm, target, trial=trial, average=average).options()
 
+    def weights_problems(self, folder: str | os.PathLike[str]) -> list[str]:
+        """List the selected weights that a directory lacks, or has with other content, one sentence each.
+
+        Args:
+            folder: The directory of all runs, or a copy of it that came with the file.
+        """
+        problems = []
+        for run in self.runs:
+            if run.weights is None:
+                continue
+            path = Path(folder) / run.weights
+            if not path.is_file():
+                problems.append(f"{path} is missing: copy it from the runs that were exported")
+            elif sha256(path) != run.sha256:
+                problems.append(f"{path} is not the file that was exported: its SHA-256 differs")
+        return problems
+
 
 def _listed(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
