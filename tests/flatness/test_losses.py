@@ -137,6 +137,26 @@ def test_a_replay_gives_the_same_numbers():
 
 
 @gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_replay_reads_the_scale_of_logits_anew(precision):
+    data = {d: (x.cuda(), y.cuda()) for d, (x, y) in images().items()}
+    model = network().cuda().to(memory_format=torch.channels_last)
+    options = {"measure": "both", "logits": "normalized", "precision": precision, "channels_last": True}
+    loss, inner = (image_losses(data, batch_size=4, **options) for _ in range(2))
+    replayed = captured(inner, model)
+    states = {str(seed): {k: (1 + 5 * seed) * v for k, v in network(seed).state_dict().items()} for seed in range(3)}
+    straight = compare(states, loss, [0.5, 2.0], 4, model=model)
+    found = compare(states, replayed, [0.5, 2.0], 4, model=model)
+    assert replayed.reason is None
+    for name in states:
+        one, two = straight.models[name], found.models[name]
+        assert one.settings["logit_scale"] == pytest.approx(two.settings["logit_scale"], rel=1e-6)
+        torch.testing.assert_close(one.losses["photo"], two.losses["photo"], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(one.errors.losses["photo"], two.errors.losses["photo"])
+    assert len({found.models[name].settings["logit_scale"] for name in states}) == 3
+
+
+@gpu
 def test_a_loss_that_waits_is_not_captured_and_says_why():
     data = {d: (x.cuda(), y.cuda()) for d, (x, y) in images().items()}
     model = network().cuda()

@@ -5,7 +5,6 @@ Nothing here prints. `swad flatness`, `swad surface` and `swad reproduce` print 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,26 +19,20 @@ from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.figures.surfaces import line_figure, surface_figure
 from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_runs import (
-    OVER_TARGETS,
     RunFlatness,
-    Unit,
     curves_by_target,
     difference_curves,
-    differences_by_target,
     method_names,
     null_pairs,
     paired_differences,
-    rank_methods,
     read_flatness,
     with_mean,
 )
 from swad.results.flatness_stats import (
     QUANTITIES,
     CurvesBySide,
-    Difference,
-    FlatnessCurve,
-    mean_difference_over_targets,
 )
+from swad.results.flatness_summary import by_dataset, flatness_summary, json_values, rankings_at_largest_radius
 from swad.results.flatness_tables import (
     OF_THESE_WEIGHTS,
     VERDICTS_NOTE,
@@ -51,7 +44,6 @@ from swad.results.flatness_tables import (
     verdict_table,
     worst_case_table,
 )
-from swad.results.labels import weights_label
 from swad.results.rank_correlation import Ranking
 from swad.results.runs import load_run
 from swad.results.surfaces import read_surface
@@ -145,7 +137,7 @@ def measure_flatness(
         tables += flatness_tables(errors)
         content["error"] = flatness_summary(errors)
     summary = output / "flatness.json"
-    write_json(summary, _json_values(content))
+    write_json(summary, json_values(content))
     row_files = tuple(run.path / FLATNESS for run in runs)
     return Report(tuple(tables), (*written, summary), row_files)
 
@@ -247,7 +239,7 @@ def draw_flatness(
     measured: Sequence[RunFlatness], output: Path, stem: str = "flatness", formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Draw F against the radius, the rankings and the paired differences of every dataset, and return the files."""
-    datasets = _by_dataset(measured)
+    datasets = by_dataset(measured)
     written = []
     for dataset, runs in datasets.items():
         suffix = "" if len(datasets) == 1 else f"-{dataset}"
@@ -256,7 +248,7 @@ def draw_flatness(
         rises = QUANTITIES[runs[0].measure]
         figure = flatness_figure(groups, colors=colors, note=_bands_note(groups), quantity=rises)
         written += _save(figure, output, f"{stem}{suffix}", formats)
-        for side, radius, ranking in _rankings(runs) if runs[0].measure == "loss" else ():
+        for side, radius, ranking in rankings_at_largest_radius(runs) if runs[0].measure == "loss" else ():
             quantity = f"$F_γ$ at γ = {radius:g}, {side}"
             figure = ranking_figure(ranking, quantity=quantity, colors=colors)
             written += _save(figure, output, f"ranking{suffix}-{side}", formats)
@@ -284,7 +276,7 @@ def _save(figure: Figure, output: Path, stem: str, formats: Sequence[str]) -> li
 
 def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
     """Return the tables of a flatness measurement, and the notes below them."""
-    datasets = _by_dataset(measured)
+    datasets = by_dataset(measured)
     items: list[Table | str] = []
     for dataset, runs in datasets.items():
         groups = curves_by_target(runs)
@@ -301,7 +293,9 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
             f"{runs[0].n_directions} directions. {_interval_note(groups)}",
         ]
         if runs[0].measure == "loss":
-            items += [_ranking_note(side, radius, ranking) for side, radius, ranking in _rankings(runs)]
+            items += [
+                _ranking_note(side, radius, ranking) for side, radius, ranking in rankings_at_largest_radius(runs)
+            ]
     for dataset, runs in datasets.items():
         if units := paired_differences(runs):
             of_error = " of the 0-1 error" * (runs[0].measure == "error")
@@ -339,129 +333,3 @@ def _ranking_note(side: str, radius: float, ranking: Ranking) -> str:
         f"{spearman.high:+.2f} {ranking.interval_over}, p = {spearman.p:.2g}), Kendall {kendall.value:+.2f} "
         f"(p = {kendall.p:.2g})."
     )
-
-
-# --- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
-    """Return every number of the tables and figures as JSON values."""
-    datasets = _by_dataset(measured)
-    curves, domains, rankings, comparisons, differences, null = [], [], [], [], [], []
-    for dataset, runs in datasets.items():
-        for group, sides in with_mean(curves_by_target(runs)).items():
-            for side in SIDES:
-                for curve in sides[side]:
-                    curves += _curve_rows(curve, dataset=dataset, group=group, side=side, method=curve.method)
-        for run in runs:
-            for domain, domain_curves in run.curves.items():
-                for curve in domain_curves:
-                    label = f"{run.target}-{run.run.trial}"
-                    domains += _curve_rows(curve, dataset=dataset, run=label, domain=domain, method=curve.method)
-        for side, radius, ranking in _rankings(runs):
-            rankings.append(
-                {
-                    "dataset": dataset,
-                    "side": side,
-                    "radius": radius,
-                    "spearman": vars(ranking.spearman),
-                    "kendall": vars(ranking.kendall),
-                    "resampled": ranking.resampled,
-                    "rows": [vars(row) for row in ranking.rows],
-                }
-            )
-        units = paired_differences(runs)
-        labeled = {_unit_label(unit, dataset if len(datasets) > 1 else None): each for unit, each in units.items()}
-        by_target = differences_by_target(units)
-        several = {target: [d for d in each if d.curve.n_trials > 1] for target, each in by_target.items()}
-        if len(by_target) > 1:
-            several[OVER_TARGETS] = mean_difference_over_targets(by_target)
-        prefix = f"{dataset}, " if len(datasets) > 1 else ""
-        labeled |= {f"{prefix}{title}": each for title, each in several.items() if each}
-        for label, each in labeled.items():
-            for difference in each:
-                method, reference, side = difference.pair
-                held = holds_for([difference.curve])
-                text = f"{method} against {reference} on {side} domains, {held}: {difference.verdict}"
-                comparisons.append({"run": label, "side": side, "text": text})
-                differences += _difference_rows(difference, label)
-        for pair in null_pairs(runs):
-            label = f"{prefix}{pair.target}, trial {pair.trials[1]} against {pair.trials[0]}"
-            null += _difference_rows(pair.difference, label)
-    return {
-        "settings": {
-            dataset: {**runs[0].settings, "directions": runs[0].n_directions} for dataset, runs in datasets.items()
-        },
-        "curves": curves,
-        "domains": domains,
-        "comparisons": comparisons,
-        "differences": differences,
-        "null": null,
-        "ranking": rankings,
-        "worst_case": _stored_rows(measured, "worst_case"),
-        "curvature": _stored_rows(measured, "curvature"),
-    }
-
-
-def _curve_rows(curve: FlatnessCurve, **labels: str) -> list[dict[str, Any]]:
-    columns = zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
-    rows = [{**labels, "radius": radius, "mean": mean, "low": low, "high": high} for radius, mean, low, high in columns]
-    if curve.n_trials > 1:  # then `low` and `high` are over trials
-        rows = [{**row, "trials": curve.n_trials, "measured": m} for row, m in zip(rows, curve.measured, strict=True)]
-    return rows
-
-
-def _difference_rows(difference: Difference, label: str) -> list[dict[str, Any]]:
-    method, reference, side = difference.pair
-    rows = _curve_rows(difference.curve, run=label, first=method, second=reference, domain=side)
-    p_values = difference.p or (None,) * len(rows)
-    return [{**row, "p": p} for row, p in zip(rows, p_values, strict=True)]
-
-
-def _unit_label(unit: Unit, dataset: str | None) -> str:
-    target, trial = unit
-    return f"{dataset}, {target}, trial {trial}" if dataset is not None else f"{target}, trial {trial}"
-
-
-def _stored_rows(measured: Sequence[RunFlatness], field: str) -> list[dict[str, Any]]:
-    """Return the stored rows of the worst case or the curvature, with dataset, run and method."""
-    return [
-        {
-            "dataset": run.run.dataset,
-            "run": f"{run.target}-{run.run.trial}",
-            "method": weights_label(run.run, row["weights"]),
-            **{key: value for key, value in row.items() if key not in ("key", "kind")},
-        }
-        for run in measured
-        for row in getattr(run, field)
-    ]
-
-
-def _json_values(value: Any) -> Any:
-    """Replace numbers that are not finite, which JSON does not have, by text."""
-    if isinstance(value, dict):
-        return {key: _json_values(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_values(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# --- grouping -------------------------------------------------------------------------------------------------------
-
-
-def _by_dataset(measured: Sequence[RunFlatness]) -> dict[str, list[RunFlatness]]:
-    datasets: dict[str, list[RunFlatness]] = {}
-    for run in measured:
-        datasets.setdefault(run.run.dataset, []).append(run)
-    return datasets
-
-
-def _rankings(runs: Sequence[RunFlatness]) -> list[tuple[str, float, Ranking]]:
-    """Return side, radius and ranking at the largest radius, for the sides that have at least three methods."""
-    rankings = []
-    for side in SIDES:
-        radius = max(runs[0].curves[side][0].radii)
-        ranking = rank_methods(runs, side, radius)
-        if ranking is not None:
-            rankings.append((side, radius, ranking))
-    return rankings

@@ -69,7 +69,10 @@ def domain_table(measured: Sequence[RunFlatness]) -> Table:
                 for curve in curves
             )
             rows.append(Row(f"{_unit(flatness)}: {method}", tuple(cells)))
-    return Table(f"F by domain at γ = {radius:g}, {OF_THESE_WEIGHTS}", tuple(domains), tuple(rows), corner="Target")
+    of_error = " of the 0-1 error" * (measured[0].measure == "error")
+    return Table(
+        f"F{of_error} by domain at γ = {radius:g}, {OF_THESE_WEIGHTS}", tuple(domains), tuple(rows), corner="Target"
+    )
 
 
 def interval_cell(mean: float, low: float, high: float) -> Cell:
