@@ -6,6 +6,11 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from swad.experiments.reproduce.config import make_config
+from swad.experiments.reproduce.items import ITEMS
+from swad.experiments.reproduce.run import cost_of
+from swad.results.failures import write_failure
+
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -27,6 +32,19 @@ def test_an_item_is_trained_once_and_built(here: Call, tmp_path, monkeypatch):
     index = (tmp_path / "index.md").read_text()
     assert "![figure4](figure4/figure4.svg)" in index
     assert "[table7.tex](table7/table7.tex)" in index
+
+
+@pytest.mark.slow
+def test_failed_runs_are_listed_and_the_rest_is_built(here: Call, tmp_path):
+    config = make_config(scale="smoke", output=tmp_path)
+    cyclic = [run.config for run in cost_of([ITEMS["table5"]], config).plan.runs if run.config.cycle_steps]
+    write_failure(cyclic[0].output, "RuntimeError: CUDA out of memory", ["the last line"])
+    result = here("reproduce", "table5", "--scale", "smoke", "-o", tmp_path, "--device", "cpu", "--jobs", "1")
+    assert "RuntimeError: CUDA out of memory" in result.stdout
+    assert "1 of 2 runs failed; add --retry-failed to train them again" in result.stdout
+    text = (tmp_path / "table5" / "table5.txt").read_text()
+    assert "Without numbers of ours, because no run has finished: SWA w/ cyclic." in text
+    assert "SWAD fit-on-val " in text
 
 
 def test_items_are_listed_with_their_cost(here: Call, tmp_path):

@@ -126,9 +126,17 @@ def printed_cell(value: Printed) -> Cell:
 
 
 def compared_table(
-    title: str, columns: Sequence[str], rows: Iterable[ComparedRow], notes: Sequence[str], corner: str = "Method"
+    title: str, columns: Sequence[str], rows: Iterable[ComparedRow], notes: Sequence[str], expected: Iterable[str] = ()
 ) -> Table:
-    """Build a table of three blocks: ours, the paper's, and the difference where both have a number."""
+    """Build a table of three blocks: ours, the paper's, and the difference where both have a number.
+
+    Args:
+        title: Title of the table.
+        columns: Names of the columns.
+        rows: The rows of the paper, with ours where there are runs.
+        notes: Notes below the table.
+        expected: Names of the rows that should have numbers of ours. Those that have none are named.
+    """
     rows = list(rows)
     ours, any_bold = _with_bold([row for row in rows if row.ours is not None])
     paper = [Row(row.name, row.paper, PAPER) for row in rows if any(_has_content(cell) for cell in row.paper)]
@@ -139,11 +147,13 @@ def compared_table(
             if any(cell.value is not None for cell in cells):
                 differences.append(Row(row.name, cells, DIFFERENCE))
     notes = list(notes)
+    if lacking := [row.name for row in rows if row.ours is None and row.name in set(expected)]:
+        notes.append(f"Without numbers of ours, because no run has finished: {', '.join(lacking)}.")
     if any_bold:
         notes.append("Bold: cannot be told from the best of ours in the column (paired tests over targets and trials).")
     if any(cell.mark.startswith(INCOMPLETE) for row in ours for cell in row.cells):
         notes.append(f"{INCOMPLETE} Mean over some of the targets: compare it with no other mean.")
-    return Table(title, tuple(columns), (*ours, *paper, *differences), tuple(notes), corner)
+    return Table(title, tuple(columns), (*ours, *paper, *differences), tuple(notes))
 
 
 def _with_bold(rows: Sequence[ComparedRow]) -> tuple[list[Row], bool]:

@@ -69,7 +69,8 @@ def _table(config: PaperConfig, results: Results, number: int) -> Table:
             f"{COMPETITOR}: the most accurate method of Table 2 besides ERM and SWAD, for each dataset. As the largest "
             "of many numbers it is biased upwards."
         )
-    return compared_table(f"Table {number}: {entry.title}", columns, rows, notes)
+    expected = [method.name for method in methods_of(number)] if config.measured_datasets(PAPER_DATASETS) else []
+    return compared_table(f"Table {number}: {entry.title}", columns, rows, notes, expected)
 
 
 def _accuracies(config: PaperConfig, results: Results, method: Method) -> dict[str, MethodAccuracy]:

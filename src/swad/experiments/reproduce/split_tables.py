@@ -94,7 +94,8 @@ def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progr
         "↑ ↓: clearly above or below ERM; –: no clear difference. Ours: paired tests over targets and trials, "
         "corrected for the number of methods (Holm); none with one trial. The paper does not name its test.",
     ]
-    return Report((compared_table(f"Table 3: {entry.title}", names, rows, notes),), ())
+    expected = [method.name for method in methods] if datasets else []
+    return Report((compared_table(f"Table 3: {entry.title}", names, rows, notes, expected),), ())
 
 
 def _any_value(cells: Sequence[Cell]) -> bool:
@@ -158,7 +159,8 @@ def _table5(config: PaperConfig, results: Results, folder: Path, progress: Progr
         f"t_s, t_e and interval of ours are those on {shown}. Opt and Overfit: found by SWAD; Val: the window whose "
         "average is most accurate on source validation.",
     ]
-    return Report((compared_table(f"Table 5: {entry.title}", columns, rows, notes),), ())
+    expected = [method.name for method in methods] if datasets else []
+    return Report((compared_table(f"Table 5: {entry.title}", columns, rows, notes, expected),), ())
 
 
 def _settings_cells(config: PaperConfig, dataset: str, name: str) -> list[Cell]:

@@ -51,7 +51,8 @@ class _Build:
             notes = [trials_note(config), *protocol_notes(config, methods_of(self.number)), *notes]
         else:
             notes += [f"{self.dataset} is not at hand: the paper’s numbers only."]
-        return compared_table(f"Table {self.number}: {entry.title}", entry.columns, rows, notes)
+        expected = [method.name for method in methods_of(self.number)] if at_hand else []
+        return compared_table(f"Table {self.number}: {entry.title}", entry.columns, rows, notes, expected)
 
     def _stand_in_table(self, config: PaperConfig, results: Results, dataset: str) -> Table:
         targets = config.targets_of(dataset)
@@ -65,7 +66,7 @@ class _Build:
         notes = [trials_note(config), *protocol_notes(config, methods_of(self.number))]
         notes += availability_notes(config, ())
         title = f"The methods of Table {self.number} on {dataset}: out-of-domain accuracies"
-        return compared_table(title, columns, rows, notes)
+        return compared_table(title, columns, rows, notes, [method.name for method in methods_of(self.number)])
 
 
 def _row(name: str, accuracy: MethodAccuracy | None, targets: Sequence[str], paper: tuple[Cell, ...]) -> ComparedRow:
