@@ -26,6 +26,7 @@ def test_figure_1_says_for_how_many_targets_the_lowest_point_moves():
 
     table = robust_table("PACS", [line("photo", (3.0, 2.0, 4.0)), line("sketch", (1.0, 2.0, 3.0))])
     assert table.notes[1] == "From the loss to the largest γ the lowest point moves toward SWAD for 1 of 2 targets."
+    assert table.notes[2].startswith("The line is measured between 0.00 and 1.00; a lowest point at one of them")
     cells = [[cell.printed for cell in row.cells] for row in table.rows]
     assert cells[0] == ["0 (the loss)", "0.000", "0.00", "0.100", "0.300", "0.100"]
     assert cells[1] == ["5", "0.100", "0.50", "3.000", "4.000", "2.000"]

@@ -47,6 +47,7 @@ def robust_table(dataset: str, lines: list[RobustLine]) -> Table:
     notes = (
         f"Position 0 is {first}, 1 is {second}. Worst losses within γ are lower bounds, found by gradient ascent.",
         _verdict(lines),
+        *_edge_notes(lines),
     )
     return Table(f"{dataset}: worst loss on the line from {first} to {second}", columns, tuple(rows), notes, "Target")
 
@@ -58,6 +59,13 @@ def _verdict(lines: list[RobustLine]) -> str:
         f"From the loss to the largest γ the lowest point moves toward {weights_label(lines[0].run, ENDS[1])} "
         f"for {len(moved)} of {len(lines)} target{'s' if len(lines) > 1 else ''}."
     )
+
+
+def _edge_notes(lines: list[RobustLine]) -> list[str]:
+    """Say that the lowest point of a curve may lie beyond the measured part of the line, if one is at its end."""
+    at_edge = any(line.minimum(radius)[0] in (line.xs[0], line.xs[-1]) for line in lines for radius in line.curves)
+    ends = f"{lines[0].xs[0]:.2f} and {lines[0].xs[-1]:.2f}"
+    return [f"The line is measured between {ends}; a lowest point at one of them may lie beyond."] if at_edge else []
 
 
 def _is_last(run: RunData) -> bool:
