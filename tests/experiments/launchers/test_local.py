@@ -43,9 +43,13 @@ def test_workers_are_kept_see_one_gpu_each_and_stop(tmp_path, monkeypatch):
         one, two, *rest = [task for name in "cdef" for task in tasks(tmp_path / name, 3)[2:]]
         launcher.submit([one, two, *rest])
         wait_until(lambda: launcher.wait(timeout=0.1) or (two.config.output / "pid").exists())
+        stopped = []
+        os.kill(launcher.pids[0], signal.SIGTERM)  # as a scheduler does that ends a job: it means all of them
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                stopped += launcher.wait(timeout=1)
         launcher.stop()
         launcher.submit([two])
-        stopped = []
         while outcomes := launcher.wait():
             stopped += outcomes
         assert [outcome.status for outcome in stopped] == ["interrupted"] * 5
