@@ -30,6 +30,9 @@ from swad.results.failures import write_failure
 from swad.results.records import RECORDS
 from swad.util.files import write_json
 
+OBJECT_STORE_BYTES = 200 * 2**20
+"""Memory of a Ray that is started here for what its processes share."""
+
 POLL_SECONDS = 0.5
 """Longest time until a signal is noticed."""
 
@@ -328,12 +331,9 @@ def _start_ray(ray: Any, address: str | None) -> None:
         if match := re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address or ""):
             # Ray itself would try for minutes.
             socket.create_connection((match[1], int(match[2])), timeout=10).close()
-        ray.init(
-            address=address or "local",
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            include_dashboard=None if address else False,
-        )
+        # Tasks and outcomes are small; by default Ray would take a third of the memory for them.
+        own = {} if address else {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **own)
     except Exception as error:  # of several classes: no cluster, another version, a refused connection
         where = f"to the Ray cluster at {address!r}" if address else "to a Ray of this machine's own"
         raise LauncherError(f"cannot connect {where}: {describe(error)}") from None
