@@ -175,6 +175,9 @@ def test_the_bounds_figure_says_that_it_diverges():
     low, high = axes.get_ylim()
     assert low < 0.0005
     assert high > 20
+    del settings["vc_cover"]  # then only Hoeffding's form has numbers
+    (axes,) = bound_figure([bound(0.1, [0.5], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
+    assert [line.get_label() for line in axes.lines if "confidence" in line.get_label()] == ["confidence, Hoeffding"]
     with pytest.raises(ValueError, match="one radius or more"):
         bound_figure([])
 

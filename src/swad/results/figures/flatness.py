@@ -272,7 +272,7 @@ def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5
         axes.plot(radii, [b.divergence / 2 for b in bounds], color=PALETTE[2], label="½ divergence (estimate)")
         if lows != highs:
             axes.fill_between(radii, lows, highs, color=PALETTE[2], alpha=0.25, linewidth=0, label="its interval")
-        labels = {"hoeffding": "confidence, Hoeffding (no VC dimension)"}
+        labels = {"hoeffding": "confidence, Hoeffding"}
         for form, style in (
             ("printed", (0, (1, 1.5))),
             ("proved", (0, (4, 2))),
