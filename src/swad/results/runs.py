@@ -318,7 +318,7 @@ def find_runs(
         raise RecordError(f"{root} holds no run (a directory with {CONFIG} and {RECORDS}): train one first")
     if warn:
         for entry in skipped:
-            warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=2)
+            warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=3)  # 2 is the decorator
     return RunList(runs, sorted([*skipped, *waiting], key=lambda entry: entry.path))
 
 

@@ -287,6 +287,20 @@ def test_text_stands_out_and_nothing_overflows(browser: Any, scheme: str, width:
     assert min(contrast(front, back) for front, back in pairs) >= 4.5
 
 
+def test_targets_can_be_seen_where_there_is_no_mean(
+    chromium: Any, searched: list[RunData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swad.results.page.build.MAX_FIGURES", 0)
+    runs = [run for run in searched if run.dataset == "VLCS" or run.targets == ("photo",)]
+    page = open_page(chromium, write_page(runs, tmp_path / "report.html"))
+    shown = texts(page, "#methods-table")
+    assert {row[1] for row in shown} == {"partial"}
+    assert all("±" in row[2] for row in shown)
+    assert {row[3] for row in shown} == {"–"}
+    page.execute_script("document.querySelector('#methods-table td button').click()")
+    assert [row[0] for row in texts(page, "#drill")] == ["photo"]
+
+
 # ------------------------------------------------------------ 5,000 runs
 
 

@@ -79,7 +79,16 @@ function startMethods() {
   fill(form.elements.weights, names(2), "");
   const rows = [...document.querySelectorAll("#methods-table tbody tr")];
   // Sorting moves rows, so each keeps its method's number.
-  rows.forEach((row, number) => { row.dataset.method = number; });
+  rows.forEach((row, number) => {
+    row.dataset.method = number;
+    // Without a mean, the targets that have a result can still be seen.
+    sweep.data.datasets.forEach((_, dataset) => {
+      const cell = row.cells[dataset + 1];
+      if (cell.querySelector("button") || !sweep.byCell.has(`${number},${dataset}`)) return;
+      const title = "Some targets have no result, so there is no mean over targets";
+      cell.replaceChildren(make("button", { type: "button", title, "data-method": number, "data-dataset": dataset }, "partial"));
+    });
+  });
   function filter() {
     const words = form.elements.words.value.toLowerCase().split(/\s+/).filter(Boolean);
     const algorithm = form.elements.algorithm.value, weights = form.elements.weights.value;

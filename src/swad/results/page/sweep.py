@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from swad.results.labels import algorithm_label, directory_names
-from swad.results.method_results import DatasetResults
+from swad.results.method_results import DatasetResults, evaluated_averages
 from swad.results.run_tables import BOLD, NOTHING_BOLD
 from swad.results.runs import RunData, setting_text
 from swad.results.selection import ORACLES, target_accuracy, validation_accuracy
@@ -121,8 +121,13 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
     if len(results) == 1:
         rows = [Row(row.name, row.cells[:-1]) for row in rows]
     columns = tuple(dataset.dataset for dataset in results) + (("Avg.",) if len(results) > 1 else ())
-    is_bold = any(cell.best for row in rows for cell in row.cells)
-    return Table("Mean accuracy over targets", columns, tuple(rows), (BOLD if is_bold else NOTHING_BOLD,))
+    if any(cell.best for row in rows for cell in row.cells):
+        note = BOLD
+    elif any(cell.value is not None for row in rows for cell in row.cells):
+        note = NOTHING_BOLD
+    else:
+        note = "No method has a result on every target, so there is no mean."
+    return Table("Mean accuracy over targets", columns, tuple(rows), (note,))
 
 
 def _results(results: Sequence[DatasetResults], labels: _Codes, numbers: dict[int, int]) -> dict[str, list[Any]]:
@@ -170,11 +175,9 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
 
 def _weights(runs: Sequence[RunData], oracle: bool) -> dict[str, Any]:
     """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
-    names = dict.fromkeys(
-        key.average for run in runs for key in run.table.series if key.metric == "accuracy" and key.average
-    )
+    names = [name for name in evaluated_averages(runs) if name is not None]
     validation = [[_percent(validation_accuracy(run, name)) for run in runs] for name in names]
-    columns: dict[str, Any] = {"weights": list(names), "validation": validation}
+    columns: dict[str, Any] = {"weights": names, "validation": validation}
     if oracle:
         columns["target"] = [[_percent(_oracle_accuracy(run, name)) for run in runs] for name in names]
     return columns

@@ -190,8 +190,9 @@ function startRuns() {
         const value = (column.number || column.text)(run);
         const text = column.show ? column.show(run) : column.print ? column.print(value) : value === null ? "–" : String(value);
         if (place > 0) return make("td", { class: column.number ? null : "word" }, text);
-        const label = `Open the run ${text}`;
-        return make("th", { scope: "row" }, make("button", { type: "button", class: "link", "aria-label": label, onclick: () => showRun(run) }, text),
+        // The other columns hold what the first parts of the path say.
+        const label = `Open the run ${text}`, open = () => showRun(run);
+        return make("th", { scope: "row" }, make("button", { type: "button", class: "link", title: text, "aria-label": label, onclick: open }, lastPart(text)),
           sweep.selected.has(run) ? make("span", { class: "selected", title: "selected for a method" }, " ●") : null);
       }))));
     pageText.value = order.length ? `${(page * PAGE + 1).toLocaleString("en")} to ${Math.min(order.length, (page + 1) * PAGE).toLocaleString("en")} of ${order.length.toLocaleString("en")}` : "no run";
