@@ -1,5 +1,6 @@
 """The explorer of a sweep in a real browser: numbers, filters, drill-down, heat map, comparisons, 5,000 runs."""
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -24,15 +25,19 @@ from swad.util.statistics import student_quantile
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 keys = pytest.importorskip("selenium.webdriver.common.keys", reason="needs selenium: pip install selenium").Keys
+exceptions = pytest.importorskip("selenium.common.exceptions")
 pytestmark = pytest.mark.browser
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Return the first value that is true; an element that is not there yet, or was just replaced, is none."""
     end = time.monotonic() + seconds
-    while not (value := condition()):
+    while True:
+        with contextlib.suppress(exceptions.NoSuchElementException, exceptions.StaleElementReferenceException):
+            if value := condition():
+                return value
         assert time.monotonic() < end, "the page is not ready"
         time.sleep(0.02)
-    return value
 
 
 def open_page(chromium: Any, path: Path) -> Any:
