@@ -151,6 +151,13 @@ def test_ctrl_c_saves_checkpoints_and_the_same_command_resumes(tmp_path):
     assert sweep("status", "s").splitlines()[1].split()[2:6] == ["0", "0", "0", "2"]
 
 
+def test_a_misspelled_command_gets_a_suggestion_and_options_do_not():
+    result = CliRunner().invoke(cli.app, ["sweep", "stauts", "s"])
+    assert result.exit_code == 2
+    assert "did you mean 'status'?" in result.output
+    assert sweep("--targets", "paper", "--datasets", "PACS", "--targets", "photo", "--dry-run").startswith("3 runs")
+
+
 def test_status_needs_a_sweep():
     with pytest.raises(ConfigError, match=r"contains no sweep \(sweep.json\)"):
         sweep("status", "s")

@@ -42,8 +42,8 @@ class _SweepGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
-            hint = did_you_mean(args[0], ["status"]) if args and not Path(args[0]).exists() else ""
-            if hint:
+            is_word = args and not args[0].startswith("-") and not Path(args[0]).exists()
+            if is_word and (hint := did_you_mean(args[0], ["status"])):
                 ctx.fail(f"There is no plan file or command {args[0]!r}: {hint}")
             args = [RUN, *args]
         return super().parse_args(ctx, args)
