@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,19 @@ def test_new_runs_are_added_and_few_runs_have_no_summary(root: Path, monkeypatch
     assert len(read) == COUNT + 1
 
 
-def test_progress_counts_the_runs_that_are_read(root: Path) -> None:
+def test_readers_at_the_same_time_leave_a_summary(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = find_runs(root, summary=False)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(runs == plain for runs in pool.map(find_runs, [root] * 8))
+    read = forbid_reading(monkeypatch)
+    assert find_runs(root) == plain
+    assert read == []
+    assert [path.name for path in root.iterdir() if path.is_file()] == [SUMMARY]
+
+
+def test_progress_counts_the_runs_that_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     progress: list[tuple[str, int, int | None]] = []
     find_runs(root, progress=lambda *update: progress.append(update))
     assert progress[-1] == ("reading runs", COUNT, COUNT)
+    monkeypatch.setattr(runs_module, "MIN_RUNS", COUNT + 1)
+    find_runs(root, progress=lambda *_: pytest.fail("a bar for a moment"))

@@ -326,7 +326,8 @@ class _RunReader:
     """Reads runs, those that the summary holds from there; at the end it updates the summary."""
 
     def __init__(self, root: Path, total: int, progress: Progress | None, summary: bool) -> None:
-        self._root, self._total, self._progress = root, total, progress
+        self._root, self._total = root, total
+        self._progress = progress if total >= MIN_RUNS else None
         self._keep = summary and total >= MIN_RUNS
         self._stored = read_summary(root) if self._keep else {}
         self._used: dict[str, StoredRun] = {}

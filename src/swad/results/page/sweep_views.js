@@ -107,10 +107,12 @@ function drawHeatmap(members, across, down, fields) {
     }))));
   const kind = fields.value && fields.value.value === "target" ? "target validation" : "source validation";
   const what = fields.show.value === "best" ? "Best" : "Mean";
+  const chosen = (name) => fields[name].options[fields[name].selectedIndex].text;
+  const target = fields.target.value === "" ? "all targets" : `target ${chosen("target")}`;
   holder.replaceChildren(
     make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map" },
       make("table", { id: "heat-table" }, make("thead", {}, head), body)),
-    make("p", { class: "note" }, `${what} ${kind} accuracy in % of ${sweep.data.weights[fields.weights.value]}, with the number of runs. Targets, trials and other settings are pooled; darker is higher, from ${percent(low)} to ${percent(high)}.`));
+    make("p", { class: "note" }, `${what} ${kind} accuracy in % of ${chosen("algorithm")} (${chosen("weights")}) on ${chosen("dataset")}, ${target}, with the number of runs. Trials and other settings are pooled; darker is higher, from ${percent(low)} to ${percent(high)}.`));
 }
 
 // ------------------------------------------------------------ the list of runs
