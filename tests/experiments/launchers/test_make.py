@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 
+from helpers import SOURCE
 from swad.experiments.launchers.make import make_cluster_launcher, option_names, option_problems
 
 
@@ -20,6 +21,12 @@ def test_every_option_is_an_argument_of_the_class():
         "runs_per_job",
     } <= set(option_names("slurm"))
     assert not {"train", "directory", "options"} & {*option_names("slurm"), *option_names("ray")}
+
+
+@pytest.mark.parametrize("launcher", ["ray", "slurm"])
+def test_every_option_is_documented(launcher):
+    text = (SOURCE.parent / "docs" / "launchers.md").read_text()
+    assert [name for name in option_names(launcher) if f"`{name}`" not in text] == []
 
 
 def test_all_problems_are_listed():
