@@ -27,7 +27,7 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ITEM]...",
+            metavar="ITEM",
             help="table1 to table13, figure1 to figure5, cost, ranking, sensitivity, or all. "
             "Without one: list them with their cost.",
         ),
@@ -129,8 +129,8 @@ def reproduce(
         protocol=protocol,
         network=network,
         weights=weights,
-        steps=steps,
-        evaluate_every=evaluate_every,
+        steps=None if steps is None else parse.at_least("steps", steps, 1),
+        evaluate_every=None if evaluate_every is None else parse.at_least("evaluate-every", evaluate_every, 1),
         device=parse.device(device),
         workers=workers,
         check_counts=not allow_count_mismatch,
@@ -138,7 +138,7 @@ def reproduce(
         live_weights=live_weights,
         radii=tuple(parse.radii(radii)) or None,
         directions=None if directions is None else parse.even_directions(directions),
-        images=images,
+        images=None if images is None else parse.at_least("images", images, 0),
         grid=None if grid is None else parse.at_least("grid", grid, 2),
         formats=parse.figure_formats(figure_formats),
     )

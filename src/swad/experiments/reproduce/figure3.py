@@ -41,10 +41,12 @@ def trainings(config: PaperConfig) -> list[Training]:
     return list(dict.fromkeys(METHODS[method][0] for method in config.methods or METHODS))
 
 
-def measured_weights(config: PaperConfig, results: Results) -> dict[Path, list[str]]:
-    """Return the weights to measure by run directory."""
+def measured_weights(
+    config: PaperConfig, results: Results, datasets: Sequence[str] | None = None
+) -> dict[Path, list[str]]:
+    """Return the weights to measure by run directory, of all datasets of the figure or of some."""
     weights: dict[Path, list[str]] = {}
-    for dataset in config.measured_datasets(DATASETS):
+    for dataset in config.measured_datasets(DATASETS) if datasets is None else datasets:
         for method in config.methods or METHODS:
             training, name = METHODS[method]
             for run in results.runs(config, dataset, training):

@@ -73,11 +73,11 @@ def printed_table() -> Table:
 
 def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
     report = figure3.measure(config, results, folder, progress, "flatness")  # it draws the rankings, too
-    weights = figure3.measured_weights(config, results)
-    measured = [value for path, names in weights.items() if (value := read_flatness(load_run(path), names)) is not None]
     tables: list[Table | str] = []
     for dataset in config.measured_datasets(DATASETS):
-        flatness = [value for value in measured if value.run.dataset == dataset]
+        weights = figure3.measured_weights(config, results, [dataset])
+        read = (read_flatness(load_run(path), names) for path, names in weights.items())
+        flatness = [value for value in read if value is not None]
         for side in SIDES:
             radius = max(flatness[0].curves[side][0].radii)
             ranking = rank_methods(flatness, side, radius)

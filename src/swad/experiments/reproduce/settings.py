@@ -167,7 +167,7 @@ def solver_table(dataset: str, plan: Plan) -> Table:
         "ERM": ("constant", "none: the step with the best validation accuracy"),
         "SAM": ("constant", f"none, as ERM; ρ = {notation(_hyperparameter('sam', 'rho'))}"),
         "SWA w/ cyclic": (
-            f"lr to lr/{low} every {cycle} steps from step {cyclic.late}",
+            f"lr to lr/{low} every {_steps(cycle)} from step {cyclic.late}",
             _window(cyclic.late, plan.steps, cycle),
         ),
         "SWA w/ const": ("constant", _window(plan.late, plan.steps, cycle)),
@@ -186,7 +186,11 @@ def solver_table(dataset: str, plan: Plan) -> Table:
 
 def _window(start: int, end: int, interval: int) -> str:
     n = (end - start) // interval
-    return f"{n} weight{'s' if n != 1 else ''}: every {interval} steps after step {start}, to step {end}"
+    return f"{n} weight{'s' if n != 1 else ''}: every {_steps(interval)} after step {start}, to step {end}"
+
+
+def _steps(number: int) -> str:
+    return "step" if number == 1 else f"{number} steps"
 
 
 def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
