@@ -405,12 +405,15 @@ def show_status(directory: SweepDir, watch: bool, interval: float, failures: int
     from rich.live import Live
 
     console = make_console()
-    current = read_status(directory)
+    plan, specs = directory.plan(), directory.specs
+    current = read_status(directory, plan)
     if watch and console.is_terminal:
         with Live(status_table(current), console=console, auto_refresh=False) as live:
             while current.count(State.PENDING) or current.count(State.RUNNING):
                 time.sleep(interval)
-                current = read_status(directory)
+                if plan.searches or directory.specs != specs:  # else the plan stays the same
+                    plan, specs = directory.plan(), directory.specs
+                current = read_status(directory, plan)
                 live.update(status_table(current), refresh=True)
     else:
         console.print(status_table(current))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import threading
 
 import pytest
 
@@ -238,6 +239,25 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
     assert run_sweep(sweep, launcher, display=log).complete
     assert [task.key for task in launcher.order] == [here.key, elsewhere.key]
     assert "1 runs are being trained by other processes" in log.lines[0]
+
+
+def test_waiting_for_other_processes_is_no_busy_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.1)
+    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",))
+    sweep = started(tmp_path, spec)
+    (run,) = sweep.plan().runs
+    run.config.output.mkdir(parents=True)
+    lock = FileLock(run.config.output / LOCK)
+    threading.Timer(0.5, lock.release).start()
+    waits = []
+
+    class Launcher(InProcessLauncher):
+        def wait(self, timeout=None):
+            waits.append(timeout)
+            return super().wait(timeout)
+
+    assert run_sweep(sweep, Launcher(TRAIN)).complete
+    assert len(waits) < 10
 
 
 def test_a_second_scheduler_is_refused(tmp_path):

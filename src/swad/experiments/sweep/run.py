@@ -6,6 +6,7 @@ any moment and started again, with this launcher or another. A failed run does n
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -132,6 +133,8 @@ class _Scheduler:
                 self._handle(outcome)
             if not outcomes and not self._elsewhere:
                 break
+            if not self._submitted and self._elsewhere:
+                time.sleep(POLL_SECONDS)  # a launcher without tasks does not wait
             self._look_elsewhere()
 
     def stop(self) -> None:
