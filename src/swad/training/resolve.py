@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -200,14 +200,33 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     name = config.training.algorithm
     try:
         algorithm_class = get_algorithm(name)
-        filled = fill(algorithm_class.Hyperparameters, config.training.hyperparameters)
-    except (AlgorithmError, ValueError) as error:
+    except AlgorithmError as error:
         return [str(error)]
+    if unknown := unknown_hyperparameters(name, config.training.hyperparameters):
+        return unknown
+    filled = fill(algorithm_class.Hyperparameters, config.training.hyperparameters)
     low_res = benchmark is not None and benchmark.image_spec.low_res
     problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
         problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
+    return problems
+
+
+def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
+    """Say of every name that is no hyperparameter of an algorithm what was probably meant.
+
+    >>> unknown_hyperparameters("erm", ["lr", "steps"])
+    ['steps is a setting of the run, not a hyperparameter: use --steps']
+    """
+    known = [field.name for field in dataclasses.fields(get_algorithm(algorithm).Hyperparameters)]
+    problems = []
+    for name in names:
+        if name in SETTINGS and name not in known:
+            problems.append(f"{name} is a setting of the run, not a hyperparameter: use --{name.replace('_', '-')}")
+        elif name not in known:
+            hint = did_you_mean(name, known)
+            problems.append(f"{algorithm}: no hyperparameter {name}; there are {', '.join(known)}{hint and ': '}{hint}")
     return problems
 
 

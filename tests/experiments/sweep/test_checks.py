@@ -83,6 +83,37 @@ def test_all_problems_are_listed_at_once():
     assert len(error.value.problems) == 7
 
 
+def test_a_misspelled_name_hides_no_problem_of_the_other_runs():
+    spec = SweepSpec(
+        algorithms=("erm", "corral"), datasets=("digits",), options={"steps": 0, "hyperparameters": {"lrr": 1}}
+    )
+    problems = find_problems(spec)
+    assert len(problems) == 3, problems
+    assert [problem for problem in problems if "did you mean 'coral'?" in problem]
+    assert [problem for problem in problems if problem.startswith("steps must be")]
+    assert [problem for problem in problems if problem.startswith("erm: no hyperparameter lrr")]
+
+
+def test_targets_of_a_misspelled_dataset_are_not_called_unknown():
+    (problem,) = find_problems(SweepSpec(datasets=("digits", "PAC"), targets=("paper", "sketch")))
+    assert "did you mean 'pacs'?" in problem
+    (problem,) = find_problems(SweepSpec(datasets=("PAC",), options={"image_size": 224}))  # nothing about digits
+    assert "did you mean 'pacs'?" in problem
+
+
+def test_a_setting_among_the_hyperparameters_is_reported_once_with_its_option():
+    spec = SweepSpec(algorithms=("erm", "coral"), options={"hyperparameters": {"evaluate_every": 3}})
+    assert find_problems(spec) == ["evaluate_every is a setting of the run, not a hyperparameter: use --evaluate-every"]
+
+
+def test_a_misspelled_hyperparameter_is_reported_once_for_each_algorithm():
+    spec = SweepSpec(algorithms=("erm", "coral"), options={"hyperparameters": {"lrr": 3}}, protocol="paper")
+    problems = find_problems(spec)
+    assert len(problems) == 2, problems
+    assert problems[0].startswith("erm: no hyperparameter lrr; there are lr, ")
+    assert problems[1].startswith("coral: no hyperparameter lrr; there are lr, ")
+
+
 def test_datasets_that_are_not_there_are_named(tmp_path):
     (tmp_path / "PACS" / "photo" / "dog").mkdir(parents=True)
     spec = SweepSpec(datasets=("PACS", "VLCS", "RotatedMNIST", "digits"), data=tmp_path)

@@ -39,10 +39,14 @@ def require_valid(spec: SweepSpec) -> None:
 
 def find_problems(spec: SweepSpec) -> list[str]:
     """List everything that is wrong with a spec and can be known without data, one sentence each."""
-    problems = _name_problems(spec) + _protocol_problems(spec) + _option_problems(spec)
-    if not problems:
-        problems = _target_problems(spec) + _run_problems(spec)
-    return list(dict.fromkeys(problems))
+    problems = _name_problems(spec)
+    valid = _with_valid_names(spec)
+    if valid.datasets == spec.datasets:  # a target may belong to the dataset whose name is misspelled
+        problems += _target_problems(spec)
+    further = _protocol_problems(spec) + _option_problems(spec)
+    if not further and spec.trials and set(valid.datasets) <= set(spec.datasets):  # not the default for no dataset
+        further = _run_problems(valid)
+    return list(dict.fromkeys(problems + further))
 
 
 def data_problems(spec: SweepSpec) -> dict[str, str]:
@@ -88,6 +92,17 @@ def _errors(names: Sequence[str], get: Callable[[str], Any]) -> list[str]:
     return problems
 
 
+def _with_valid_names(spec: SweepSpec) -> SweepSpec:
+    """Leave out the names that do not exist, so that the settings of all other runs can still be checked."""
+    return dataclasses.replace(
+        spec,
+        algorithms=tuple(name for name in spec.algorithms if not _errors([name], algorithms.get_algorithm)),
+        datasets=tuple(name for name in spec.datasets if not _errors([name], benchmarks.get)),
+        averages=("swad",) if averages.problems(spec.averages, None) else spec.averages,
+        targets=() if _errors(spec.datasets, benchmarks.get) or _target_problems(spec) else spec.targets,
+    )
+
+
 def _protocol_problems(spec: SweepSpec) -> list[str]:
     problems = []
     choices = (
@@ -107,7 +122,7 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
             problems.append(f"{name} is for the protocols domainbed and random, got {value} with {spec.protocol}")
     if spec.draws < 1:
         problems.append(f"draws must be 1 or more, got {spec.draws}")
-    if spec.grid and spec.protocol not in ("grid", "paper"):
+    if spec.grid and spec.protocol in ("defaults", "domainbed", "random"):
         problems.append(f"a grid is for the protocols grid and paper, got {', '.join(spec.grid)} with {spec.protocol}")
     if spec.selected and spec.protocol != "defaults":
         problems.append(
@@ -204,15 +219,14 @@ def _run_problems(spec: SweepSpec) -> list[str]:
 def _point_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
     cls = algorithms.get_algorithm(algorithm).Hyperparameters
     low_res = benchmarks.get(dataset).image_spec.low_res
-    fixed = spec.options.get("hyperparameters", {})
+    fixed = dict(spec.options.get("hyperparameters", {}))
+    if resolve.unknown_hyperparameters(algorithm, fixed):  # reported with the settings of the run
+        fixed = {}
     problems = []
     for point in search.points(spec, algorithm, dataset, spec.trials[0]):
-        try:
-            filled = fill(cls, {**fixed, **point})
-        except ValueError as error:
-            known = [field.name for field in dataclasses.fields(cls)]
-            hints = [hint for name in point if name not in known and (hint := did_you_mean(name, known))]
-            problems.append(f"{algorithm}: {error}{': ' if hints else ''}{' '.join(hints)}")
+        if unknown := resolve.unknown_hyperparameters(algorithm, point):
+            problems += unknown
             continue
+        filled = fill(cls, {**fixed, **point})
         problems += filled.problems() or (filled.problems_on_low_res() if low_res else [])
     return problems
