@@ -13,23 +13,23 @@ import json
 import logging
 import os
 import secrets
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
-from swad.experiments.launchers.signals import catch_signals, interrupt_once
-from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe, leave_broken_device, train_task
+from swad.experiments.launchers.signals import catch_signals
+from swad.experiments.launchers.slurm_job import JobFunction
+from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe
 from swad.results.failures import write_failure
 from swad.util.cpu import available_cores
 from swad.util.files import write_json
-from swad.util.jsonl import JsonlWriter, read_lines
+from swad.util.jsonl import read_lines
 
 FOLDER = "slurm"
 """Directory beside the runs for the logs of jobs and the files by which they report."""
@@ -290,91 +290,15 @@ class _Job:
     def new_outcomes(self) -> Iterator[Outcome]:
         """Yield the outcomes that were reported since the last call."""
         with suppress(FileNotFoundError):
-            if self.report.stat().st_size == self.read:
+            size = self.report.stat().st_size  # before reading: a line that is written meanwhile is read next time
+            if size == self.read:
                 return
             for _, line in read_lines(self.report):
                 content = json.loads(line)
                 task = self.tasks.pop(content.pop("key"), None)
                 if task is not None:  # a job that started again reports its first tasks again
                     yield Outcome(task, **content)
-            self.read = self.report.stat().st_size
-
-
-_REPORTED = ("status", "message", "seconds", "step", "elsewhere")
-
-
-# -- in the job ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class JobFunction:
-    """What a job does: train its tasks one after another, and go back into the queue before its time limit.
-
-    Args:
-        tasks: The tasks. Those that are finished when the job starts again take no time.
-        folder: Directory in which the launcher was created.
-        report: File to which the outcome of every task is appended.
-        threads: CPU threads.
-        train: Function that trains a run.
-    """
-
-    tasks: tuple[Task, ...]
-    folder: Path
-    report: Path
-    threads: int
-    train: Train | None
-
-    def __call__(self) -> None:
-        """Train; called by submitit in the process of the job."""
-        os.chdir(self.folder)
-        import torch
-
-        torch.set_num_threads(self.threads)
-        time_limit = _TimeLimit()
-        with suppress(KeyboardInterrupt):  # a signal between two tasks
-            self._train_tasks(time_limit)
-        time_limit.requeue_if_signalled()
-
-    def _train_tasks(self, time_limit: _TimeLimit) -> None:
-        with JsonlWriter(self.report) as report:
-            for task in self.tasks:
-                outcome = train_task(task, self.train)
-                leave_broken_device(outcome)
-                time_limit.requeue_if_signalled()
-                values = {name: getattr(outcome, name) for name in _REPORTED}
-                report.append(json.dumps({"key": task.key, **values}))
-                if outcome.status == "interrupted" and not outcome.elsewhere:  # SIGTERM: the job was cancelled
-                    return
-
-    def checkpoint(self) -> Any:
-        """Return what the job does when it starts again; called by submitit when it puts the job into the queue."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
-
-
-class _TimeLimit:
-    """The signal before the time limit.
-
-    Submitit's handler would leave the process at once, in the middle of a step. Instead the run is stopped as by
-    SIGTERM, which saves a checkpoint, and submitit's handler is called after that.
-    """
-
-    def __init__(self) -> None:
-        from submitit.core.job_environment import JobEnvironment
-
-        self._signum = JobEnvironment._usr_sig()
-        self._submitit_handler: Any = signal.signal(self._signum, self._handle)
-        self._signalled = False
-        signal.signal(signal.SIGTERM, interrupt_once)
-
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        self._signalled = True
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def requeue_if_signalled(self) -> None:
-        if self._signalled:
-            self._submitit_handler(self._signum, None)  # does not return
+            self.read = size
 
 
 # -- submitit -----------------------------------------------------------------------------------------------------
