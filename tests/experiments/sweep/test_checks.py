@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from swad.experiments.sweep.checks import data_problems, find_problems, require_valid
+from swad.experiments.sweep.checks import data_problems, find_problems, missing_data, require_valid
 from swad.experiments.sweep.spec import SweepSpec
 from swad.training.config import ConfigError
 
@@ -124,4 +124,7 @@ def test_datasets_that_are_not_there_are_named(tmp_path):
         require_valid(spec)
     assert len(error.value.problems) == 2
     assert list(data_problems(SweepSpec(datasets=("PACS", "digits")))) == ["PACS"]
+    assert missing_data(SweepSpec(datasets=("PACS", "VLCS"))) == [
+        "datasets PACS, VLCS need their directories: give the one above them (--data)"
+    ]
     assert list(data_problems(SweepSpec(datasets=("PACS",), data=tmp_path / "nowhere"))) == ["PACS"]

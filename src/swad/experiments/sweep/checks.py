@@ -32,7 +32,7 @@ def require_valid(spec: SweepSpec) -> None:
     """Raise a `ConfigError` that lists all problems of a spec, those of the datasets' directories included."""
     problems = find_problems(spec)
     if not _errors(spec.datasets, benchmarks.get):
-        problems += data_problems(spec).values()
+        problems += missing_data(spec)
     if problems:
         raise ConfigError(problems)
 
@@ -47,6 +47,14 @@ def find_problems(spec: SweepSpec) -> list[str]:
     if not further and spec.trials and set(valid.datasets) <= set(spec.datasets):  # not the default for no dataset
         further = _run_problems(valid)
     return list(dict.fromkeys(problems + further))
+
+
+def missing_data(spec: SweepSpec) -> list[str]:
+    """Say which datasets are not there and what to do, one sentence each; one for all if no directory was given."""
+    problems = data_problems(spec)
+    if spec.data is None and len(problems) > 1:
+        return [f"datasets {', '.join(problems)} need their directories: give the one above them (--data)"]
+    return list(problems.values())
 
 
 def data_problems(spec: SweepSpec) -> dict[str, str]:
