@@ -390,11 +390,14 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
     return by_step[step], step
 
 
-def validation_accuracy(run: RunData, average: str) -> float | None:
-    """Return the mean accuracy of an average on the validation splits of the sources; None if it was not evaluated."""
+def validation_accuracy(run: RunData, average: str | None) -> float | None:
+    """Return the mean accuracy on the validation splits of the sources; None if it was not evaluated.
+
+    Of an average it is the last one, of the live weights (None) that of the best step.
+    """
     by_domain = run.table.find("accuracy", "out", average)
     by_step = _by_step({name: series for name, series in by_domain.items() if name not in run.targets}, average)
-    return by_step[max(by_step)] if by_step else None
+    return max((score for score in by_step.values() if not math.isnan(score)), default=None)
 
 
 def source_accuracy(run: RunData, average: str | None, step: int | None = None) -> float | None:

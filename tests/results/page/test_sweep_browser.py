@@ -1,6 +1,7 @@
 """The explorer of a sweep in a real browser: numbers, filters, drill-down, heat map, comparisons, 5,000 runs."""
 
 import contextlib
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from helpers.contrast import contrast
 from swad.results.comparisons import compare
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.build import write_page
+from swad.results.records import Record
 from swad.results.runs import RunData
 from swad.results.selection import validation_accuracy
 from swad.results.training_curves import source_curves
@@ -304,6 +306,25 @@ def test_targets_can_be_seen_where_there_is_no_mean(
     assert {row[3] for row in shown} == {"–"}
     page.execute_script("document.querySelector('#methods-table td button').click()")
     assert [row[0] for row in texts(page, "#drill")] == ["photo"]
+
+
+def test_runs_without_averages_are_explored_too(
+    chromium: Any, searched: list[RunData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of DomainBed have accuracies of live weights alone."""
+    monkeypatch.setattr("swad.results.page.build.MAX_FIGURES", 0)
+    runs = []
+    for run in searched[:32] + searched[64:96]:
+        records = [record for record in run.records if record.average is None and record.metric == "accuracy"]
+        records += [Record("r", 100 * k, run.targets[0], "in", "accuracy", 0.5) for k in range(1, 51)]
+        runs.append(dataclasses.replace(run, records=tuple(records)))
+    page = open_page(chromium, write_page(runs, tmp_path / "report.html"))
+    assert {row[1] for row in texts(page, "#methods-table")} == {"50.0 ± 0.0"}
+    assert len(texts(page, "#runs-table")) == 50
+    page.execute_script("return showRun(0)")
+    best = validation_accuracy(runs[0], None)
+    assert texts(page, "dialog .scroll")[0] == ["selected step", f"{100 * (best or 0):.1f}", "–"]
+    assert page.get_log("browser") == []
 
 
 # ------------------------------------------------------------ 5,000 runs

@@ -212,21 +212,21 @@ def build_page(
 def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]:
     """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
     groups: dict[tuple[str, str, int], list[RunData]] = {}
-    related: dict[tuple[str, str], list[RunData]] = {}
+    related: dict[tuple[str, str, int], list[RunData]] = {}  # with those that also hold out another domain
     for run in runs:
         for target in run.targets:
-            related.setdefault((run.algorithm, target), []).append(run)
+            related.setdefault((run.algorithm, target, run.trial), []).append(run)
         if len(run.targets) == 1:
             groups.setdefault((run.algorithm, run.targets[0], run.trial), []).append(run)
     selected = []
-    for (algorithm, target, trial), members in sorted(groups.items(), key=lambda item: (item[0][0] != "erm", item[0])):
+    for key, members in sorted(groups.items(), key=lambda item: (item[0][0] != "erm", item[0])):
         longest = max(members, key=last_step)
         averages = valley_averages(longest)
         try:
-            results = select(related[algorithm, target], method, averages[0] if averages else "best", targets=[target])
+            results = select(related[key], method, averages[0] if averages else "best", targets=[key[1]])
         except SelectionError:
             results = Selection()  # the table's notes say why; curves can be shown without a selection
-        selected.append(next((result.run for result in results if result.trial == trial), longest))
+        selected.append(results[0].run if results else longest)
     return selected
 
 

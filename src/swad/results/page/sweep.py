@@ -32,6 +32,9 @@ MAX_POINTS = 100
 
 MANY_RUNS = 24
 
+LIVE = "selected step"
+"""Name of the live weights at the selected step, where neither `best` nor `last` was kept."""
+
 _MISSING = 65535
 _LEVELS = 65534
 """A curve is stored in whole numbers up to this one, between the smallest and the largest value of its run."""
@@ -74,7 +77,7 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
     labels = _Codes()
     for dataset in results:
         for method in dataset.methods:
-            labels.code((method.label, algorithm_label(method.algorithm), method.average or "selected step"))
+            labels.code((method.label, algorithm_label(method.algorithm), method.average or LIVE))
     settings = _settings(runs)
     curves, thinned = _curves(runs)
     data = {
@@ -137,7 +140,7 @@ def _results(results: Sequence[DatasetResults], labels: _Codes, numbers: dict[in
     }
     for number, dataset in enumerate(results):
         for method in dataset.methods:
-            code = labels.code((method.label, algorithm_label(method.algorithm), method.average or "selected step"))
+            code = labels.code((method.label, algorithm_label(method.algorithm), method.average or LIVE))
             for result in method.results:
                 row = (code, number, result.target, result.trial, _round(100 * result.accuracy, 10))
                 for column, value in zip(columns.values(), (*row, numbers[id(result.run)], result.step), strict=True):
@@ -175,15 +178,15 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
 
 def _weights(runs: Sequence[RunData], oracle: bool) -> dict[str, Any]:
     """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
-    names = [name for name in evaluated_averages(runs) if name is not None]
+    names = evaluated_averages(runs)
     validation = [[_percent(validation_accuracy(run, name)) for run in runs] for name in names]
-    columns: dict[str, Any] = {"weights": names, "validation": validation}
+    columns: dict[str, Any] = {"weights": [name or LIVE for name in names], "validation": validation}
     if oracle:
         columns["target"] = [[_percent(_oracle_accuracy(run, name)) for run in runs] for name in names]
     return columns
 
 
-def _oracle_accuracy(run: RunData, average: str) -> float | None:
+def _oracle_accuracy(run: RunData, average: str | None) -> float | None:
     """Return what an oracle selects by: the accuracy on the target's validation split."""
     if len(run.targets) != 1 or run.targets[0] not in run.table.find("accuracy", "out", average):
         return None

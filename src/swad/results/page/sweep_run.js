@@ -117,7 +117,7 @@ async function showRun(run) {
   const dialog = document.getElementById("run");
   const range = runs.range[run];
   const loss = curvesOf(run, 0), accuracy = curvesOf(run, 1);
-  const legend = make("ul", { class: "legend", "aria-label": "Sources" }, ...loss.map((one) => {
+  const legend = make("ul", { class: "legend", "aria-label": "Sources" }, ...(loss.length ? loss : accuracy).map((one) => {
     const line = make("i", { class: one.color ? "line" : "line mean" });
     if (one.color) line.style.setProperty("--line", `var(--series-${one.color})`);
     return make("li", {}, line, one.name);
@@ -139,7 +139,7 @@ async function showRun(run) {
       make("div", { class: "choice" }, make("button", { type: "button", onclick: () => dialog.close() }, "Close"))),
     make("p", { class: "note path" }, runs.name[run], " · ", facts.join(", ")),
     legend,
-    make("div", { class: "panels" }, ...panels),
+    make("div", { class: panels.length === 1 ? "panels single" : "panels" }, ...panels),
     weightsTable(run),
     make("p", { class: "note" }, "The target’s accuracy is shown for the weights for which this run was selected."),
     ...(differing.length ? [make("h3", {}, "Settings that differ between runs"), make("dl", { class: "config" }, ...differing)] : []),
@@ -178,9 +178,9 @@ function candidates(run) {
   const alike = (other) => ["dataset", "algorithm", "target"].every((column) => runs[column].codes[run] === runs[column].codes[other])
     && runs.trial[run] === runs.trial[other];
   const place = weights.length - 1;
-  const score = (each) => validation[place][each] ?? -1;
+  const score = (each) => (weights.length ? validation[place][each] ?? -1 : -1);
   const others = runs.trial.map((_, number) => number).filter(alike).sort((a, b) => score(b) - score(a));
-  if (others.length < 2) return [];
+  if (others.length < 2 || !weights.length) return [];
   const searched = settings.filter((setting) => setting.searched && new Set(others.map((each) => setting.codes[each])).size > 1);
   const rows = others.slice(0, MOST_CANDIDATES).map((each) => make("tr", each === run ? { "aria-current": "true" } : {},
     make("th", { scope: "row" }, each === run ? "this run" : make("button", { type: "button", class: "link", onclick: () => showRun(each) }, lastPart(runs.name[each]))),

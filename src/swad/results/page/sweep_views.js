@@ -84,6 +84,10 @@ function drawHeatmap(members, across, down, fields) {
     return;
   }
   const accuracies = sweep.data[fields.value ? fields.value.value : "validation"][Number(fields.weights.value)];
+  if (!accuracies) {
+    holder.replaceChildren(make("p", { class: "note" }, "No accuracy has been recorded yet."));
+    return;
+  }
   const columns = axisGroups(across, members);
   const rows = down ? axisGroups(down, members) : [{ label: "all", codes: null }];
   const cells = rows.map((row) => columns.map((column) => {
