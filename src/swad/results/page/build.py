@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.page.sweep import build_sweep, is_sweep
+from swad.results.page.template import asset, environment
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
 from swad.results.runs import RunData, RunList, find_runs, setting_text
 from swad.results.selection import ORACLES, Selection, SelectionError, select
-from swad.results.tables import OURS, PAPER, Cell, Row, Table
+from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import (
     Curve,
     Valley,
@@ -177,7 +177,7 @@ def build_page(
     ]
     skipped = runs.skipped if isinstance(runs, RunList) else ()
     warnings = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
-    template = _environment().get_template("page.html")
+    template = environment().get_template("page.html")
     text: str = template.render(
         title=title,
         facts=_facts(runs, method),
@@ -203,8 +203,8 @@ def build_page(
         },
         paper=published.paper(),
         version=__version__,
-        css=_asset("page.css") + (_asset("sweep.css") if sweep else ""),
-        js="".join(map(_asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
+        css=asset("page.css") + (asset("sweep.css") if sweep else ""),
+        js="".join(map(asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
     )
     return text
 
@@ -379,34 +379,3 @@ def _varying_settings(runs: Sequence[RunData]) -> Table:
         for run, name in zip(runs, directory_names(runs), strict=True)
     ]
     return Table("Differing settings", tuple(keys), tuple(rows), corner="Run")
-
-
-# ------------------------------------------------------------ the template
-
-
-def _asset(name: str) -> str:
-    return files("swad.results.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _environment() -> Any:
-    try:
-        import jinja2
-    except ImportError:
-        raise ImportError("the report page needs jinja2: pip install 'swad[report]'") from None
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["sort_value"] = _sort_value
-    environment.tests["ours"] = lambda row: row.group == OURS
-    return environment
-
-
-def _sort_value(cell: Cell) -> str:
-    """Return the value that a column is sorted by: the number in full precision, or the text."""
-    if cell.value is not None:
-        return repr(float(cell.value))
-    return cell.text or ""
