@@ -27,7 +27,7 @@ def test_an_item_is_trained_once_and_built(here: Call, tmp_path, monkeypatch):
     monkeypatch.setattr("swad.experiments.sweep.run.run_sweep", lambda *_: pytest.fail("nothing is missing"))
     result = here("reproduce", "figure4", "figure5", "table7", *options)
     assert "runs: 1 in total, 1 finished, 0 to train" in result.stdout
-    assert "target: paper" in (tmp_path / "figure4" / "figure4.svg").read_text()
+    assert "target: board" in (tmp_path / "figure4" / "figure4.svg").read_text()
     assert "Loss surfaces on digits" in (tmp_path / "figure4" / "report.html").read_text()
     index = (tmp_path / "index.md").read_text()
     assert "![figure4](figure4/figure4.svg)" in index

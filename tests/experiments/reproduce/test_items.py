@@ -40,6 +40,7 @@ def test_every_item_is_built_from_shared_runs(tmp_path: Path, monkeypatch):
             monkeypatch.setattr("swad.experiments.reproduce.fit_on_val.open_run", lambda *_: pytest.fail("fitted"))
             assert build_item(item, config).tables == report.tables
     require_five_methods(config.output / "figure3")
+    assert (config.output / "figure1" / "figure1.svg").stat().st_size  # SWAD is not the last weights
 
 
 def require_shared_runs(config: PaperConfig, costs: dict[str, Cost]) -> None:
