@@ -22,7 +22,7 @@ from helpers.contract_worker import STEPS, first_steps
 from helpers.runs import RecordingCallback, crash_at, require_same, short
 from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, update
 from swad.algorithms.base import StepContext
-from swad.algorithms.hyperparameters import draw
+from swad.algorithms.hyperparameters import draw, fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.data import benchmarks
 from swad.models import networks
@@ -72,9 +72,9 @@ def test_it_has_a_name_a_paper_and_valid_hyperparameters(name):
     assert not hyperparameters().problems()
     for field in dataclasses.fields(hyperparameters):
         assert field.metadata["help"]
-    for seed in range(20):
+    for number in range(1, 21):  # number 0 is the defaults
         for dataset in ("PACS", "digits"):
-            drawn = draw(hyperparameters, seed, dataset)
+            drawn = fill(hyperparameters, draw(hyperparameters, dataset, number))
             assert not drawn.problems()
         assert not drawn.problems_on_low_res()
 

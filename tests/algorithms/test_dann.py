@@ -118,7 +118,7 @@ def test_the_discriminators_shape():
     kind = type(make("dann").hyperparameters)
     assert kind(mlp_depth=1).problems() == ["mlp_depth must be at least 2, got 1"]
     assert kind(beta1=1.0).problems() == ["beta1 must be below 1, got 1.0"]
-    widths = {draw(kind, seed, "PACS").mlp_width for seed in range(50)}
+    widths = {draw(kind, "PACS", number)["mlp_width"] for number in range(1, 50)}
     assert min(widths) >= 64
     assert max(widths) <= 1024
 
