@@ -97,3 +97,12 @@ def test_wrong_inputs_get_one_line(here: Call, tmp_path, monkeypatch, arguments,
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_all_wrong_inputs_are_listed_together(here: Call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--scale", "tiny", "--trials", "0", "--figure-formats", "gif", "--launcher", "slrum"]
+    problems = here("reproduce", "tabel3", *options, code=1).stderr
+    for words in ("no item tabel3", "got 'tiny'", "--trials must", "got 'gif'", "got 'slrum'"):
+        assert problems.count(words) == 1
+    assert problems.count("\n") == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -112,43 +112,51 @@ def reproduce(
 
     All items share their runs: nothing is trained twice. Finished runs are reused, and interrupted work resumes.
     """
-    from swad.cli._sweep import Launch, parse_launcher_options
+    from swad.cli._sweep import Launch, Problems, parse_launcher_options
     from swad.experiments.reproduce.config import make_config
     from swad.experiments.reproduce.items import ITEMS, get_items
     from swad.experiments.reproduce.run import cost_lines, estimate_line
-    from swad.training.config import ConfigError
     from swad.util.progress import progress_report
 
-    config = make_config(
-        scale=scale,
-        data=data,
-        datasets=dataset,
-        output=output,
-        trials=None if trials is None else parse.at_least("trials", trials, 1),
-        targets=tuple(target or ()),
-        protocol=protocol,
-        network=network,
-        weights=weights,
-        steps=None if steps is None else parse.at_least("steps", steps, 1),
-        evaluate_every=None if evaluate_every is None else parse.at_least("evaluate-every", evaluate_every, 1),
-        device=parse.device(device),
-        workers=workers,
-        check_counts=not allow_count_mismatch,
-        methods=tuple(parse.words(methods)),
-        live_weights=live_weights,
-        radii=tuple(parse.radii(radii)) or None,
-        directions=None if directions is None else parse.even_directions(directions),
-        images=None if images is None else parse.at_least("images", images, 0),
-        grid=None if grid is None else parse.at_least("grid", grid, 2),
-        formats=parse.figure_formats(figure_formats),
-    )
-    launch = Launch(launcher, jobs, jobs_per_gpu, parse_launcher_options(launcher_option or ()))
-    if problems := launch.problems():
-        raise ConfigError(problems)
-    if not names:
+    # Every value is parsed before anything is reported, so that all problems are listed together.
+    problems = Problems()
+
+    def at_least(option: str, value: int | None, minimum: int) -> int | None:
+        return None if value is None else problems.collect(parse.at_least, option, value, minimum)
+
+    items = problems.collect(get_items, names) if names else None
+    request: dict[str, Any] = {
+        "scale": scale,
+        "data": data,
+        "datasets": dataset,
+        "output": output,
+        "trials": at_least("trials", trials, 1),
+        "targets": tuple(target or ()),
+        "protocol": protocol,
+        "network": network,
+        "weights": weights,
+        "steps": at_least("steps", steps, 1),
+        "evaluate_every": at_least("evaluate-every", evaluate_every, 1),
+        "device": parse.device(device),
+        "workers": workers,
+        "check_counts": not allow_count_mismatch,
+        "methods": tuple(parse.words(methods)),
+        "live_weights": live_weights,
+        "radii": tuple(problems.collect(parse.radii, radii) or ()) or None,
+        "directions": None if directions is None else problems.collect(parse.even_directions, directions),
+        "images": at_least("images", images, 0),
+        "grid": at_least("grid", grid, 2),
+        "formats": problems.collect(parse.figure_formats, figure_formats) or (),
+    }
+    config = problems.collect(lambda: make_config(**request))
+    options = problems.collect(parse_launcher_options, launcher_option or ()) or {}
+    launch = Launch(launcher, jobs, jobs_per_gpu, options)
+    problems += launch.problems()
+    problems.require_none()
+    assert config is not None
+    if items is None:
         _print_items(list(ITEMS.values()), config)
         return
-    items = get_items(names)
     for line in cost_lines(items, config):
         print(line, flush=True)
     if dry_run or config.scale != "smoke":  # there, measuring a step takes as long as a run
