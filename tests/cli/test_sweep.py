@@ -157,6 +157,13 @@ def test_a_misspelled_command_gets_a_suggestion_and_options_do_not():
     assert sweep("--targets", "paper", "--datasets", "PACS", "--targets", "photo", "--dry-run").startswith("3 runs")
 
 
+@pytest.mark.parametrize("options", [(), ("--retry-failed",), ("--data", "."), ("--device", "cpu", "--dry-run")])
+def test_a_misspelled_directory_starts_no_sweep_of_defaults(options):
+    with pytest.raises(ConfigError, match="typo contains no sweep to resume: check --output, or say what to compare"):
+        sweep("-o", "typo", *options)
+    assert not Path("typo").exists()
+
+
 def test_status_needs_a_sweep():
     with pytest.raises(ConfigError, match=r"contains no sweep \(sweep.json\)"):
         sweep("status", "s")

@@ -19,7 +19,7 @@ from swad.cli._console import make_console
 from swad.data import benchmarks
 from swad.experiments.launchers.base import Launcher, Outcome, Task
 from swad.experiments.sweep import appendix_b3, checks, imported, spec_file
-from swad.experiments.sweep.directory import State, SweepDir, runs_folder
+from swad.experiments.sweep.directory import SWEEP, State, SweepDir, runs_folder
 from swad.experiments.sweep.estimate import GroupEstimate, estimate, size_text, totals
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display, run_sweep
@@ -115,7 +115,13 @@ def find_specs(
     """
     earlier = problems.collect(lambda: directory.specs) or ()
     on_machine = {name: value for name, value in settings.items() if SETTINGS[name].role == "machine"}
-    if earlier and plan is None and selection is None and set(stated) <= {"data"} and set(settings) <= set(on_machine):
+    resumes = plan is None and selection is None and set(stated) <= {"data"} and set(settings) <= set(on_machine)
+    if resumes and not (directory.path / SWEEP).exists():  # a misspelled directory must not start a sweep of defaults
+        problems.append(
+            f"{directory.path} contains no sweep to resume: check --output, or say what to compare, "
+            "e.g. --algorithms erm"
+        )
+    if resumes and earlier:
         specs = [
             dataclasses.replace(spec, data=stated.get("data", spec.data), options={**spec.options, **on_machine})
             for spec in earlier
