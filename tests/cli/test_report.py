@@ -157,7 +157,7 @@ def test_report_does_not_replace_a_pipe(here, incomplete, tmp_path):
 def test_a_selection_is_exported_and_trained_with(demo, here, tmp_path):
     folder, _ = demo
     file = tmp_path / "selection.json"
-    assert "with 20 selected runs" in here("report", folder, "--export-selection", file, "-o", tmp_path / "p").stderr
+    assert "with 20 selected weights" in here("report", folder, "--export-selection", file, "-o", tmp_path / "p").stderr
     file.write_text(file.read_text().replace('"dropout": 0.0', '"dropout": 0.125'))
     train = ("train", "digits", *QUICK, "--hyperparameters-from", file, "--set", "batch_size=4", "-o", tmp_path / "new")
     here(*train, "-t", "paper")

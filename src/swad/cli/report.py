@@ -272,7 +272,7 @@ def _export_selection(by_dataset: Sequence[DatasetResults], folder: Path, path: 
     with progress_bar() as progress:
         selection = make_selection(by_dataset, folder, progress=progress)
     write_selection(path, selection)
-    print(f"wrote {path} with {len(selection.runs)} selected runs", file=sys.stderr, flush=True)
+    print(f"wrote {path} with {len(selection.runs)} selected weights", file=sys.stderr, flush=True)
 
 
 def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: bool) -> None:

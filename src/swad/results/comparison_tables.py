@@ -106,7 +106,9 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
         )
     missing = {c.dataset: c.missing_targets for c in comparisons if c.missing_targets}
     notes += [
-        f"On {dataset}, the comparisons lack the target {', '.join(names)}, which has no results."
+        f"On {dataset}, the comparisons lack "
+        + (f"the target {names[0]}, which has" if len(names) == 1 else f"the targets {', '.join(names)}, which have")
+        + " no results."
         for dataset, names in missing.items()
     ]
     if any(comparison.n_trials == 1 and comparison.unit != "datasets" for comparison in comparisons):
