@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.configs import stored
+from swad.results.failures import write_failure
 from swad.results.records import RecordError, RecordWriter, read_records
 from swad.results.runs import find_runs, load_run
 
@@ -101,3 +102,14 @@ def test_a_config_of_another_tool_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text('{"architectures": ["BertModel"]}')
     assert find_runs(tmp_path).skipped == ()
+
+
+def test_a_run_that_failed_before_its_first_value_says_why(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "good", "good") as writer:
+        writer.add(1, "loss", 1.0)
+    for name in ("good", "failed", "started"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(stored({"dataset": "digits", "target": "paper"})))
+    write_failure(tmp_path / "failed", "out of memory")
+    reasons = {entry.name: entry.reason for entry in find_runs(tmp_path).skipped}
+    assert reasons == {"failed": "the run failed (out of memory)", "started": "no value has been recorded yet"}

@@ -96,10 +96,18 @@ def reproduce(
     launcher: Annotated[str, typer.Option(help="Where runs train: local, ray or slurm.")] = "local",
     launcher_option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Option of the launcher, as for `swad sweep`; repeat for more."),
+        typer.Option(
+            "--launcher-option",
+            "-l",
+            metavar="NAME=VALUE",
+            help="Option of the launcher, as for `swad sweep`; repeat for more.",
+        ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Number of runs that train at a time. Default: one per GPU, else one per core.")
+        int | None,
+        typer.Option(
+            "--jobs", "-j", help="Number of runs that train at a time. Default: one per GPU, else one per core."
+        ),
     ] = None,
     jobs_per_gpu: Annotated[int, typer.Option(help="Number of runs that share a GPU.")] = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train runs that failed before again.")] = False,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.results import domainbed
+from swad.results.failures import read_failure
 from swad.results.record_table import RecordTable, read_record_table
 from swad.results.records import (
     CONFIG,
@@ -307,7 +308,9 @@ def find_runs(
             reason = f"the run is finished, but its {RECORDS} {state}: restore the file or repeat the run"
             skipped.append(SkippedRun(directory, name, reason, run))
         else:
-            waiting.append(SkippedRun(directory, name, "no value has been recorded yet", run))
+            failure = read_failure(directory)
+            reason = f"the run failed ({failure.error})" if failure else "no value has been recorded yet"
+            waiting.append(SkippedRun(directory, name, reason, run))
     reader.close()
     if not runs and waiting:
         # The runs have just started, and a report can show that.
