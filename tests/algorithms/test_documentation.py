@@ -165,12 +165,10 @@ def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
     trained = swad(*run, "--algorithm", "sd+sam", "--set", "penalty=0.01", "-a", "swad", "-o", str(tmp_path / "runs"))
     assert trained.returncode == 0, trained.stderr
     assert "sd + SAM + SWAD" in trained.stdout
-    assert "Pezeshki" in swad("algorithms").stdout
     (mine / "coral.py").write_text(code)
     assert "there are 2 files coral.py: rename yours" in swad("algorithms").stderr
     assert "must name existing folders" in swad("algorithms", folder=mine / "nowhere").stderr
     (mine / "coral.py").rename(mine / "empty.py").write_text("")
-    assert "empty.py does not: add the line" in swad("train", "digits", "--algorithm", "empty", folder=mine).stderr
     (mine / "broken.py").write_text("import no_such_package\n")
     listed = swad("algorithms")
     assert listed.returncode == 0, listed.stderr

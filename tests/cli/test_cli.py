@@ -79,10 +79,10 @@ def test_the_shell_completes_commands_options_and_names():
 
 
 def test_the_documentation_names_every_option_and_no_other():
-    text = (ROOT / "docs" / "benchmark.md").read_text()
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("benchmark.md", "report.md"))
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--nproc-per-node", "--help"}
     commands = dict(typer.main.get_command(cli.app).commands)
-    for group in ("datasets", "algorithms"):
+    for group in ("datasets", "algorithms", "sweep"):
         commands |= {f"{group} {name}": command for name, command in commands[group].commands.items()}
     options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
     known = {opt for params in options.values() for p in params for opt in (*p.opts, *p.secondary_opts)}

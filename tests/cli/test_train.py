@@ -27,7 +27,9 @@ def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]
 
 def test_every_setting_has_an_option():
     parameters = {option.name for option in typer.main.get_command(cli.app).commands["train"].params}
-    assert parameters - {"output", "jobs", "no_resume"} == set(SETTINGS) - set(command.PYTHON_ONLY)
+    assert parameters - {"output", "jobs", "no_resume", "hyperparameters_from"} == set(SETTINGS) - set(
+        command.PYTHON_ONLY
+    )
 
 
 def test_without_options_the_settings_have_their_defaults(monkeypatch):

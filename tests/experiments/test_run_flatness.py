@@ -303,6 +303,7 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
         "hyperparameters": {"batch_size": 8, "context_width": 8},
         "steps": 4,
         "evaluate_every": 2,
+        "validation_subsample": 16,
         "snapshots": (),
     }
     run = open_run(train(tiny(tmp_path / "run", **changes)).run_dir)

@@ -12,8 +12,10 @@ EXAMPLES = "swad doctor"
 
 EXTRAS = {
     "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "rich", "typer", "pillow", "numpy", "gdown"),
-    "report": ("matplotlib", "jinja2", "scipy"),
+    "report": ("matplotlib", "jinja2", "scipy", "statsmodels", "scikit-posthocs"),
     "flatness": ("curvlinops-for-pytorch",),
+    "sweep": ("ray", "submitit"),
+    "log": ("wandb", "mlflow-skinny", "tensorboard"),
     "lightning": ("lightning",),
     "transformers": ("transformers", "accelerate"),
 }
