@@ -51,14 +51,18 @@ def work(connection: Connection[Any, Any], options: WorkerOptions) -> None:
     signal.signal(signal.SIGTERM, interrupt_once)
     _stop_with_parent()
     try:
-        while (message := connection.recv()) is not None:
-            name, task = message
-            callback = _display_callback(name, outbox) if options.display else None
-            outcome = train_task(task, options.train, callback)
-            leave_broken_device(outcome)
-            if outcome.status == "interrupted" and not outcome.elsewhere:
-                outbox.put("signalled")
-            outbox.put("outcome", outcome)
+        try:
+            while (message := connection.recv()) is not None:
+                name, task = message
+                callback = _display_callback(name, outbox) if options.display else None
+                outcome = train_task(task, options.train, callback)
+                leave_broken_device(outcome)
+                if outcome.status == "interrupted" and not outcome.elsewhere:
+                    outbox.put("signalled")
+                outbox.put("outcome", outcome)
+        finally:  # a signal that arrives from here on has nothing left to stop
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(signum, signal.SIG_IGN)
     except (KeyboardInterrupt, EOFError, OSError):  # a signal between two tasks, or the launcher is gone
         pass
     finally:
