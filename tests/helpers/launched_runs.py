@@ -56,7 +56,10 @@ def has_checkpoint(task: Task) -> bool:
 
 def process_of(task: Task) -> int:
     """The process that trains a task."""
-    return int((task.config.output / LOCK).read_text())
+    lock, texts = task.config.output / LOCK, [""]
+    # The file is emptied before the next process writes its number.
+    wait_until(lambda: texts.append(lock.read_text()) or texts[-1].strip())
+    return int(texts[-1])
 
 
 class _Slow:
