@@ -44,7 +44,7 @@ def robustness(
     from swad.experiments.flatness_report import choose_weights
     from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
     from swad.experiments.saved_run import open_runs
-    from swad.results.corruption_errors import comparison_table, corruption_table, read_corruption_errors
+    from swad.results.corruption_errors import ROBUSTNESS, comparison_table, corruption_table, read_corruption_errors
     from swad.results.figures.robustness import severity_figure
     from swad.results.figures.style import require_matplotlib, save_figure
     from swad.results.runs import load_run
@@ -71,4 +71,4 @@ def robustness(
     folder = output if output is not None else runs[0] / "figures"
     written = [save_figure(severity_figure(results), folder / f"robustness.{suffix}") for suffix in formats]
     tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
-    print_report(tables, written, [run.path / "robustness.jsonl" for run in saved_runs])
+    print_report(tables, written, [run.path / ROBUSTNESS for run in saved_runs])

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.data.domains import ImageSpec
 from swad.data.loaders import EvalLoader
+from swad.data.transforms import Normalize
 from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, stratified_subset
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.flatness_rows import Row, RowFile
@@ -66,7 +66,7 @@ class _DomainImages:
     name: str
     side: str
     values: Tensor
-    """Images between 0 and 1, before normalization."""
+    """Bytes, before normalization."""
     labels: Tensor
     indices: Tensor
     """Numbers of the images in their domain: the same images are corrupted alike in every run."""
@@ -126,7 +126,7 @@ def _measure(
     device = find_device(device_name)
     models = {name: run.model(name, device) for name in {name for _, weights in missing for name in weights}}
     domains = list(_images(run, config.n_images, device, workers))
-    spec, batch_size = run.held_out.sources.image_spec, run.batch_size(device)
+    normalize, batch_size = Normalize(run.held_out.sources.image_spec, device), run.batch_size(device)
     for number, ((corruption, severity), weights) in enumerate(missing, start=1):
         rows = []
         for domain in domains if weights else ():
@@ -134,7 +134,7 @@ def _measure(
             for images, labels, indices in _batches(domain, batch_size):
                 if severity:
                     images = corrupt(images, corruption, severity, seed=config.seed, indices=indices)
-                normalized = _normalize(images, spec)
+                normalized = normalize(images)
                 for name in weights:
                     errors[name] += _wrong(models[name], normalized, labels)
             rows += [
@@ -178,19 +178,7 @@ def _images(run: SavedRun, n: int | None, device: torch.device, workers: int | N
                 subset = mixed_groups(subset, group_size)
             loader = EvalLoader(subset, sources.image_spec, run.batch_size(device), workers=workers, device=device)
             images, labels = zip(*loader, strict=True)
-            values = _denormalize(torch.cat(images), sources.image_spec)
+            normalize = Normalize(sources.image_spec, device)
+            # The inverse of the normalization; rounding makes it exact.
+            values = (torch.cat(images) * normalize.std + normalize.mean).mul_(255).round_().to(torch.uint8)
             yield _DomainImages(split.name, side, values, torch.cat(labels), torch.from_numpy(subset.keys).to(device))
-
-
-def _normalize(values: Tensor, spec: ImageSpec) -> Tensor:
-    return (values - _channels(spec.mean, values)) / _channels(spec.std, values)
-
-
-def _denormalize(images: Tensor, spec: ImageSpec) -> Tensor:
-    """Undo the normalization; rounding to bytes makes it exact."""
-    values = images * _channels(spec.std, images) + _channels(spec.mean, images)
-    return (values * 255).round() / 255
-
-
-def _channels(values: Sequence[float], like: Tensor) -> Tensor:
-    return like.new_tensor(values).view(-1, 1, 1)

@@ -6,7 +6,7 @@ left to send. It is kept in `trackers.json` in the run directory, unless the too
 values when its process is killed, those of the last attempt that ended count ("safe"). A tool therefore keeps
 the values of the first attempt; on the CPU the second has the same, and `records.jsonl` always holds those that count.
 
-A tracker that fails is switched off with one warning, and the run goes on. `replay` sends what is missing later.
+A tracker that fails is switched off with one warning, and the run continues. `replay` sends what is missing later.
 """
 
 from __future__ import annotations
