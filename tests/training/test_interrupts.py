@@ -81,7 +81,10 @@ def test_an_interrupt_that_an_import_swallows_still_interrupts(tmp_path, monkeyp
         train(short(tmp_path / "run"))
 
 
-def test_an_interrupt_during_an_evaluation_resumes_from_the_last_checkpoint(tmp_path, finished_run, monkeypatch):
+@pytest.mark.parametrize(("presses", "step"), [(1, 12), (2, 8)])
+def test_ctrl_c_in_an_evaluation_saves_it_and_a_second_one_stops_at_once(
+    tmp_path, finished_run, monkeypatch, presses, step
+):
     run_dir = tmp_path / "run"
     real, count = evaluation.evaluate_splits, 0
 
@@ -89,11 +92,12 @@ def test_an_interrupt_during_an_evaluation_resumes_from_the_last_checkpoint(tmp_
         nonlocal count
         count += 1
         if count == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(presses):
+                os.kill(os.getpid(), signal.SIGINT)
         return real(*args)
 
     monkeypatch.setattr(evaluation, "evaluate_splits", interrupted)
-    with pytest.raises(Interrupted, match="from step 8"):
+    with pytest.raises(Interrupted, match=f"from step {step}"):
         train(short(run_dir))
     train(short(run_dir))
     require_same(finished_run, run_dir)

@@ -13,9 +13,10 @@ from types import FrameType
 class StopRequest:
     """Whether the run was asked to stop.
 
-    The first signal sets `requested`, and the training loop acts on it after the step. Inside `immediate`, or on a
-    second Ctrl-C, a signal raises KeyboardInterrupt at once. Repeated SIGTERMs are ignored: a scheduler signals every
-    process of a job and the launcher forwards its own, so a duplicate is not a request to abort.
+    The first signal sets `requested`, and the training loop acts on it after the step, and after the evaluation if one
+    runs. Inside `immediate`, or on a second Ctrl-C, a signal raises KeyboardInterrupt at once. Repeated SIGTERMs are
+    ignored: a scheduler signals every process of a job and the launcher forwards its own, so a duplicate is not a
+    request to abort.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class StopRequest:
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """Interrupt the block at once. For work that is repeated after a restart anyway, such as an evaluation."""
+        """Interrupt the block at once. For work that is repeated after a restart anyway, such as loading data."""
         self._immediate = True
         try:
             yield

@@ -280,8 +280,7 @@ class _Run:
                 train_loss = training.pop_train_loss()  # waits for the device, so that the clock is right
                 evaluation_start = time.perf_counter()
                 clock.steps += evaluation_start - start
-                with self.stop.immediate():
-                    self._evaluate(train_loss)
+                self._evaluate(train_loss)
                 clock.evaluation += time.perf_counter() - evaluation_start
                 self._save_checkpoint_if_due()
                 start = time.perf_counter()
