@@ -234,3 +234,17 @@ def test_an_unreachable_hub_is_one_line(capfd, monkeypatch):
         networks.build("mobilenetv2_100", 5, weights="pretrained")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_resnet50_v1_has_its_strides_in_the_first_convolution():
+    model = networks.build("resnet50_v1", 7, image_size=64)
+    state = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    plain = timm.create_model("resnet50", num_classes=7)
+    assert state == {name: tensor.shape for name, tensor in plain.state_dict().items()}
+    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Conv2d)}
+    blocks = ("layer2.0", "layer3.0", "layer4.0")
+    expected = {"conv1", *(f"{block}.{part}" for block in blocks for part in ("conv1", "downsample.0"))}
+    assert {name for name, module in convolutions.items() if module.stride != (1, 1)} == expected
+    assert networks.input_config("resnet50_v1") == networks.InputConfig()
+    with pytest.raises(NetworkError, match=r"timm has no weights of this version; .*use a local safetensors file"):
+        networks.build("resnet50_v1", 7, weights="pretrained")

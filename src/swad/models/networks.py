@@ -28,6 +28,8 @@ from swad.models.small_cnn import SmallNet
 DEFAULT = "resnet50.tv_in1k"
 SMALL = "small"
 """The name of the network for low-resolution images (digits, MNIST)."""
+OWN = (SMALL, "resnet50_v1")
+"""Networks that plain timm does not have."""
 SMALLEST, LARGEST = 28, 33
 """The range of image sizes that it accepts, in pixels."""
 
@@ -73,7 +75,7 @@ def build(
     """Build a predictor with a fresh head.
 
     Args:
-        name: A timm model name, or "small".
+        name: A timm model name, "resnet50_v1", or "small".
         n_classes: Number of classes.
         weights: None for random weights, "pretrained" for timm's weights of that name, or a safetensors file.
         channels: Channels of the images.
@@ -267,8 +269,11 @@ def _import_timm() -> Any:
     try:
         import timm
         import timm.data
+
+        import swad.models.resnet50_v1
     except ImportError:
         raise NetworkError("networks other than 'small' come from timm: pip install timm") from None
+    assert swad.models.resnet50_v1  # imported because it registers its network with timm
     return timm
 
 

@@ -255,7 +255,7 @@ def _wraps_network(card: Mapping[str, Any]) -> bool:
 
 
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
-    if _wraps_network(card) or card["network"] == networks.SMALL:
+    if _wraps_network(card) or card["network"] in networks.OWN:
         return ["import swad", f'model, transform, class_names = swad.load_predictor("{file_name}")']
     channels = card["input"]["channels"]
     options = "" if channels == 3 else f", in_chans={channels}"
