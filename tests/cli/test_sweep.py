@@ -179,6 +179,8 @@ def test_values_are_parsed():
     assert parse_trials("3") == (0, 1, 2)
     assert parse_trials("0,2") == (0, 2)
     assert parse_trials("4,") == (4,)
+    with pytest.raises(ValueError, match="1 or more, or a list of trials"):
+        parse_trials("0")
     assert parse_grid(["lr=1e-5,3e-5", "batch_size=8"]) == {"lr": (1e-5, 3e-5), "batch_size": (8,)}
     assert isinstance(parse_grid(["batch_size=8"])["batch_size"][0], int)
     assert parse_launcher_options(["partition=gpu", "x="]) == {"partition": "gpu", "x": ""}

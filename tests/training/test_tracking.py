@@ -13,6 +13,8 @@ from swad.training.loop import train
 
 pytestmark = pytest.mark.slow
 TOOLS = ("wandb", "mlflow", "tensorboard")
+for tool in TOOLS:
+    pytest.importorskip(tool)
 
 
 @pytest.fixture(autouse=True)

@@ -61,6 +61,8 @@ class Problems(list[str]):
 def parse_trials(text: str) -> tuple[int, ...]:
     """Parse a number of trials, or the trials themselves where there is a comma."""
     numbers = parse.whole_numbers(text)
+    if numbers == [0] and "," not in text:
+        raise ValueError("--trials takes how many trials, 1 or more, or a list of trials (0,2), got 0")
     return tuple(numbers) if "," in text or not numbers else tuple(range(numbers[0]))
 
 

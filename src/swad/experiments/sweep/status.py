@@ -168,7 +168,7 @@ def status_table(status: SweepStatus, title: str | None = None) -> Table:
             cells.append(_count(sum(group.waiting for group in groups)))
         seconds = groups[0].seconds if len(groups) == 1 else None
         total = sum(group.total for group in groups)
-        times = ("" if seconds is None else duration(seconds), "" if left is None else duration(left))
+        times = ("" if seconds is None else duration(seconds), duration(left) if left else "")
         table.add_row(first, second, *cells, f"{total:,}", *times, style=style)
 
     for group in status.groups:
