@@ -9,8 +9,9 @@ overhead     A sweep of short runs on the digits with one local worker: the time
              the worker spends in its runs, which is measured in the worker.
 plan         DomainBed's plan for one algorithm: expanded, counted, and the state of every run read.
 table        Finished runs, with the records of real ones, read and tabulated: first without a summary, then with it.
-cluster      A sweep with threads as workers, in which only the training function is replaced: it writes the files of a
-             finished run. One run in a hundred loses its worker half way. At the end every record is counted.
+cluster      A sweep with threads as workers, in which only the training function is replaced: it sleeps and writes the
+             files of a finished run. One run in a hundred loses its worker half way. At the end every record is
+             counted, and the share of time that workers were busy is printed.
 warm worker  Two runs of a local worker on image files: where the time of each goes.
 
 Directories are made in memory (/dev/shm) where there is such a place, so that the disk is not measured.
@@ -134,9 +135,10 @@ class Simulated:
         folder: Directory for the real run.
         n_records: Records of a run; 0 for all.
         lose_every: One in this many runs loses its worker at the first attempt, after half of its records.
+        seconds: Mean time of an attempt, in which the thread sleeps; single attempts differ from it by up to a half.
     """
 
-    def __init__(self, folder: Path, n_records: int = 0, lose_every: int = 0) -> None:
+    def __init__(self, folder: Path, n_records: int = 0, lose_every: int = 0, seconds: float = 0.0) -> None:
         config = RunConfig.from_options(
             output=folder / "template",
             dataset="digits",
@@ -150,6 +152,8 @@ class Simulated:
         self.result = {name: value for name, value in (read_done(config.output) or {}).items() if name != "checksums"}
         self.lose_every = lose_every
         self.lost = Counter[str]()
+        self.seconds = seconds
+        self.slept = 0.0
 
     def __call__(self, config: RunConfig, *, callback: object | None = None) -> None:
         run_dir = RunDir(config)
@@ -159,6 +163,10 @@ class Simulated:
             half = len(records) // 2
             run_dir.append(*records[:half])
             key = config.output.name
+            if self.seconds:
+                duration = self.seconds * (0.5 + int(key, 16) % 1000 / 999)
+                time.sleep(duration)
+                self.slept += duration
             if self.lose_every and int(key, 16) % self.lose_every == 0 and not self.lost[key]:
                 self.lost[key] += 1
                 raise KeyboardInterrupt
@@ -238,9 +246,9 @@ class ThreadLauncher:
             thread.join()
 
 
-def cluster(n_runs: int, n_workers: int) -> dict[str, float]:
+def cluster(n_runs: int, n_workers: int, run_seconds: float) -> dict[str, float]:
     with directory() as folder:
-        train = Simulated(folder, n_records=20, lose_every=100)
+        train = Simulated(folder, n_records=20, lose_every=100, seconds=run_seconds)
         sweep = SweepDir(folder / "sweep")
         sweep.add(digits_spec(n_runs))
         with ThreadLauncher(n_workers, train) as launcher:
@@ -254,8 +262,10 @@ def cluster(n_runs: int, n_workers: int) -> dict[str, float]:
         "runs": n_runs,
         "workers": n_workers,
         "lost_workers": train.lost.total(),
+        "run_s": run_seconds,
         "total_s": total,
         "runs_per_s": n_runs / total,
+        "busy_percent": 100 * train.slept / n_workers / total,
         "resume_finished_sweep_s": resume_s,
     }
 
@@ -393,6 +403,7 @@ def main() -> None:
         parser.add_argument(f"--{section}", action="store_true", help="only this section, and others that are named")
     parser.add_argument("--runs", type=int, default=100_000, help="runs of the cluster")
     parser.add_argument("--workers", type=int, default=1000, help="workers of the cluster")
+    parser.add_argument("--run-seconds", type=float, default=6.0, help="mean time of a run of the cluster")
     parser.add_argument("--sizes", default="500,1000,2000,5000", help="numbers of runs to tabulate")
     parser.add_argument("--overhead-runs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300, help="steps of a run for overhead and warm-worker")
@@ -418,7 +429,7 @@ def main() -> None:
         "plan": plan,
         "overhead": lambda: overhead(arguments.overhead_runs, arguments.steps),
         "table": lambda: table([int(size) for size in arguments.sizes.split(",")]),
-        "cluster": lambda: cluster(arguments.runs, arguments.workers),
+        "cluster": lambda: cluster(arguments.runs, arguments.workers, arguments.run_seconds),
         "warm_worker": lambda: warm_worker(
             arguments.data,
             arguments.images,
