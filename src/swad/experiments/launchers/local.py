@@ -16,11 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
 from swad.experiments.launchers.local_worker import WorkerOptions, work
-from swad.experiments.launchers.signals import catch_signals, ignore_sigint
+from swad.experiments.launchers.polling import PollingLauncher
+from swad.experiments.launchers.signals import ignore_sigint
 from swad.experiments.launchers.work import MAX_ATTEMPTS, Train
 from swad.results.failures import write_failure
 from swad.util.cpu import available_cores
@@ -34,7 +35,7 @@ POLL_SECONDS = 0.2
 """Longest time until a signal is noticed."""
 
 
-class LocalLauncher:
+class LocalLauncher(PollingLauncher):
     """Processes on this machine.
 
     Args:
@@ -59,17 +60,15 @@ class LocalLauncher:
         for argument, value in (("jobs", jobs), ("jobs_per_gpu", jobs_per_gpu)):
             if value is not None and value < 1:
                 raise ValueError(f"{argument} must be 1 or more, got {value}")
+        super().__init__(POLL_SECONDS)
         self._gpus = visible_gpus() if device in ("auto", "cuda") else []
         self._slots = jobs or len(self._gpus) * jobs_per_gpu or available_cores()
         self._display, self._name, self._train = display, name, train
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
         self._queue: deque[Task] = deque()
-        self._outcomes: list[Outcome] = []
         self._kills: Counter[str] = Counter()  # how often in a row each task lost its worker
         self._failed_starts = 0
-        self._stopping = self._interrupted = False
-        self._restore_signals: Callable[[], None] = lambda: None
 
     @property
     def slots(self) -> int:
@@ -83,38 +82,18 @@ class LocalLauncher:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Train these tasks after those that were submitted before."""
-        self._queue.extend(tasks)
         if self._stopping:
-            self._report_queue()
+            self._report_not_started(tasks)
         else:
+            self._queue.extend(tasks)
             self._assign()
-
-    def wait(self, timeout: float | None = None) -> list[Outcome]:
-        """Wait for at least one outcome and return all there are; empty after `timeout`, or if no task is left.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM, which the workers received too. Call `stop`, then `wait` again.
-            LauncherError: No worker can start.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._poll(0)
-        while not self._outcomes and (self._queue or any(worker.task for worker in self._workers)):
-            left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
-            if left <= 0:
-                break
-            self._poll(left)
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
 
     def stop(self) -> None:
         """Start no further task, and let those that run save a checkpoint. All of them report to `wait`."""
         self._stopping = True
-        self._report_queue()
+        self._report_not_started(self._queue)
+        self._queue.clear()
         self._terminate()
-
-    def __enter__(self) -> Self:
-        self._restore_signals = catch_signals(self._forward_signal)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -128,10 +107,11 @@ class LocalLauncher:
 
     # -- workers --------------------------------------------------------------------------------------------------
 
-    def _poll(self, seconds: float) -> None:
-        if self._interrupted and not self._stopping:
-            self._interrupted = False
-            raise KeyboardInterrupt
+    @property
+    def _busy(self) -> bool:
+        return bool(self._queue) or any(worker.task for worker in self._workers)
+
+    def _look(self, seconds: float) -> None:
         self._receive(seconds)
         self._assign()
 
@@ -224,11 +204,6 @@ class LocalLauncher:
             write_failure(task.config.output, message)
         self._outcomes.append(Outcome(task, "failed", message, seconds))
 
-    def _report_queue(self) -> None:
-        while self._queue:
-            task = self._queue.popleft()
-            self._outcomes.append(Outcome(task, "interrupted", f"{task.config.output} was not started"))
-
     # -- signals --------------------------------------------------------------------------------------------------
 
     def _terminate(self) -> None:
@@ -238,9 +213,9 @@ class LocalLauncher:
             if worker.task is not None:
                 worker.process.terminate()
 
-    def _forward_signal(self) -> None:
-        """Stop the workers at once: a signal may be sent to this process alone. `wait` tells the caller."""
-        self._interrupted = True
+    def _on_signal(self) -> None:
+        """Stop the workers at once: a signal may be sent to this process alone."""
+        super()._on_signal()
         for worker in self._workers:
             if worker.task is not None:
                 worker.process.terminate()

@@ -16,15 +16,16 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
-from swad.experiments.launchers.signals import catch_signals, interrupt_once
+from swad.experiments.launchers.polling import PollingLauncher
+from swad.experiments.launchers.signals import interrupt_once
 from swad.experiments.launchers.work import Train, describe, leave_broken_device, train_task
 from swad.results.failures import write_failure
 from swad.results.records import RECORDS
@@ -55,7 +56,7 @@ SHARE_SECONDS = 60.0
 """How long a machine waits for a file of this machine: network file systems show new files late."""
 
 
-class RayLauncher:
+class RayLauncher(PollingLauncher):
     """A Ray cluster.
 
     Args:
@@ -83,6 +84,7 @@ class RayLauncher:
             raise ValueError(f"jobs must be 1 or more, got {jobs}")
         if cpus <= 0 or (gpus is not None and gpus < 0):
             raise ValueError(f"a run needs CPUs, and GPUs or none, got cpus={cpus:g} and gpus={gpus or 0:g}")
+        super().__init__(POLL_SECONDS)
         self._ray = import_ray()
         self._owns_ray = not self._ray.is_initialized()
         if self._owns_ray:
@@ -96,9 +98,6 @@ class RayLauncher:
         self._remote: Any = None
         self._queue: deque[Task] = deque()
         self._running: dict[Any, tuple[Task, float]] = {}  # by Ray's reference
-        self._outcomes: list[Outcome] = []
-        self._stopping = self._interrupted = False
-        self._restore_signals: Callable[[], None] = lambda: None
 
     @property
     def slots(self) -> int:
@@ -111,39 +110,19 @@ class RayLauncher:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Train these tasks after those that were submitted before."""
-        self._queue.extend(tasks)
         if self._stopping:
-            self._report_queue()
+            self._report_not_started(tasks)
         else:
+            self._queue.extend(tasks)
             self._start_tasks()
-
-    def wait(self, timeout: float | None = None) -> list[Outcome]:
-        """Wait for at least one outcome and return all there are; empty after `timeout`, or if no task is left.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM. Call `stop`, then `wait` again.
-            LauncherError: A machine does not see the directory of the runs.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._poll(0)
-        while not self._outcomes and self._running:
-            left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
-            if left <= 0:
-                break
-            self._poll(left)
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
 
     def stop(self) -> None:
         """Start no further task, and let those that run save a checkpoint. All of them report to `wait`."""
         self._stopping = True
-        self._report_queue()
+        self._report_not_started(self._queue)
+        self._queue.clear()
         for reference in self._running:
             self._ray.cancel(reference)  # like Ctrl-C in the process of the run
-
-    def __enter__(self) -> Self:
-        self._restore_signals = catch_signals(self._note_signal)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -179,10 +158,11 @@ class RayLauncher:
             reference = self._remote.options(name=task.key).remote(task, self._options)
             self._running[reference] = (task, time.perf_counter())
 
-    def _poll(self, seconds: float) -> None:
-        if self._interrupted and not self._stopping:
-            self._interrupted = False
-            raise KeyboardInterrupt
+    @property
+    def _busy(self) -> bool:
+        return bool(self._running)
+
+    def _look(self, seconds: float) -> None:
         references = list(self._running)
         if references and self._ray.wait(references, timeout=seconds)[0]:
             # One has ended; the others that have ended too are asked for at once.
@@ -211,14 +191,6 @@ class RayLauncher:
                 "that all machines of the cluster share, under one path"
             )
         self._outcomes.append(result)
-
-    def _report_queue(self) -> None:
-        while self._queue:
-            task = self._queue.popleft()
-            self._outcomes.append(Outcome(task, "interrupted", f"{task.config.output} was not started"))
-
-    def _note_signal(self) -> None:
-        self._interrupted = True
 
 
 # -- in the worker ------------------------------------------------------------------------------------------------

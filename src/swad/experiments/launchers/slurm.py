@@ -15,15 +15,15 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
-from swad.experiments.launchers.signals import catch_signals
+from swad.experiments.launchers.polling import PollingLauncher
 from swad.experiments.launchers.slurm_job import JobFunction
 from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe
 from swad.results.failures import write_failure
@@ -44,7 +44,7 @@ UNLIMITED = 1_000_000
 """How often a job may reach its time limit."""
 
 
-class SlurmLauncher:
+class SlurmLauncher(PollingLauncher):
     """Slurm jobs.
 
     Args:
@@ -90,10 +90,11 @@ class SlurmLauncher:
                 raise ValueError(f"{name} must be 1 or more, got {value}")
         if signal_delay_s >= 60 * timeout_min:
             raise ValueError(f"signal_delay_s must be below the time limit of {timeout_min} min, got {signal_delay_s}")
+        super().__init__(poll_seconds)
         self._folder = Path(os.path.abspath(directory)) / FOLDER
         self._submitit = import_submitit()
         self._cluster, self._max_parallel, self._runs_per_job = cluster, max_parallel, runs_per_job
-        self._cpus, self._train, self._poll_seconds = cpus_per_job, train, poll_seconds
+        self._cpus, self._train = cpus_per_job, train
         parameters: dict[str, Any] = {
             "name": "swad",
             "timeout_min": timeout_min,
@@ -113,10 +114,7 @@ class SlurmLauncher:
         except (RuntimeError, ValueError, TypeError, NameError) as error:
             raise LauncherError(f"cannot submit jobs to the cluster {cluster!r}: {describe(error)}") from None
         self._jobs: list[_Job] = []
-        self._outcomes: list[Outcome] = []
         self._losses: Counter[str] = Counter()  # how many jobs in a row ended while they trained each task
-        self._interrupted = self._stopping = False
-        self._restore_signals: Callable[[], None] = lambda: None
 
     @property
     def slots(self) -> int:
@@ -126,7 +124,7 @@ class SlurmLauncher:
     def submit(self, tasks: Sequence[Task]) -> None:
         """Submit these tasks as a job array. Tasks that a job of an earlier launcher still holds stay there."""
         if self._stopping:
-            self._outcomes += [Outcome(task, "interrupted", f"{task.config.output} was not started") for task in tasks]
+            self._report_not_started(tasks)
             return
         tasks = self._adopt(tasks)
         per_job = self._runs_per_job
@@ -152,24 +150,6 @@ class SlurmLauncher:
             write_json(report.with_suffix(".json"), {"job": job.job_id, "keys": [task.key for task in chunk]})
             self._jobs.append(_Job(job, report, {task.key: task for task in chunk}))
 
-    def wait(self, timeout: float | None = None) -> list[Outcome]:
-        """Wait for at least one outcome and return all there are; empty after `timeout`, or if no task is left.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM. Call `stop`, then `wait` again.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._poll()
-            if self._outcomes or not self._jobs:
-                break
-            left = self._poll_seconds if deadline is None else min(self._poll_seconds, deadline - time.monotonic())
-            if left <= 0:
-                break
-            self._sleep(left)
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
-
     def stop(self) -> None:
         """Stop waiting. Jobs stay with Slurm, which needs no process here; their tasks are reported as interrupted."""
         self._stopping = True
@@ -179,10 +159,6 @@ class SlurmLauncher:
                 self._outcomes.append(Outcome(task, "interrupted", message, elsewhere=True))
         self._jobs = []
 
-    def __enter__(self) -> Self:
-        self._restore_signals = catch_signals(self._note_signal)
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -190,10 +166,12 @@ class SlurmLauncher:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
-    def _poll(self) -> None:
-        if self._interrupted and not self._stopping:
-            self._interrupted = False
-            raise KeyboardInterrupt
+    @property
+    def _busy(self) -> bool:
+        return bool(self._jobs)
+
+    def _look(self, seconds: float) -> None:
+        self._sleep(seconds)
         lost: list[Task] = []
         for job in self._jobs:
             done = job.done()  # first: it reports before it ends
@@ -252,9 +230,6 @@ class SlurmLauncher:
         end = time.monotonic() + seconds
         while not self._interrupted and (left := end - time.monotonic()) > 0:
             time.sleep(min(0.2, left))
-
-    def _note_signal(self) -> None:
-        self._interrupted = True
 
 
 @dataclass
