@@ -37,9 +37,13 @@ def test_transforms_equal_torchvisions_first_version():
 
 def test_low_resolution_images_are_not_changed():
     image_spec = ImageSpec(size=6, low_res=True)
-    image = np.random.RandomState(0).randint(0, 256, (6, 6, 3)).astype(np.uint8)
-    for transform in (train_transform(image_spec), eval_transform(image_spec)):
-        assert transform(to_pil(image)).equal(torch.from_numpy(image).permute(2, 0, 1))
+    for channels in (1, 3):
+        image = np.random.RandomState(0).randint(0, 256, (6, 7, channels)).astype(np.uint8)
+        for transform in (train_transform(image_spec), eval_transform(image_spec)):
+            pixels = transform(to_pil(image))
+            assert pixels.equal(torch.from_numpy(image).permute(2, 0, 1))
+            assert pixels.equal(v1.PILToTensor()(to_pil(image)))
+            assert pixels.is_contiguous()
 
 
 def test_normalization_needs_one_mean_per_channel():

@@ -20,10 +20,10 @@ Transform = Callable[[Any], Tensor]
 
 def train_transform(image_spec: ImageSpec) -> Transform:
     """Return the training augmentation; low-resolution images are not augmented."""
-    from torchvision.transforms import v2
-
     if image_spec.low_res:
         return eval_transform(image_spec)
+    from torchvision.transforms import v2
+
     return v2.Compose(  # type: ignore[no-any-return]
         [
             v2.RandomResizedCrop(image_spec.size, scale=(0.7, 1.0)),
@@ -37,11 +37,17 @@ def train_transform(image_spec: ImageSpec) -> Transform:
 
 def eval_transform(image_spec: ImageSpec) -> Transform:
     """Return the evaluation transform: resize the whole image to a square; low-resolution images keep their size."""
+    if image_spec.low_res:
+        return to_bytes
     from torchvision.transforms import v2
 
-    if image_spec.low_res:
-        return v2.PILToTensor()  # type: ignore[no-any-return]
     return v2.Compose([v2.Resize((image_spec.size, image_spec.size)), v2.PILToTensor()])  # type: ignore[no-any-return]
+
+
+def to_bytes(image: Image.Image) -> Tensor:
+    """Convert a PIL image to a byte tensor, as torchvision does, whose import takes longer than a small experiment."""
+    pixels = torch.from_numpy(np.array(image))
+    return pixels.view(image.height, image.width, -1).permute(2, 0, 1).contiguous()
 
 
 class Normalize:

@@ -15,13 +15,14 @@ rises, as it does on the large benchmarks.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from swad.data.benchmark import Benchmark, Options
-from swad.data.domains import ArrayDomain, ByteArray, Dataset, Defaults, Domain, ImageSpec, IntArray
+from swad.data.domains import ArrayDomain, ByteArray, DataError, Dataset, Defaults, Domain, ImageSpec, IntArray
 
 SIZE = 28
 # Integers throughout, because floating-point sums may differ in the last bit between machines.
@@ -128,12 +129,22 @@ def enlarge(scans: Ints) -> Ints:
     return np.pad(enlarged * 255 // (16 * 9), ((0, 0), (2, 2), (2, 2)))
 
 
+def load_scans() -> tuple[Ints, Ints]:
+    """Read scikit-learn's digits, 8 × 8 pixels of 0-16, and their labels, without importing scikit-learn.
+
+    The import takes a second, as it loads pandas and scipy, and every process that trains on digits would pay for it.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise DataError("the digits come with scikit-learn: pip install scikit-learn")
+    table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",").astype(np.int64)
+    return table[:, :-1].reshape(-1, 8, 8), table[:, -1]
+
+
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Deal the scans to the styles and render them."""
-    from sklearn.datasets import load_digits
-
-    scans, digits = load_digits(return_X_y=True)
-    ink = enlarge(scans.reshape(-1, 8, 8).astype(np.int64))
+    scans, digits = load_scans()
+    ink = enlarge(scans)
     # The scans are ordered by writer; shuffling gives every style a share of every handwriting.
     order = np.random.RandomState(0).permutation(len(ink))
     domains: list[Domain] = []
@@ -142,7 +153,7 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
         rng = np.random.RandomState(i)
         shifted = shift(ink[share], rng.randint(-3, 4, (len(share), 2)))
         rendered: ByteArray = style(shifted, rng).clip(0, 255).astype(np.uint8)
-        domains.append(ArrayDomain(name, digits[share].astype(np.int64), rendered))
+        domains.append(ArrayDomain(name, digits[share], rendered))
     classes = tuple(str(digit) for digit in range(10))
     return Dataset(benchmark.name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults)
 
