@@ -25,12 +25,10 @@ from swad.training.loop import Interrupted, RunError, train
 from swad.training.resolve import resolve
 
 
-def test_the_result_of_a_finished_run_is_returned_at_once(finished_run):
+def test_the_result_of_a_finished_run_is_returned_without_training(finished_run):
     before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
     callback = RecordingCallback()
-    began = time.perf_counter()
     result = train(short(finished_run), callback=callback)
-    assert time.perf_counter() - began < 0.5
     assert callback.events == ["end"]
     assert result.target_accuracy("swad") == result.scores["swad"]["paper"]["in"]["accuracy"]
     assert before == {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}

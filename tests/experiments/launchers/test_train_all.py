@@ -48,7 +48,7 @@ def child_processes(process: subprocess.Popen[str]) -> list[Path]:
 
 
 def wait_until_ended(processes: list[Path]) -> None:
-    deadline = time.time() + 30
+    deadline = time.time() + 60
     while any(path.exists() and "\nState:\tZ" not in (path / "status").read_text() for path in processes):
         assert time.time() < deadline, [path.name for path in processes if path.exists()]
         time.sleep(0.05)
@@ -56,12 +56,11 @@ def wait_until_ended(processes: list[Path]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_signals_are_forwarded_to_parallel_runs(tmp_path, signum):
+def test_a_signal_is_forwarded_to_parallel_runs(tmp_path):
     process = start_two_runs_and_wait_for_checkpoints(tmp_path, "2", wait_for=2)
     workers = child_processes(process)
     assert len(workers) >= 2
-    process.send_signal(signum)  # only to this process, as `kill` does
+    process.send_signal(signal.SIGTERM)  # only to this process, as `kill` does
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Run the same command again to resume" in errors
