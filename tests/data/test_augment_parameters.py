@@ -1,6 +1,5 @@
 """The parameters of the augmentation are distributed as torchvision's, and depend only on seed and step."""
 
-
 import numpy as np
 import pytest
 import torch
