@@ -213,7 +213,7 @@ def test_runs_of_a_trial_that_vary_together_need_trials_as_the_unit() -> None:
 # ------------------------------------------------------------ the best of a column
 
 
-def test_bold_is_what_cannot_be_told_from_the_best() -> None:
+def test_bold_is_not_significantly_different_from_the_best() -> None:
     values = noisy({"low": -0.05, "good": 0.0, "best": 0.001}, noise=0.005)
     accuracies = accuracies_of(results_of(values))
     assert best_methods(accuracies) == {"good", "best"}

@@ -141,13 +141,13 @@ def test_the_null_row_compares_two_trials_of_the_same_method(tmp_path):
     measured = [read_flatness(run) for run in runs]
     pairs = {(pair.trials, pair.difference.side): pair for pair in null_pairs(measured)}
     assert {trials for trials, _ in pairs} == {(0, 1), (0, 2), (1, 2)}
-    assert not pairs[(0, 1), "unseen"].told_apart  # equal weights on equal images
-    assert pairs[(0, 2), "unseen"].told_apart
+    assert not pairs[(0, 1), "unseen"].is_different  # equal weights on equal images
+    assert pairs[(0, 2), "unseen"].is_different
     assert pairs[(0, 2), "unseen"].difference.verdict.startswith("sharper at every radius")
     same, seen = pairs[(0, 1), "unseen"].difference.curve, pairs[(0, 1), "seen"].difference.curve
     assert same.high[-1] == 0
     assert seen.high[-1] > 0  # training images differ between trials, so they do not cancel
     table = verdict_table("Who", paired_differences(measured), null_pairs(measured))
     assert table.rows[-1].name == "null, of these weights: ERM (best) against ERM (best) of another trial"
-    assert table.rows[-1].cells[1].text == "told apart in 2 of 3 pairs of trials"
+    assert table.rows[-1].cells[1].text == "significantly different in 2 of 3 pairs of trials"
     assert null_pairs(measured[:1]) == []

@@ -40,15 +40,15 @@ def test_ranks_and_friedman_are_those_of_scipy(rows: list[list[int]]) -> None:
         assert found.friedman_p == pytest.approx(stats.friedmanchisquare(*table.T).pvalue)
 
 
-def test_nemenyi_tells_apart_what_is_further_than_the_critical_difference() -> None:
+def test_ranks_further_apart_than_the_critical_difference_differ() -> None:
     rng = np.random.default_rng(1)
     gains = dict(zip(NAMES, (0, 0.4, 1.2, 3.0), strict=True))
     found = rank_scores({name: gain + rng.normal(size=20) for name, gain in gains.items()}, "runs")
     assert found.friedman_p < 0.05
-    told_apart = {(a, b): found.differ(a, b) for a in NAMES for b in NAMES}
-    for (a, b), different in told_apart.items():
-        assert different == (abs(found.ranks[a] - found.ranks[b]) > found.critical_difference)
-    assert 0 < sum(told_apart.values()) < 12
+    different = {(a, b): found.differ(a, b) for a in NAMES for b in NAMES}
+    for (a, b), differ in different.items():
+        assert differ == (abs(found.ranks[a] - found.ranks[b]) > found.critical_difference)
+    assert 0 < sum(different.values()) < 12
 
 
 def test_without_friedman_nothing_differs() -> None:
@@ -90,7 +90,7 @@ def test_one_dataset_is_ranked_over_runs_and_several_over_datasets(runs: list[Ru
     assert rank_results([]) is None
 
 
-def test_the_diagram_joins_what_is_not_told_apart(runs: list[RunData], tmp_path: Path) -> None:
+def test_the_diagram_joins_methods_without_a_significant_difference(runs: list[RunData], tmp_path: Path) -> None:
     from swad.results.figures.critical_difference import critical_difference_figure, save_critical_difference_figure
 
     rng = np.random.default_rng(1)

@@ -62,7 +62,7 @@ def test_the_papers_rows_stand_below_and_are_never_bold(runs: list[RunData]) -> 
     assert accuracy_tables(runs, paper="none")[0].rows == table.rows[:5]
 
 
-def test_bold_is_what_cannot_be_told_from_the_best(runs: list[RunData], tmp_path: Path) -> None:
+def test_bold_is_not_significantly_different_from_the_best(runs: list[RunData], tmp_path: Path) -> None:
     (results,) = collect_results(runs)
     table = accuracy_table(results, "none")
     bold = {row.name: [cell.best for cell in row.cells] for row in table.rows}
@@ -185,7 +185,7 @@ def test_the_selected_runs_are_shown_with_differing_hyperparameters(tmp_path: Pa
             assert row.cells[3].printed == str(result.hyperparameters["lr"])
 
 
-def test_ranges_can_be_told_apart(tmp_path: Path) -> None:
+def test_ranges_are_distinct(tmp_path: Path) -> None:
     write_run(tmp_path / "a", lr=1e-5)
     write_run(tmp_path / "b", lr=5e-5)
     table = ranges_table(find_runs(tmp_path))

@@ -297,7 +297,7 @@ def arrows(accuracies: Mapping[str, Accuracies], baseline: str = BASELINE) -> di
 
 
 def best_methods(accuracies: Mapping[str, Accuracies], targets: Sequence[str] | None = None) -> frozenset[str]:
-    """Return the methods that cannot be told from the best one; empty if no trials allow a comparison with it.
+    """Return the methods not significantly different from the best one; empty if no trials allow a comparison with it.
 
     The best method is the one with the highest mean. Which one that is depends on chance, too, so the tests of all
     pairs are corrected for the number of pairs: if no method differs from another, a method is left out with a

@@ -283,15 +283,15 @@ class NullPair:
     """The second trial minus the first, with the interval and p-values of the measurement alone."""
 
     @property
-    def told_apart(self) -> bool:
-        """Whether the measurement alone calls the two trials different at some radius."""
+    def is_different(self) -> bool:
+        """Whether the two trials differ significantly at some radius, by the measurement alone."""
         return self.difference.verdict != NO_DIFFERENCE
 
 
 def null_pairs(measured: Sequence[RunFlatness]) -> list[NullPair]:
     """Compare every two trials of the reference method on each target; empty with one trial or without raw rows.
 
-    How many of them are told apart says what a verdict on the weights of one trial is worth.
+    How many of them differ significantly says what a verdict on the weights of one trial is worth.
     """
     by_target: dict[str, dict[int, tuple[str, RunFlatness]]] = {}
     for reference in reference_methods(measured)[:1]:

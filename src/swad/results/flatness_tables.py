@@ -26,7 +26,7 @@ OF_THESE_WEIGHTS = "of these weights"
 VERDICTS_NOTE = (
     "Numbers are radii. A difference is claimed where its p-value, corrected for the number of radii, is below 5 %; "
     "elsewhere it is open. Over trials it is Student's t over trainings. A difference of these weights is that of one "
-    "training: the measurement often tells two trainings of the same method apart, too."
+    "training: two trainings of the same method often differ significantly by the measurement alone, too."
 )
 
 
@@ -92,7 +92,7 @@ def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]], null: 
     """Build a table that says in words which method is flatter, for each target and their mean.
 
     Verdicts are over the trials of a target if there are several. Those of one trial are called "of these weights".
-    `null` adds a row for two trials of the same method: how often the measurement alone tells them apart.
+    `null` adds a row for two trials of the same method: how often they differ significantly by the measurement alone.
     """
     groups = differences_by_target(units)
     if len(groups) > 1:
@@ -107,15 +107,16 @@ def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]], null: 
             held = holds_for(d.curve for d in of_pair)
             rows.append(Row(f"{name}, {held}: {method} against {reference}", cells))
     if null:
-        cells = tuple(Cell(text=_told_apart([pair for pair in null if pair.difference.side == side])) for side in SIDES)
+        on_sides = ([pair for pair in null if pair.difference.side == side] for side in SIDES)
+        cells = tuple(Cell(text=_different_pairs(pairs)) for pairs in on_sides)
         method = null[0].difference.reference
         rows.append(Row(f"null, {OF_THESE_WEIGHTS}: {method} against {method} of another trial", cells))
     return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), corner="Target")
 
 
-def _told_apart(null: Sequence[NullPair]) -> str:
-    n = sum(pair.told_apart for pair in null)
-    return f"told apart in {n} of {len(null)} pairs of trials" if null else "–"
+def _different_pairs(null: Sequence[NullPair]) -> str:
+    n = sum(pair.is_different for pair in null)
+    return f"significantly different in {n} of {len(null)} pairs of trials" if null else "–"
 
 
 def worst_case_table(measured: Sequence[RunFlatness]) -> Table:

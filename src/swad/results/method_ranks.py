@@ -38,7 +38,7 @@ class MethodRanks:
     critical_difference: float
 
     def differ(self, first: str, second: str) -> bool:
-        """Return whether two methods can be told apart: both Friedman's test and Nemenyi's show it."""
+        """Return whether two methods differ significantly, by both Friedman's test and Nemenyi's."""
         return first != second and self.friedman_p <= ALPHA and self.nemenyi_p[first, second] <= ALPHA
 
     @property
@@ -47,7 +47,7 @@ class MethodRanks:
         count = f"Average rank of {len(self.ranks)} methods on {self.n_blocks} {self.blocks} (1 is the most accurate)."
         p = f"p {p_text(self.friedman_p)}" if self.friedman_p < 0.0001 else f"p = {p_text(self.friedman_p)}"
         if self.friedman_p <= ALPHA:
-            return f"{count} A bar joins methods that Nemenyi’s test does not tell apart (Friedman {p})."
+            return f"{count} A bar joins methods that do not differ significantly by Nemenyi’s test (Friedman {p})."
         return f"{count} Friedman’s test shows no difference between the methods ({p}), so one bar joins all."
 
 

@@ -5,7 +5,7 @@ domains. Spearman's and Kendall's rank correlations measure this: they are +1 if
 accurate, the second flattest the second most accurate, and so on. A few methods prove little, so each correlation comes
 with an exact permutation test and a bootstrap interval. The bootstrap cannot know methods that were not measured, and
 may be too sure. So the interval is widened to include 0 where the test does not reject 0. With fewer than five methods,
-no order can be told from chance, and the interval is -1 to 1.
+no order is significant, and the interval is -1 to 1.
 
 >>> order = ranking({"ERM": 0.9, "SAM": 0.6, "SWA": 0.5, "SWAD": 0.2}, {"ERM": 0.855, "SAM": 0.858, "SWA": 0.869,
 ...                 "SWAD": 0.881})

@@ -37,10 +37,10 @@ MISSING = "*"
 """Mark of a mean that lacks a target."""
 
 BOLD = (
-    "Bold: cannot be told from the best of the column (paired test over trials or runs, 5 % level, Holm correction "
-    "over all pairs of methods)."
+    "Bold: not significantly different from the best of the column (paired test over trials or runs, 5 % level, Holm "
+    "correction over all pairs of methods)."
 )
-NOTHING_BOLD = "Nothing is bold: without a second trial, differences between methods cannot be told from chance."
+NOTHING_BOLD = "Nothing is bold: without a second trial, no difference between methods can be tested."
 
 
 def split_label(split: str, runs: Iterable[RunData]) -> str:
@@ -171,7 +171,7 @@ def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[st
 
 
 def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], list[str]]:
-    """Return a row for each method, with what cannot be told from the best of a column in bold, and a note on that."""
+    """Return a row per method, bold where not significantly different from the column's best, and a note on that."""
     targets = results.targets
     accuracies: dict[str, Accuracies] = {method.label: method.accuracies() for method in results.methods}
     # By column: the accuracies of every method behind it, by target and trial.
@@ -338,7 +338,7 @@ def timings_table(runs: Iterable[RunData]) -> Table:
 
 
 def _identifying_columns(runs: Sequence[RunData]) -> tuple[list[str], list[list[Cell]]]:
-    """Return columns that tell runs with the same algorithm, target and trial apart, and their cells by run.
+    """Return columns that distinguish runs with the same algorithm, target and trial, and their cells by run.
 
     These are the dataset and the differing hyperparameters, and the run directory if runs agree in all of them.
     """

@@ -34,7 +34,7 @@ class Cell:
     error: float | None = None
     text: str | None = None
     best: bool = False
-    """Whether the number is bold: it cannot be told from the best of its column."""
+    """Whether the number is bold: it is not significantly different from the best of its column."""
     decimals: int = 1
     mark: str = ""
     """A sign that refers to a note. A marked number is never bold."""

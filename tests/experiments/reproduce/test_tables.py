@@ -70,7 +70,7 @@ def test_table4_has_our_numbers_the_papers_and_the_difference(whole: PaperConfig
     assert not any("Not at hand" in note for note in table.notes)
 
 
-def test_bold_are_the_methods_that_cannot_be_told_from_the_best(whole: PaperConfig):
+def test_bold_are_the_methods_not_significantly_different_from_the_best(whole: PaperConfig):
     table, _ = build("table4", whole)
     bold = [row.name for row in table.rows if row.group == "ours" and row.cells[0].best]
     assert bold == ["CORAL + SWAD"]  # 2 points above SWAD in every run

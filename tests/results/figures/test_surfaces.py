@@ -16,7 +16,7 @@ from swad.results.surfaces import read_surface
 
 
 @pytest.mark.slow
-def test_surfaces_of_several_algorithms_are_told_apart(tmp_path):
+def test_surfaces_of_several_algorithms_have_distinct_names(tmp_path):
     runs = [write_measured_run(tmp_path / name, algorithm=name) for name in ("erm", "sam")]
     figure = surface_figure([read_surface(run) for run in runs])
     panels = [axes for axes in figure.axes if axes.get_aspect() == 1.0]

@@ -150,14 +150,17 @@ def compared_table(
     if lacking := [row.name for row in rows if row.ours is None and row.name in set(expected)]:
         notes.append(f"Without numbers of ours, because no run has finished: {', '.join(lacking)}.")
     if any_bold:
-        notes.append("Bold: cannot be told from the best of ours in the column (paired tests over targets and trials).")
+        notes.append(
+            "Bold: not significantly different from the best of ours in the column (paired tests over targets and "
+            "trials)."
+        )
     if any(cell.mark.startswith(INCOMPLETE) for row in ours for cell in row.cells):
         notes.append(f"{INCOMPLETE} Mean over some of the targets: compare it with no other mean.")
     return Table(title, tuple(columns), (*ours, *paper, *differences), tuple(notes))
 
 
 def _with_bold(rows: Sequence[ComparedRow]) -> tuple[list[Row], bool]:
-    """Return our rows with what cannot be told from the best of its column in bold, and whether anything is bold."""
+    """Return our rows, bold where not significantly different from the column's best, and whether anything is bold."""
     cells = {row.name: list(row.ours or ()) for row in rows}
     any_bold = False
     for column in range(len(rows[0].accuracies) if rows else 0):

@@ -1,4 +1,4 @@
-"""The critical-difference diagram: methods on a line by their average rank, joined where no test tells them apart."""
+"""The critical-difference diagram: average ranks on a line, joined where methods do not differ significantly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare: bool = False) -> Figure:
-    """Draw the average ranks of methods. Horizontal bars join methods that cannot be told apart.
+    """Draw the average ranks of methods. Horizontal bars join methods that do not differ significantly.
 
     Args:
         ranked: The ranks.
@@ -32,7 +32,7 @@ def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare:
     from matplotlib.ticker import MaxNLocator
 
     labels = list(ranked.ranks)
-    # Nemenyi's test counts only after Friedman's; 1 stands for a pair that cannot be told apart.
+    # Nemenyi's test counts only after Friedman's; 1 stands for a pair without a significant difference.
     p = pandas.DataFrame(
         [[0.0 if ranked.differ(first, second) else 1.0 for second in labels] for first in labels], labels, labels
     )
