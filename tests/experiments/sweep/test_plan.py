@@ -58,6 +58,7 @@ def test_draws_of_domainbed_differ_between_trials_and_those_of_random_do_not():
         assert tried("domainbed", 0, seeding)[0] == {}
         assert tried("domainbed", 0, seeding)[1:] != tried("domainbed", 1, seeding)[1:]
         assert tried("random", 0, seeding) == tried("random", 1, seeding)
+        assert {} not in tried("random", 0, seeding)  # the defaults are DomainBed's first draw only
     assert tried("domainbed", 0, "2020")[1:] != tried("domainbed", 0)[1:]
 
 
@@ -101,6 +102,8 @@ def test_keys_do_not_depend_on_machine_settings_or_spelling():
     for options in different:
         assert not set(keys(expand(dataclasses.replace(spec, options=options), "sweep"))) & set(wanted), options
     assert not set(keys(expand(dataclasses.replace(spec, averages=("swad",)), "sweep"))) & set(wanted)
+    whole, real = (dataclasses.replace(spec, options={"hyperparameters": {"gamma": value}}) for value in (2, 2.0))
+    assert keys(expand(whole, "sweep")) == keys(expand(real, "sweep"))
 
 
 def test_keys_are_the_same_in_every_process():

@@ -14,7 +14,7 @@ from swad.experiments.sweep.run import Interrupted, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import read_status
 from swad.results.failures import write_failure
-from swad.results.records import LOCK, read_records
+from swad.results.records import DONE, LOCK, read_records
 from swad.results.runs import find_runs
 from swad.results.selection import select
 from swad.training.config import ConfigError
@@ -221,6 +221,18 @@ def test_a_search_that_an_earlier_request_covers_is_not_repeated(tmp_path):
     assert run_sweep(sweep, launcher).complete
     assert launcher.order == []
     assert run_sweep(sweep, launcher, specs=[GRID]).total == 10
+    # Nor is it if both wait for the choice.
+    both = started(tmp_path / "both", dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
+    launcher = InProcessLauncher(TRAIN)
+    assert both.plan().total == run_sweep(both, launcher).total == len(launcher.order) == 10
+
+
+def test_runs_that_wait_for_one_choice_are_counted_once(tmp_path):
+    sweep = started(tmp_path, GRID, dataclasses.replace(GRID, trials=(0, 1, 2, 3)))
+    assert (len(sweep.plan().runs), sweep.plan().pending) == (6, 2 * 3)
+    other = dataclasses.replace(GRID, choose_by="swad", trials=(0, 1))
+    assert sweep.plan([GRID, other]).pending == 2 * 2 + 2
+    assert run_sweep(sweep, InProcessLauncher(TRAIN)).total == 12
 
 
 def test_a_run_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
@@ -239,6 +251,27 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
     assert run_sweep(sweep, launcher, display=log).complete
     assert [task.key for task in launcher.order] == [here.key, elsewhere.key]
     assert "1 runs are being trained by other processes" in log.lines[0]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_search_that_another_process_completes_is_continued(tmp_path, monkeypatch, failed):
+    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.01)
+    sweep = started(tmp_path, dataclasses.replace(GRID, targets=("paper",)), allow_failed=True)
+    elsewhere = sweep.plan().runs[0].config
+    elsewhere.output.mkdir(parents=True)
+    lock = FileLock(elsewhere.output / LOCK)
+
+    def end_elsewhere(task):
+        lock.release()
+        if failed:
+            write_failure(elsewhere.output, "out of memory")
+        elif not (elsewhere.output / DONE).exists():
+            TRAIN(elsewhere)
+
+    launcher = InProcessLauncher(TRAIN, before=end_elsewhere)
+    status = run_sweep(sweep, launcher)
+    assert (status.count(State.DONE), status.groups[0].waiting) == (4 if failed else 5, 0)
+    assert len(launcher.order) == 4
 
 
 def test_waiting_for_other_processes_is_no_busy_loop(tmp_path, monkeypatch):

@@ -80,6 +80,10 @@ class SweepDir:
         specs = content.get("specs") if isinstance(content, dict) else None
         if not isinstance(specs, list) or content.get("format") != FORMAT:
             raise ConfigError([f"{file} was not written by this version of swad: choose another directory"])
+        if not all(isinstance(spec, dict) for spec in specs):
+            raise ConfigError(
+                [f"every spec in {file} must be a table of values: restore it, or choose another directory"]
+            )
         return tuple(SweepSpec.from_json(spec, file) for spec in specs)
 
     def add(self, spec: SweepSpec) -> None:
@@ -166,8 +170,6 @@ class SweepDir:
                 selection.source_view(load_run(run.config.output), search.target, index)
                 for index, run in enumerate(finished)
             ]
-            if not search.lodo:
-                views = [view for view in views if view.held_out is None]
             chosen = (selection.lodo if search.lodo else selection.iid)(views, search.choose_by)
             self._chosen[name] = dict(finished[chosen.index].config.training.hyperparameters)
         return self._chosen[name]

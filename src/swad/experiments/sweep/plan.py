@@ -63,10 +63,15 @@ class Search:
     """The runs that hold out the target, alone or with another domain."""
     lodo: bool
     choose_by: str
-    pending: int
-    """The largest number of runs that follow the choice."""
+    follow: tuple[tuple[tuple[str, ...], int], ...]
+    """The held-out domains and the trial of every run that follows the choice."""
     repeat: Callable[[Point], list[PlannedRun]]
     """Returns the runs that repeat a point in the other trials."""
+
+    @property
+    def pending(self) -> int:
+        """The largest number of runs that follow the choice."""
+        return len(self.follow)
 
     @property
     def name(self) -> str:
@@ -155,7 +160,15 @@ def expand(
 def merge(plans: Sequence[Plan]) -> Plan:
     """Return the union of plans. Of runs with one key the last is kept, whose machine settings are the latest."""
     runs = {run.key: run for plan in plans for run in plan.runs}
-    return Plan(tuple(runs.values()), tuple(search for plan in plans for search in plan.searches))
+    searches: list[Search] = []
+    waiting: set[tuple[Any, ...]] = set()
+    for search in (search for plan in plans for search in plan.searches):
+        # Two requests with the same search, such as one for more trials, make the same choice: count its runs once.
+        choice = (search.target, search.choose_by, search.lodo, *(run.key for run in search.runs))
+        follow = tuple(name for name in search.follow if (choice, name) not in waiting)
+        waiting.update((choice, name) for name in follow)
+        searches.append(dataclasses.replace(search, follow=follow))
+    return Plan(tuple(runs.values()), tuple(searches))
 
 
 def dataset_label(spec: SweepSpec, dataset: str) -> str:
@@ -270,7 +283,7 @@ class _Factory:
                 members,
                 lodo,
                 self.spec.choose_by,
-                len(sets) * len(trials),
+                tuple(itertools.product(sets, trials)),
                 repeat,
             )
 
