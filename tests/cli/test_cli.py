@@ -131,3 +131,10 @@ def test_errors_are_one_line_without_a_traceback(tmp_path, here, monkeypatch, ar
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir()), "nothing may be left behind"
+
+
+def test_a_path_that_cannot_be_used_is_named_with_advice(tmp_path, here):
+    (tmp_path / "file").touch()
+    error = here("reproduce", "table7", "--scale", "smoke", "-o", tmp_path / "file", code=1).stderr
+    assert f"error: cannot use {tmp_path / 'file'}" in error
+    assert "(Not a directory): choose another path, or change its permissions" in error

@@ -14,7 +14,7 @@ from swad import cli
 from swad.cli import sweep as command
 from swad.cli._sweep import Problems, parse_grid, parse_launcher_options, parse_trials
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.spec import SweepSpec
+from swad.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
 from swad.training.config import SETTINGS, ConfigError
 
 SMALL = ["--targets", "paper", "--steps", "8", "--evaluate-every", "4", "--averages", "swad,ema", "--jobs", "1"]
@@ -169,10 +169,16 @@ def test_status_needs_a_sweep():
         sweep("status", "s")
 
 
+def test_sharing_a_gpu_is_for_the_local_launcher():
+    with pytest.raises(ConfigError, match=r"--jobs-per-gpu is for the launcher local, got ray: use its own options"):
+        sweep("--algorithms", "erm", "--launcher", "ray", "--jobs-per-gpu", "2", "--dry-run")
+
+
 def test_every_setting_of_a_run_is_an_option():
     group = typer.main.get_command(cli.app).commands["sweep"]
     names = {option.name for option in group.commands[command.RUN].params}
     assert names >= set(SETTINGS) - set(command.SWEPT) - {"dataset_options"}
+    assert set(command.SWEPT) == set(OWN_OPTIONS)
 
 
 def test_values_are_parsed():

@@ -88,8 +88,16 @@ def main() -> None:
         expected = missing_package or isinstance(error, ValueError | OSError) or type(error).__name__ in _USER_ERRORS
         if not expected or os.environ.get("SWAD_TRACEBACK"):
             raise
-        _print_error(f"error: {error}")
+        _print_error(f"error: {_describe(error)}")
         sys.exit(1)
+
+
+def _describe(error: Exception) -> str:
+    """Return the message of an error; for a path that cannot be used, without the system's number and with advice."""
+    unusable = PermissionError | FileExistsError | NotADirectoryError | IsADirectoryError
+    if isinstance(error, unusable) and error.filename is not None:
+        return f"cannot use {error.filename} ({error.strerror}): choose another path, or change its permissions"
+    return str(error)
 
 
 _USER_ERRORS = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError", "LauncherError"}

@@ -18,6 +18,8 @@ from swad.cli import _options as parse
 from swad.cli._console import make_console
 from swad.data import benchmarks
 from swad.experiments.launchers.base import Launcher, Outcome, Task
+from swad.experiments.launchers.local import LocalLauncher
+from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, option_problems
 from swad.experiments.sweep import appendix_b3, checks, imported, spec_file
 from swad.experiments.sweep.directory import SWEEP, State, SweepDir, runs_folder
 from swad.experiments.sweep.estimate import GroupEstimate, estimate, size_text, totals
@@ -35,8 +37,6 @@ from swad.util.progress import progress_report
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-LAUNCHERS = ("local", "ray", "slurm")
 
 T = TypeVar("T")
 
@@ -195,9 +195,12 @@ class Launch:
             if value is not None and value < 1:
                 problems.append(f"--{option} must be 1 or more, got {value}")
         if self.name in LAUNCHERS:
-            from swad.experiments.launchers.make import option_problems
-
             problems += option_problems(self.name, self.options)
+            if self.jobs_per_gpu != 1 and self.name != "local":
+                instead = " (-l gpus=0.5 for two)" if self.name == "ray" else ""
+                problems.append(
+                    f"--jobs-per-gpu is for the launcher local, got {self.name}: use its own options{instead}"
+                )
         return problems
 
     def slots(self, device: str) -> int | None:
@@ -206,9 +209,6 @@ class Launch:
 
     def make(self, device: str, directory: Path | None = None, display: LogDisplay | None = None) -> Launcher:
         """Return the launcher; those of a cluster need the directory of the runs."""
-        from swad.experiments.launchers.local import LocalLauncher
-        from swad.experiments.launchers.make import make_cluster_launcher
-
         if self.name != "local":
             assert directory is not None
             return make_cluster_launcher(self.name, directory, self.jobs, self.options)
@@ -247,7 +247,7 @@ def print_estimate(
     names = {name for name, _, _ in plan.counts}
     with progress_report() as progress:
         estimates = estimate(plan, {name: name not in missing for name in names}, device, threads, progress)
-    _print_costs(plan, estimates, slots, missing)
+    _print_costs(estimates, slots, missing)
 
 
 def _counts_table(plan: Plan) -> Table:
@@ -279,7 +279,7 @@ def _counts_table(plan: Plan) -> Table:
     return table
 
 
-def _print_costs(plan: Plan, estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str]) -> None:
+def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str]) -> None:
     from rich.table import Table
 
     console = make_console()
@@ -293,7 +293,11 @@ def _print_costs(plan: Plan, estimates: Sequence[GroupEstimate], slots: int | No
     console.print(table)
     seconds, size, complete = totals(estimates)
     if any(one.seconds is not None for one in estimates):
-        wall = f"{duration(seconds / slots)} with {slots} at a time" if slots else "divide by the jobs at a time"
+        wall = (
+            f"{duration(seconds / slots)} with {slots} at a time"
+            if slots
+            else "to be divided by the number of runs at a time"
+        )
         limit = "" if complete else "at least "
         console.print(f"All runs: {limit}{duration(seconds)} of training, {wall}; {limit}{size_text(size)} on disk.")
     if missing:

@@ -251,9 +251,9 @@ def sweep(
 def status(
     output: Annotated[Path, typer.Argument(help="Directory of the sweep.")] = Path("sweep"),
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the table until the sweep is complete.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two updates.")] = 2.0,
-    failures: Annotated[int, typer.Option(help="Failed runs to list.")] = 20,
-    lines: Annotated[int, typer.Option(help="Last lines of each failure.")] = 3,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two updates.")] = 2.0,
+    failures: Annotated[int, typer.Option(min=0, help="Failed runs to list.")] = 20,
+    lines: Annotated[int, typer.Option(min=0, help="Last lines of each failure.")] = 3,
 ) -> None:
     """Show how many runs of a sweep are done, running, failed and pending, and when it will be complete."""
     from swad.cli import _sweep as actions
@@ -261,7 +261,7 @@ def status(
 
     directory = SweepDir(output)
     directory.require()
-    actions.show_status(directory, watch, max(0.2, interval), failures, lines)
+    actions.show_status(directory, watch, interval, failures, lines)
 
 
 # -- the parameters of `sweep`: those above, and the settings of the runs ---------------------------------------

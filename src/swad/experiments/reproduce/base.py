@@ -74,6 +74,10 @@ class Results:
         """Return the finished runs of a training on a dataset."""
         return self.of(sweep_specs(config, dataset, training))
 
+    def first_trial(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
+        """Return those of the first of the requested trials."""
+        return [run for run in self.runs(config, dataset, training) if run.trial == config.trials[0]]
+
     def of(self, specs: Iterable[SweepSpec]) -> list[RunData]:
         """Return the finished runs of some sweeps."""
         paths = [planned.config.output for planned in self.sweep.plan(specs).runs]

@@ -10,10 +10,11 @@ from typing import Any, Literal
 from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError
+from swad.experiments.sweep.spec import DATASETS
 from swad.training.config import ConfigError
 from swad.util.names import did_you_mean
 
-PAPER_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "DomainNet")
+PAPER_DATASETS = DATASETS["paper"]
 """The datasets of the paper in its order."""
 
 STAND_IN = "digits"

@@ -93,7 +93,7 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
     row_files: list[Path] = []
     datasets = config.measured_datasets(DATASETS)
     for dataset in datasets:
-        runs = [run for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        runs = results.first_trial(config, dataset, ERM)
         different = [run for run in runs if not _is_last(run)]
         if skipped := [run for run in runs if _is_last(run)]:
             names = ", ".join("+".join(run.targets) for run in skipped)

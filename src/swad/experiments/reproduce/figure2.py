@@ -104,7 +104,7 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
     row_files: list[Path] = []
     datasets = config.measured_datasets(DATASETS)
     for dataset in datasets:
-        runs = [run for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        runs = results.first_trial(config, dataset, ERM)
         sampled = []
         for run in runs:
             saved = open_run(run.path, config.data)

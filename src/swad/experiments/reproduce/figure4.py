@@ -22,7 +22,7 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
     row_files: list[Path] = []
     datasets = config.measured_datasets(DATASETS)
     for dataset in datasets:
-        paths = [run.path for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        paths = [run.path for run in results.first_trial(config, dataset, ERM)]
         stem = "figure4" if len(datasets) == 1 else f"figure4-{dataset}"
         report = measure_surfaces(
             paths,

@@ -22,7 +22,7 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
     written: list[Path] = []
     datasets = config.measured_datasets(DATASETS)
     for dataset in datasets:
-        runs = [run for run in results.runs(config, dataset, ERM) if run.trial == config.trials[0]]
+        runs = results.first_trial(config, dataset, ERM)
         drawing = valleys_figure(runs, "swad", ("accuracy", "loss"))
         stem = "figure5" if len(datasets) == 1 else f"figure5-{dataset}"
         written += [save_figure(drawing, folder / f"{stem}.{suffix}") for suffix in config.formats]

@@ -102,7 +102,7 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
     tables: list[Table | str] = []
     written: list[Path] = []
     for dataset in config.measured_datasets(DATASETS):
-        runs = [run for run in results.runs(config, dataset, ERM_THREE_WAY) if run.trial == config.trials[0]]
+        runs = results.first_trial(config, dataset, ERM_THREE_WAY)
         center = ValleySetting(tolerance_ratio=benchmarks.get(dataset).defaults.tolerance_ratio)
         around = settings_around(center)
         settings = list(dict.fromkeys(setting for members in around.values() for setting in members))

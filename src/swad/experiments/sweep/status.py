@@ -199,7 +199,7 @@ def failure_lines(failed: Sequence[FailedRun], lines: int = 3, most: int = 20) -
     for one in failed[:most]:
         attempts = f" ({one.failure.attempts} attempts)" if one.failure.attempts > 1 else ""
         text.append(f"{one.name}{attempts}: {one.failure.error}")
-        text += [f"    {line.rstrip()}" for line in one.failure.lines[-lines:]]
+        text += [f"    {line.rstrip()}" for line in one.failure.lines[max(0, len(one.failure.lines) - lines) :]]
     if len(failed) > most:
         text.append(f"and {len(failed) - most:,} more")
     return text
