@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from swad.experiments.launchers.base import Outcome, Task
-from swad.results.failures import read_failure, remove_failure, write_failure
+from swad.results.failures import read_failure, write_failure
 from swad.training.config import RunConfig
 
 LOCK_SECONDS = 30.0
@@ -65,8 +65,6 @@ def train_task(
         return Outcome(task, "failed", message, time.perf_counter() - start)
     finally:
         _free_device_memory()
-    with suppress(OSError):
-        remove_failure(directory)
     return Outcome(task, "finished", seconds=time.perf_counter() - start)
 
 
