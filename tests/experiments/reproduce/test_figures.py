@@ -1,4 +1,4 @@
-"""What Figures 1 and 2 and the cost are made of."""
+"""What Figures 1 and 2, the cost and the settings are made of."""
 
 from pathlib import Path
 
@@ -8,15 +8,20 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
 from helpers.tiny_runs import copied
+from swad.experiments.reproduce.config import make_config
 from swad.experiments.reproduce.cost import formula_table
 from swad.experiments.reproduce.figure1 import robust_table
 from swad.experiments.reproduce.figure2 import plane_corners, sampled_steps, sampling_table
+from swad.experiments.reproduce.items import ITEMS
+from swad.experiments.reproduce.run import build_item
+from swad.experiments.reproduce.settings import COMPARISON, method_settings_table, search_space_table
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import open_run
 from swad.results.figures.sampling import sampling_figure, trajectory
 from swad.results.robust_lines import RobustLine
 from swad.results.runs import RunData, load_run
 from swad.results.surfaces import read_surface
+from swad.training.run_dir import RunError
 
 
 def test_figure_1_says_for_how_many_targets_the_lowest_point_moves():
@@ -51,6 +56,21 @@ def test_figure_2_marks_the_steps_that_the_averages_took(tiny_run, tmp_path):
     assert titles[:2] == ["SWA: 1 weight", f"SWAD: {len(sampled['swad'])} weights"]
     table = sampling_table("digits", [(load_run(run.path), sampled)])
     assert [row.cells[3].printed for row in table.rows][1] == "100"
+
+
+@pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "figure4", "figure5", "ranking", "sensitivity"])
+def test_without_a_finished_run_a_figure_says_so(tmp_path, name):
+    config = make_config(scale="smoke", output=tmp_path)
+    with pytest.raises(RunError, match=r"no run on digits is finished: add --retry-failed|no finished run"):
+        build_item(ITEMS[name], config)
+
+
+def test_our_settings_are_the_papers():
+    table = search_space_table()
+    compared = [cell.printed for row in table.rows if row.group == COMPARISON for cell in row.cells]
+    compared += [row.cells[2].printed for row in method_settings_table().rows]
+    assert len(compared) == 4 * 3 + 27
+    assert set(compared) == {"yes"}
 
 
 def test_the_formula_gives_the_printed_overheads():

@@ -175,6 +175,14 @@ def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
     status = run_sweep(allowed, InProcessLauncher(train))
     assert (status.count(State.DONE), status.groups[0].waiting) == (4, 0)
 
+    def fail_at_last(config, callback=None):
+        if config.training.hyperparameters["lr"] == 0.3:
+            raise ValueError("the training diverged")
+        TRAIN(config)
+
+    status = run_sweep(started(tmp_path / "at once", spec, allow_failed=True), InProcessLauncher(fail_at_last))
+    assert (status.count(State.DONE), status.groups[0].waiting) == (4, 0)
+
 
 def test_an_interrupted_sweep_resumes_without_repeating(tmp_path):
     sweep = started(tmp_path, GRID)

@@ -13,6 +13,7 @@ from swad.experiments.sweep.directory import SweepDir, runs_folder
 from swad.experiments.sweep.spec import SweepSpec
 from swad.results.records import DONE
 from swad.results.runs import RunData, find_runs, load_run
+from swad.training.run_dir import RunError
 from swad.util.progress import Progress
 
 Build = Callable[["PaperConfig", "Results", Path, "Progress | None"], Report]
@@ -75,8 +76,11 @@ class Results:
         return self.of(sweep_specs(config, dataset, training))
 
     def first_trial(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
-        """Return those of the first of the requested trials."""
-        return [run for run in self.runs(config, dataset, training) if run.trial == config.trials[0]]
+        """Return those of the first of the requested trials; `RunError` if there is none."""
+        runs = [run for run in self.runs(config, dataset, training) if run.trial == config.trials[0]]
+        if not runs:
+            raise RunError(f"no run on {dataset} is finished: add --retry-failed to train failed runs again")
+        return runs
 
     def of(self, specs: Iterable[SweepSpec]) -> list[RunData]:
         """Return the finished runs of some sweeps."""

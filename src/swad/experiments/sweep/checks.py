@@ -172,6 +172,11 @@ def _option_problems(spec: SweepSpec) -> list[str]:
     searched: set[str] = set(spec.grid or (search.PAPER_GRID if spec.protocol == "paper" else ()))
     if both := sorted(searched & set(fixed)):
         problems.append(f"{', '.join(both)} cannot be both fixed and searched: set it, or leave it in the grid")
+    imported = {name for settings in spec.selected.values() for name in settings.get("hyperparameters", ())}
+    if both := sorted(imported & set(fixed)):
+        problems.append(
+            f"{', '.join(both)} cannot be both set and imported: leave it out, or change the selection file"
+        )
     if fixed and spec.protocol in ("domainbed", "random"):
         problems.append(
             f"the protocol {spec.protocol} draws all hyperparameters, got values for {', '.join(fixed)}: use grid"
