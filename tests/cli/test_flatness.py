@@ -102,7 +102,7 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
     for wrong, message in (
         (["--split", "test"], "--split must be one of training, validation, all; got 'test'"),
         (["--logits", "loud"], "--logits must be one of raw, normalized; got 'loud'"),
-        (["--precision", "fp16"], "--precision must be one of auto, fp32, bf16; got 'fp16'"),
+        (["--precision", "fp16"], "--precision must be one of fp32, bf16; got 'fp16'"),
     ):
         assert message in here("flatness", *options, *wrong, code=1).stderr
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from helpers.tiny_runs import COARSE, copied
 from swad.data import benchmarks
@@ -122,4 +121,3 @@ def test_bf16_of_a_run_differs_by_far_less_than_its_interval(run):
             assert 0 < abs(one.mean - two.mean) < 0.1 * (one.high - one.low) / 2
     settings = [row for row in read_rows(run.path, FLATNESS) if row["kind"] == "settings"]
     assert [row.get("precision") for row in settings] == [None, "bf16"]
-    assert config.device_precision(torch.device("cpu")) == "fp32"

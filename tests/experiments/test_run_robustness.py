@@ -99,10 +99,19 @@ def test_tables_average_over_trials_and_compare(trained):
     cell = next(row for row in table.rows if row.name == "SWA").cells[1]
     assert cell.value == pytest.approx(100 * sum(by_trial) / 2)
     comparison = comparison_table(unseen)
+    assert comparison.title == "Compared with ERM (best): digits, unseen"
     assert [row.name for row in comparison.rows] == ["SWA"]
+    baseline = next(row for row in table.rows if row.name == "ERM (best)").cells[1]
+    difference = float(comparison.rows[0].cells[0].text)
+    assert difference == pytest.approx(cell.value - baseline.value, abs=0.06)
     severities, errors = severity_curves(unseen)["SWA"]
     assert severities == [0, 1, 5]
     assert sum(errors[1:]) / 2 == pytest.approx(sum(by_trial) / 2)
+    assert errors[0] == pytest.approx(next(row for row in table.rows if row.name == "SWA").cells[0].value / 100)
+    for run in runs:
+        measure_corruptions(run, ["swa", "best"], CONFIG)
+    (_, unseen) = read_corruption_errors([load_run(run.path) for run in runs])
+    assert comparison_table(unseen).title == "Compared with SWA: digits, unseen"
 
 
 @pytest.mark.slow

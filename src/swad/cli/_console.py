@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from swad.results.tables import Table
@@ -37,6 +38,12 @@ def print_report(items: Sequence[Table | str], written: Sequence[Path], row_file
         more = f" and {len(row_files) - 1} more" if len(row_files) > 1 else ""
         print(f"rows in {row_files[0]}{more}", flush=True)
     print(f"wrote {', '.join(str(path) for path in written)}", flush=True)
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print notes such as which runs were skipped."""
+    for note in notes:
+        make_console().print(f"[yellow]note[/]: {escape(note)}", highlight=False)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 FigureFolder = Annotated[

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Workers
 
 EXAMPLES = """
 swad flatness runs/PACS
@@ -17,7 +16,7 @@ swad flatness runs/PACS/erm/sketch-0 --weights best,swad --radii 0:60:5
 
 
 def flatness(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")],
+    runs: Runs,
     weights: Annotated[
         str,
         typer.Option(
@@ -66,10 +65,10 @@ def flatness(
     precision: Annotated[
         str,
         typer.Option(
-            help="Precision of the network: bf16, fp32 (exact, without TF32), or auto for the device's default. Losses "
-            "are computed in fp32 and summed in fp64."
+            help="Precision of the network: fp32 (exact, without TF32) or bf16. Losses are computed in fp32 and summed "
+            "in fp64."
         ),
-    ] = "auto",
+    ] = "fp32",
     worst_case: Annotated[
         str, typer.Option(help="Also search for the worst loss within these radii, e.g. 0.05,0.1.")
     ] = "",
@@ -86,7 +85,7 @@ def flatness(
 
     Results are saved in each run's flatness.jsonl. Run the same command again to resume after an interrupt.
     """
-    from swad.cli._console import make_console, measuring, print_report
+    from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.flatness_report import choose_weights, measure_flatness
     from swad.experiments.run_flatness import FlatnessConfig
     from swad.experiments.saved_run import SPLITS, open_runs
@@ -96,7 +95,7 @@ def flatness(
     for option, value, allowed in (
         ("split", split, SPLITS),
         ("logits", logits, ("raw", "normalized")),
-        ("precision", precision, ("auto", "fp32", "bf16")),
+        ("precision", precision, ("fp32", "bf16")),
     ):
         if value not in allowed:
             raise ValueError(f"--{option} must be one of {', '.join(allowed)}; got {value!r}")
@@ -111,14 +110,13 @@ def flatness(
         split=split,  # type: ignore[arg-type]
         error=error,
         logits=logits,  # type: ignore[arg-type]
-        precision=None if precision == "auto" else precision,  # type: ignore[arg-type]
+        precision=precision,  # type: ignore[arg-type]
     )
     worst_radii = parse.radii(worst_case)
     formats = parse.figure_formats(figure_formats)
     saved_runs, notes = open_runs(runs, data)
     names = choose_weights(saved_runs, parse.words(weights))
-    for note in notes:
-        make_console().print(f"[yellow]note[/]: {note}", highlight=False)
+    print_notes(notes)
     with measuring() as progress:
         report = measure_flatness(
             names,

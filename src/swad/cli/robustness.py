@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Workers
 
 EXAMPLES = """
 swad robustness runs/PACS
@@ -17,7 +16,7 @@ swad robustness runs/PACS/erm/sketch-0 --weights best,swad --corruptions fog,sno
 
 
 def robustness(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")],
+    runs: Runs,
     weights: Annotated[
         str,
         typer.Option(
@@ -40,16 +39,12 @@ def robustness(
     Images are corrupted here by the definitions of ImageNet-C; nothing is downloaded. Results are saved in each run's
     robustness.jsonl. Run the same command again to resume after an interrupt.
     """
-    from swad.cli._console import make_console, measuring, print_report
+    from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.flatness_report import choose_weights
-    from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
+    from swad.experiments.robustness_report import measure_robustness
+    from swad.experiments.run_robustness import CorruptionConfig
     from swad.experiments.saved_run import open_runs
-    from swad.results.corruption_errors import ROBUSTNESS, comparison_table, corruption_table, read_corruption_errors
-    from swad.results.figures.robustness import severity_figure
-    from swad.results.figures.style import require_matplotlib, save_figure
-    from swad.results.runs import load_run
 
-    require_matplotlib()  # before measuring for hours
     default = CorruptionConfig()
     config = CorruptionConfig(
         corruptions=tuple(parse.words(corruptions)) or default.corruptions,
@@ -60,15 +55,16 @@ def robustness(
     formats = parse.figure_formats(figure_formats)
     saved_runs, notes = open_runs(runs, data)
     names = choose_weights(saved_runs, parse.words(weights))
-    for note in notes:
-        make_console().print(f"[yellow]note[/]: {note}", highlight=False)
+    print_notes(notes)
     with measuring() as progress:
-        for run in saved_runs:
-            measure_corruptions(
-                run, names[run.path], config, device=parse.device(device), workers=workers, progress=progress
-            )
-    results = read_corruption_errors([load_run(run.path) for run in saved_runs])
-    folder = output if output is not None else runs[0] / "figures"
-    written = [save_figure(severity_figure(results), folder / f"robustness.{suffix}") for suffix in formats]
-    tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
-    print_report(tables, written, [run.path / ROBUSTNESS for run in saved_runs])
+        report = measure_robustness(
+            saved_runs,
+            names,
+            config,
+            output=output if output is not None else runs[0] / "figures",
+            formats=formats,
+            device=parse.device(device),
+            workers=workers,
+            progress=progress,
+        )
+    print_report(report.tables, report.written, report.row_files)

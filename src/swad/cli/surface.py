@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Workers
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Workers
 
 EXAMPLES = """
 swad surface runs/PACS/erm/sketch-0
@@ -18,7 +17,7 @@ swad surface runs/PACS/erm/sketch-0 --line best swad
 
 
 def surface(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")],
+    runs: Runs,
     corners: Annotated[
         str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or best,swa,swad. Default: three snapshots.")
     ] = "",

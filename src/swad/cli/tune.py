@@ -63,7 +63,7 @@ def tune(
     --keep-segments also have the weights for it: one to two copies of the model on disk for every evaluation. Results
     are saved in each run's tune.jsonl. Run the same command again to resume after an interrupt.
     """
-    from swad.cli._console import make_console, measuring, print_report
+    from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments import tune as tuning
     from swad.experiments.tune_report import write_tuning
 
@@ -90,7 +90,6 @@ def tune(
             save=folder / "weights" if save_weights else None,
             progress=progress,
         )
-    for note in result.notes:
-        make_console().print(f"[yellow]note[/]: {note}", highlight=False)
+    print_notes(result.notes)
     report = write_tuning(result, folder, select, formats)  # type: ignore[arg-type]
     print_report(report.tables, report.written, result.row_files)

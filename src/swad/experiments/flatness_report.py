@@ -116,12 +116,12 @@ def measure_flatness(
         "split": config.split,
     }
     for i, run in enumerate(runs):
-        run_progress = _label_progress(progress, _run_label(run, i, len(runs)))
-        run_local(run, names[run.path], config, progress=run_progress, **place)
+        labeled = run_progress(progress, run, i, len(runs))
+        run_local(run, names[run.path], config, progress=labeled, **place)
         if worst_radii:
-            run_worst_case(run, names[run.path], worst_radii, progress=run_progress, **subset, **place)
+            run_worst_case(run, names[run.path], worst_radii, progress=labeled, **subset, **place)
         if curvature:
-            run_curvature(run, names[run.path], progress=run_progress, **subset, **place)
+            run_curvature(run, names[run.path], progress=labeled, **subset, **place)
     measured = []
     for run in runs:
         result = read_flatness(load_run(run.path), names[run.path])
@@ -174,7 +174,6 @@ def measure_surfaces(
                 f"{steps_outside}), and may show a slope instead of a valley"
             )
     for i, run in enumerate(runs):
-        run_progress = _label_progress(progress, _run_label(run, i, len(runs)))
         run_surface(
             run,
             corners,
@@ -184,7 +183,7 @@ def measure_surfaces(
             n_images=n_images,
             device=device,
             workers=workers,
-            progress=run_progress,
+            progress=run_progress(progress, run, i, len(runs)),
         )
     shape = "line" if len(corners) == 2 else "plane"
     surfaces = [surface for run in runs if (surface := read_surface(load_run(run.path), shape)) is not None]
@@ -221,14 +220,11 @@ def _has_weights(run: SavedRun, name: str) -> bool:
     return True
 
 
-def _run_label(run: SavedRun, index: int, n_runs: int) -> str:
-    """Return the run's name; among several runs with its algorithm."""
-    return f"{run.config.training.algorithm} {run.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
-
-
-def _label_progress(progress: Progress | None, label: str) -> Progress | None:
+def run_progress(progress: Progress | None, run: SavedRun, index: int, n_runs: int) -> Progress | None:
+    """Return the progress of one of several runs, labeled with its name and, among several, its algorithm."""
     if progress is None:
         return None
+    label = f"{run.config.training.algorithm} {run.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
     return lambda description, done, total: progress(f"{label}: {description}", done, total)
 
 

@@ -40,8 +40,6 @@ SMALL_RADII = tuple(2.0 * k for k in range(13))
 SHARES = tuple(k / 10 for k in range(11))
 """Shares of the weights' norm, for directions that are normalized by layer or filter."""
 
-DEFAULT_PRECISION: dict[str, Precision] = {"cpu": "fp32", "cuda": "fp32"}
-"""Precision of the network by kind of device."""
 SIDES = ("seen", "unseen")
 
 
@@ -66,8 +64,8 @@ class FlatnessConfig:
     """Whether to measure the rise of the 0-1 error, too."""
     logits: Logits = "raw"
     """Whether the logits of all weights are scaled to the same size; see `image_losses`."""
-    precision: Precision | None = None
-    """Precision of the network. None: `DEFAULT_PRECISION` of the device."""
+    precision: Precision = "fp32"
+    """Precision of the network."""
 
     def settings(self, run: SavedRun, device: torch.device) -> dict[str, Any]:
         """Return the settings that identify stored results.
@@ -84,12 +82,8 @@ class FlatnessConfig:
             "seed": self.seed,
             "device": device.type,
             **_pattern_settings(self.include, self.exclude),
-            **_changed_settings(split=self.split, logits=self.logits, precision=self.device_precision(device)),
+            **_changed_settings(split=self.split, logits=self.logits, precision=self.precision),
         }
-
-    def device_precision(self, device: torch.device) -> Precision:
-        """Return the precision of the network on a device."""
-        return self.precision or DEFAULT_PRECISION.get(device.type, "fp32")
 
 
 def run_local(
@@ -152,7 +146,7 @@ def run_local(
                 measure="both" if config.error else "loss",
                 logits=config.logits,
                 logits_of=images.seen,
-                precision=config.device_precision(torch_device),
+                precision=config.precision,
                 channels_last=on_gpu,
             )
 

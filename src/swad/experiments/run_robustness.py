@@ -154,7 +154,7 @@ def _measure(
             ]
         file.append(*rows)
         if progress is not None:
-            progress(f"corruptions of {run.name}", number, len(missing))
+            progress("corruptions", number, len(missing))
 
 
 def _wrong(model: nn.Module, images: Tensor, labels: Tensor) -> int:
@@ -168,7 +168,7 @@ def _batches(domain: _DomainImages, size: int) -> Iterator[tuple[Tensor, Tensor,
 
 
 def _images(run: SavedRun, n: int | None, device: torch.device, workers: int | None) -> Iterator[_DomainImages]:
-    """Load validation images of the sources and all kinds of images of the target."""
+    """Load validation images of the sources and all images of the target."""
     sources, target = run.held_out
     group_size = run.eval_group_size
     for side, splits in (("seen", sources.val), ("unseen", target.full)):
@@ -177,8 +177,5 @@ def _images(run: SavedRun, n: int | None, device: torch.device, workers: int | N
             if group_size is not None:
                 subset = mixed_groups(subset, group_size)
             loader = EvalLoader(subset, sources.image_spec, run.batch_size(device), workers=workers, device=device)
-            images, labels = zip(*loader, strict=True)
-            normalize = Normalize(sources.image_spec, device)
-            # The inverse of the normalization; rounding makes it exact.
-            values = (torch.cat(images) * normalize.std + normalize.mean).mul_(255).round_().to(torch.uint8)
-            yield _DomainImages(split.name, side, values, torch.cat(labels), torch.from_numpy(subset.keys).to(device))
+            keys = torch.from_numpy(subset.keys).to(device)
+            yield _DomainImages(split.name, side, loader.bytes(), loader.labels(), keys)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from swad.results.comparisons import compare, correct, p_text
-from swad.results.flatness_rows import Row, last_shown, read_rows
+from swad.results.flatness_rows import last_shown, latest_rows, read_rows
 from swad.results.labels import weights_label
 from swad.results.runs import RunData
 from swad.results.tables import Cell, Table
@@ -61,40 +61,28 @@ class CorruptionErrors:
 
 
 def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
-    """Collect the errors of runs, by dataset and side; runs that were not measured are left out."""
+    """Collect the errors of runs, by dataset and side; runs that were not measured are left out.
+
+    Methods are in the order in which their weights were requested, because the others are compared with the first.
+    Those of ERM come before those of other algorithms.
+    """
     collected: dict[tuple[str, str], dict[str, dict[Unit, dict[Case, float]]]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.algorithm != "erm"):
         rows = read_rows(run.path, ROBUSTNESS)
         shown = last_shown(rows, "error")
         if shown is None:
             continue
-        # The weights that were asked for last, in that order: the first is what the others are compared with.
-        requested = [row["weights"] for row in rows if row["kind"] == "shown"][-1]
+        requested: list[str] = [row["weights"] for row in rows if row["kind"] == "shown"][-1]
         by_domain: dict[tuple[str, str, Case], list[float]] = {}
-        for row in _current(shown[1]):
-            case = (row["corruption"], row["severity"])
-            by_domain.setdefault((row["side"], row["weights"], case), []).append(row["error"])
-        for (side, weights, case), errors in sorted(by_domain.items(), key=lambda item: _position(item[0], requested)):
-            if weights not in requested:
-                continue
+        # The last measurement of every case counts: weights may have been trained again.
+        for row in latest_rows(shown[1], "weights", "domain", "corruption", "severity"):
+            if row["weights"] in requested:
+                case = (row["corruption"], row["severity"])
+                by_domain.setdefault((row["side"], row["weights"], case), []).append(row["error"])
+        for (side, weights, case), errors in sorted(by_domain.items(), key=lambda item: requested.index(item[0][1])):
             by_method = collected.setdefault((run.dataset, side), {}).setdefault(weights_label(run, weights), {})
             by_method.setdefault(("+".join(run.targets), run.trial), {})[case] = mean(errors)
-    return [
-        # ERM comes first, because the others are compared with it.
-        CorruptionErrors(dataset, side, dict(sorted(errors.items(), key=lambda item: not item[0].startswith("ERM"))))
-        for (dataset, side), errors in sorted(collected.items())
-    ]
-
-
-def _position(key: tuple[str, str, Case], requested: Sequence[str]) -> tuple[str, int]:
-    side, weights, _ = key
-    return side, requested.index(weights) if weights in requested else len(requested)
-
-
-def _current(rows: Sequence[Row]) -> list[Row]:
-    """Keep the last measurement of every case: weights may have been trained again."""
-    fields = ("weights", "domain", "corruption", "severity")
-    return list({tuple(row[name] for name in fields): row for row in rows}.values())
+    return [CorruptionErrors(dataset, side, errors) for (dataset, side), errors in sorted(collected.items())]
 
 
 def corruption_table(results: CorruptionErrors) -> Table:
@@ -115,8 +103,8 @@ def corruption_table(results: CorruptionErrors) -> Table:
     severities = sorted({severity for _, severity in cases})
     at = f"{'severity' if len(severities) == 1 else 'severities'} {', '.join(map(str, severities))}"
     notes = (
-        f"Error in % on {SIDES[results.side]}; corrupted: mean over {len(names)} corruptions at {at}; "
-        f"{_trials(results)}.",
+        f"Error in % on {SIDES[results.side]}; corrupted: mean over {len(names)} corruption{'s' * (len(names) > 1)} at "
+        f"{at}; {_trials(results)}.",
         "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
         "images.",
     )

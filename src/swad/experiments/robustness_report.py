@@ -1,0 +1,55 @@
+"""Errors under corruption of several runs at once: measure them, draw the figure and build the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from swad.experiments.flatness_report import FORMATS, Report, run_progress
+from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
+from swad.experiments.saved_run import SavedRun
+from swad.results.corruption_errors import ROBUSTNESS, comparison_table, corruption_table, read_corruption_errors
+from swad.results.figures.robustness import severity_figure
+from swad.results.figures.style import require_matplotlib, save_figure
+from swad.results.runs import load_run
+from swad.util.progress import Progress
+
+
+def measure_robustness(
+    runs: Sequence[SavedRun],
+    weights: Mapping[Path, Sequence[str]],
+    config: CorruptionConfig,
+    *,
+    output: Path,
+    formats: Sequence[str] = FORMATS,
+    device: str = "cpu",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Measure the errors of several runs under corruption, draw them and compare them.
+
+    Args:
+        runs: The runs.
+        weights: Names of the weights to measure by run directory; the others are compared with the first.
+        config: Corruptions, severities and images.
+        output: Directory for the figure.
+        formats: Formats of the figure.
+        device: Device to measure on.
+        workers: Processes that read images.
+        progress: Called after every corruption and severity.
+    """
+    require_matplotlib()  # before measuring for hours
+    for i, run in enumerate(runs):
+        measure_corruptions(
+            run,
+            weights[run.path],
+            config,
+            device=device,
+            workers=workers,
+            progress=run_progress(progress, run, i, len(runs)),
+        )
+    results = read_corruption_errors([load_run(run.path) for run in runs])
+    figure = severity_figure(results)
+    written = [save_figure(figure, output / f"robustness.{extension}") for extension in formats]
+    tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
+    return Report(tuple(tables), tuple(written), tuple(run.path / ROBUSTNESS for run in runs))
