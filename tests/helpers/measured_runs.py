@@ -78,7 +78,7 @@ def quadratics(steep: float):
 
 
 def raw_run(
-    folder: Path, algorithm: str, factor: float, seed: int = 0, trial: int = 0
+    folder: Path, algorithm: str, factor: float, seed: int = 0, trial: int = 0, **settings: object
 ) -> tuple[RunData, dict[str, object]]:
     """Write a run whose F was really measured, of one quadratic per image, with its raw rows."""
     folder.mkdir(parents=True)
@@ -87,7 +87,7 @@ def raw_run(
     (folder / "done.json").write_text("{}")
     groups, models = {"seen": ["art"], "unseen": ["photo"]}, {}
     with RowFile(folder, FLATNESS) as file:
-        key = file.add_settings({"radii": [0.0, 1.0, 2.0], "images": 40})
+        key = file.add_settings({"radii": [0.0, 1.0, 2.0], "images": 40, **settings})
         for name, steep in (("best", factor), ("swad", factor / 2)):
             flat = local(Point(), quadratics(steep), [0.0, 1.0, 2.0], 40, seed, groups=groups)
             models[name] = flat

@@ -31,6 +31,7 @@ from swad.results.flatness_stats import (
     mean_difference_over_targets,
     p_values_of,
     subtract_curves,
+    unpaired_difference,
 )
 from swad.results.flatness_tables import curve_table, verdict_table
 from swad.util.statistics import contributions
@@ -124,6 +125,13 @@ def test_a_pair_that_some_trials_lack_is_averaged_over_the_others():
     assert alone is units["target 0", 0][0]
 
 
+def test_trials_with_the_same_difference_show_no_spread_and_claim_nothing():
+    curves = {t: FlatnessCurve("SWAD", (1.0, 2.0), (0.1, -0.3 - n), (0, -1), (1, 0)) for t, n in enumerate((0, 1e-17))}
+    curve = average_over_trials(curves)
+    assert p_values_of(curve) == (1.0, 1.0)
+    assert Difference("swad", "best", "seen", curve, "ERM", p_values_of(curve)).verdict == NO_DIFFERENCE
+
+
 def test_tables_show_both_widths_or_say_of_these_weights():
     curves = {t: FlatnessCurve("ERM", (1.0,), (m,), (m - 0.1,), (m + 0.1,)) for t, m in enumerate((1.0, 2.0, 3.0))}
     table = curve_table("F", [average_over_trials(curves)])
@@ -151,3 +159,19 @@ def test_the_null_row_compares_two_trials_of_the_same_method(tmp_path):
     assert table.rows[-1].name == "null, of these weights: ERM (best) against ERM (best) of another trial"
     assert table.rows[-1].cells[1].text == "significantly different in 2 of 3 pairs of trials"
     assert null_pairs(measured[:1]) == []
+
+
+def test_two_trials_share_images_where_all_of_them_are_measured(tmp_path):
+    runs = [raw_run(tmp_path / str(trial), "erm", 1.0, trial=trial, split="all")[0] for trial in (0, 1)]
+    seen = next(pair for pair in null_pairs([read_flatness(run) for run in runs]) if pair.difference.side == "seen")
+    assert seen.difference.curve.high[-1] == 0
+
+
+def test_draws_that_only_one_curve_has_are_independent():
+    draws = {name: np.array([[-s], [s]]) for name, s in (("shared", 1.0), ("first", 3.0), ("second", 4.0))}
+    one, two = (
+        curve_with_interval("ERM", (1.0,), (2.0,), {name: draws[name] for name in ("shared", own)})
+        for own in ("first", "second")
+    )
+    alone = curve_with_interval("ERM", (1.0,), (0.0,), {"own": np.array([[-5.0], [5.0]])})  # 3² + 4² = 5²
+    assert unpaired_difference(one, two).high == pytest.approx(alone.high)

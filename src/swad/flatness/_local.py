@@ -351,10 +351,12 @@ def average_flatness(results: Sequence[LocalFlatness]) -> LocalFlatness:
         return {domain: torch.stack([table[domain] for table in tables]).mean(0) for domain in tables[0]}
 
     errors = [result.errors for result in results if result.errors is not None]
-    norms = [float(result.settings["norm"]) for result in results]
     return replace(
         first,
-        settings={**first.settings, "norm": sum(norms) / len(norms)},
+        settings={
+            name: sum(result.settings[name] for result in results) / len(results) if name in OF_WEIGHTS else value
+            for name, value in first.settings.items()
+        },
         loss={domain: sum(result.loss[domain] for result in results) / len(results) for domain in first.loss},
         losses=mean([result.losses for result in results]),
         image_loss=mean([result.image_loss for result in results]),

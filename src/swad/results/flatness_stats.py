@@ -31,6 +31,8 @@ QUANTITIES = {"loss": "the loss", "error": "the 0-1 error"}
 LEVEL = 0.05
 """A verdict claims a difference if its corrected p-value is below this."""
 NO_DIFFERENCE = "no difference shown"
+NO_SPREAD = 1e-9
+"""Trials whose interval is at most this share of their mean differ by rounding only."""
 
 METHOD_ORDER = ("ERM", "SAM", "EMA", "SMA", "SWA (cyclic)", "SWA", "SWAD")
 """Methods in the order of the paper's figure. Other methods come before SWA."""
@@ -268,10 +270,16 @@ def subtract_curves(first: FlatnessCurve, second: FlatnessCurve) -> FlatnessCurv
 def p_values_of(curve: FlatnessCurve) -> tuple[float, ...]:
     """Return the two-sided p-value of a difference at every radius, over trials if there are several.
 
-    Empty without contributions.
+    Empty without contributions. Trials with exactly the same difference, as 0-1 errors of few images often have, show
+    no spread: p is 1 there, since nothing is known about another training.
     """
-    drawn = curve.contributions if curve.trials is None else curve.trials
-    return () if drawn is None else tuple(p_values(curve.mean, drawn))
+    if curve.trials is None:
+        return () if curve.contributions is None else tuple(p_values(curve.mean, curve.contributions))
+    spreads = half_widths(curve.trials)
+    return tuple(
+        1.0 if spread <= NO_SPREAD * abs(mean) else p
+        for p, mean, spread in zip(p_values(curve.mean, curve.trials), curve.mean, spreads, strict=True)
+    )
 
 
 def unpaired_difference(first: FlatnessCurve, second: FlatnessCurve) -> FlatnessCurve | None:
