@@ -50,6 +50,8 @@ def test_every_term_by_hand():
     rows = {name: values for name, *values in found.rows()}
     assert rows["its interval's low end"] == pytest.approx([0.275] * 4)
     assert rows["its interval's high end"] == pytest.approx([0.325] * 4)
+    assert rows["confidence"] == [found.confidence[form] for form in FORMS]
+    assert rows["Theorem 2"] == [found.theorem2[form] for form in FORMS]
 
 
 def test_hoeffdings_form_needs_no_vc_dimension():
@@ -59,6 +61,9 @@ def test_hoeffdings_form_needs_no_vc_dimension():
         assert values["hoeffding"] == getattr(with_vc, name)["hoeffding"]
         assert all(math.isnan(values[form]) for form in FORMS if form != "hoeffding")
     assert not found.vacuous
+    many = given_bound(vc_cover=500)
+    assert many.theorem1["hoeffding"] < 1 < many.theorem1["guaranteed"]
+    assert not many.vacuous
 
 
 def test_hoeffdings_form_holds_for_parameters_that_are_fixed_before_the_sample():

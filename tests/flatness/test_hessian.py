@@ -127,14 +127,14 @@ def test_a_density_of_a_known_spectrum_has_area_one_and_repeats(name, steps, dty
         rotated = model.weight[0] - 2 * mirror * (mirror @ model.weight[0])
         return 0.5 * spectrum @ rotated.square()
 
-    def density():
-        row = curvature(model, loss, 1, trace_vectors=0, density=True, density_steps=steps, density_repeats=4).row()
-        return row.density
+    def density(trace_vectors):
+        options = {"density_steps": steps, "density_repeats": 4}
+        return curvature(model, loss, 1, trace_vectors=trace_vectors, density=True, **options).row().density
 
     torch.manual_seed(1)
-    first = density()
+    first = density(trace_vectors=0)
     torch.manual_seed(2)
-    assert density() == first
+    assert density(trace_vectors=2) == first
     points, values = (torch.tensor(column, dtype=torch.float64) for column in first)
     assert torch.trapezoid(values, points).item() == pytest.approx(1, abs=1e-3)
     assert points[0] < spectrum.min() <= spectrum.max() < points[-1]

@@ -107,6 +107,14 @@ def test_spectra_without_a_gap_are_usually_climbed_to_98_percent():
     assert sum(shares) / len(shares) > 0.984
 
 
+def test_few_positive_eigenvalues_are_found_because_steps_grow():
+    for seed in range(3):
+        spectrum = spectra("mostly negative", 1000, torch.Generator().manual_seed(seed))
+        slope = torch.zeros(1000).double()
+        found = worst_case(Bowl(spectrum, slope, seed), Bowl.loss, 1.0, seed=seed).lower_bound
+        assert found > 0.999 * largest(spectrum, slope, 1.0)
+
+
 @settings(max_examples=8, deadline=None)
 @given(n=st.integers(3, 30), radius=st.floats(0.1, 10.0), seed=st.integers(0, 10_000))
 def test_a_maximum_inside_the_ball_is_approached_and_never_passed(n, radius, seed):

@@ -95,6 +95,49 @@ def test_bytes_and_gray_images_work_at_every_severity(name, size):
         assert (as_floats * 255 - corrupted).abs().max() < 1e-3
 
 
+# As text in the order of the published scripts, `make_imagenet_c.py` and `make_cifar_c.py`: severities 1 to 5.
+PUBLISHED = {
+    "gaussian_noise": (".08 .12 .18 .26 .38", ".04 .06 .08 .09 .10"),
+    "shot_noise": ("60 25 12 5 3", "500 250 100 75 50"),
+    "impulse_noise": (".03 .06 .09 .17 .27", ".01 .02 .03 .05 .07"),
+    "defocus_blur": ("3,.1 4,.5 6,.5 8,.5 10,.5", ".3,.4 .4,.5 .5,.6 1,.2 1.5,.1"),
+    "glass_blur": (".7,1,2 .9,2,1 1,2,3 1.1,3,2 1.5,4,2", ".05,1,1 .25,1,1 .4,1,1 .25,1,2 .4,1,2"),
+    "motion_blur": ("10,3 15,5 15,8 15,12 20,15", "6,1 6,1.5 6,2 8,2 9,2.5"),
+    "zoom_blur": ("1.11,.01 1.16,.01 1.21,.02 1.26,.02 1.31,.03", "1.06,.01 1.11,.01 1.16,.01 1.21,.01 1.26,.01"),
+    "snow": (
+        ".1,.3,3,.5,10,4,.8 .2,.3,2,.5,12,4,.7 .55,.3,4,.9,12,8,.7 .55,.3,4.5,.85,12,8,.65 .55,.3,2.5,.85,12,12,.55",
+        ".1,.2,1,.6,8,3,.95 .1,.2,1,.5,10,4,.9 .15,.3,1.75,.55,10,4,.9 .25,.3,2.25,.6,12,6,.85 .3,.3,1.25,.65,14,12,.8",
+    ),
+    "frost": ("1,.4 .8,.6 .7,.7 .65,.7 .6,.75", "1,.2 1,.3 .9,.4 .85,.4 .75,.45"),
+    "fog": ("1.5,2 2,2 2.5,1.7 2.5,1.5 3,1.4", ".2,3 .5,3 .75,2.5 1,2 1.5,1.75"),
+    "brightness": (".1 .2 .3 .4 .5", ".05 .1 .15 .2 .3"),
+    "contrast": (".4 .3 .2 .1 .05", ".75 .5 .4 .3 .15"),
+    "elastic_transform": (
+        "488,170.8,24.4 488,19.52,48.8 12.2,2.44,4.88 17.08,2.44,4.88 29.28,2.44,4.88",
+        "0,0,2.56 1.6,6.4,2.24 2.56,1.92,1.92 3.2,1.28,1.6 3.2,.96,.96",
+    ),
+    "pixelate": (".6 .5 .4 .3 .25", ".95 .9 .85 .75 .65"),
+    "jpeg_compression": ("25 18 15 10 7", "80 65 58 50 40"),
+}
+
+
+def test_severities_are_the_published_ones():
+    assert list(PUBLISHED) == list(CORRUPTIONS)
+    for name, texts in PUBLISHED.items():
+        for rows, text in zip(CORRUPTIONS[name][1:], texts, strict=True):
+            expected = [[float(number) for number in row.split(",")] for row in text.split()]
+            for row, numbers in zip(rows, expected, strict=True):
+                assert row == pytest.approx(numbers), name
+
+
+@pytest.mark.parametrize(("size", "factor"), [(64, 0.4), (65, 0.2)])
+def test_small_images_have_severities_of_their_own(size, factor):
+    images = pictures(1, size).double()
+    center = images.mean((2, 3), keepdim=True)
+    expected = ((images - center) * factor + center).clamp(0, 1)
+    assert (corrupt(images, "contrast", 3) - expected).abs().max() <= 0.5 / 255 + 1e-6
+
+
 def test_a_higher_severity_changes_more():
     # At severities 3 and 4 elastic and snow change the kind of corruption, so 1 and 5 are compared.
     images = pictures(2, 96).float()

@@ -135,7 +135,7 @@ def curvature(
                 if density:
                     torch.manual_seed(seed)
                     n_steps = min(density_steps, weights.dim)
-                    spectrum = spectral_density(operator, n_steps, density_repeats, density_points, eigenvalues)
+                    spectrum = spectral_density(operator, n_steps, density_repeats, density_points)
             trace = statistics.fmean(traces) if traces else math.nan
             error = statistics.stdev(traces) / math.sqrt(len(traces)) if traces else math.nan
             rows.append(CurvatureRow(domain, eigenvalues, trace, error, spectrum, weights.dim, operator.products))

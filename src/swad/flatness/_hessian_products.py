@@ -78,17 +78,15 @@ def top_eigenvalues(operator: HessianOperator, n: int, tolerance: float, seed: i
 
 
 def spectral_density(
-    operator: HessianOperator, n_steps: int, n_repeats: int, n_points: int, known: Sequence[float] = ()
+    operator: HessianOperator, n_steps: int, n_repeats: int, n_points: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return points and the smoothed density of eigenvalues there, by Lanczos quadrature (Papyan, 2020).
 
-    The random starts come from torch's generator. The grid spans all Lanczos nodes and the `known` eigenvalues, and its
-    margins hold the peaks at both ends. An estimate of the ends that misses the zeros of a Hessian of low rank would
-    lose most of the area.
+    The random starts come from torch's generator. The grid spans all Lanczos nodes, and its margins hold the peaks at
+    both ends. An estimate of the ends that misses the zeros of a Hessian of low rank would lose most of the area.
     """
     quadratures = [_lanczos(operator, n_steps) for _ in range(n_repeats)]
-    ends = torch.cat([nodes for nodes, _ in quadratures]).tolist() + list(known)
-    low, high = min(ends), max(ends)
+    low, high = (end.item() for end in torch.cat([nodes for nodes, _ in quadratures]).aminmax())
     smallest = 1e-3 * max(abs(low), abs(high)) or 1.0  # all eigenvalues equal, or zero: a peak needs some width
     if high - low < smallest:
         low, high = low - smallest / 2, high + smallest / 2
