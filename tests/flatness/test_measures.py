@@ -104,9 +104,11 @@ def test_bf16_warns_of_radii_that_rounding_hides():
 
 def test_the_average_of_several_weights_is_that_of_their_f():
     data = images({"photo": 20, "sketch": 15})
-    loss = image_losses(data, measure="both")
+    loss = image_losses(data, measure="both", logits="normalized")
     results = [local(network(seed), loss, [0.5, 1.0], 8, groups={"both": list(data)}) for seed in range(3)]
     mean = average_flatness(results)
+    for name in ("norm", "logit_scale"):
+        assert mean.settings[name] == pytest.approx(sum(result.settings[name] for result in results) / 3)
     for i, row in enumerate(mean.rows):
         assert row.mean == pytest.approx(sum(result.rows[i].mean for result in results) / 3)
     contributed = average_contributions([result.draw_contributions(["photo"]) for result in results])
