@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
-import json
 import multiprocessing
-import os
-import platform
 import statistics
 import time
 import warnings
@@ -28,6 +24,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
+from measurements import header, write
 from swad import EMA, SMA, SWAD, AverageGroup
 
 BARE = "torch._foreach_lerp_ alone"
@@ -257,15 +254,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     devices = [arguments.device] if arguments.device else ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    report: dict[str, object] = {
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu_threads": torch.get_num_threads(),
-        "cpu_count": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": "python benchmarks/averaging.py",
-    }
+    report = header()
     for device in devices:
         times, memory = measure_times(device, arguments.rounds), measure_memory(device)
         rows = {
@@ -286,9 +275,7 @@ def main() -> None:
             print()
             for key, value in details.items():
                 print(f"{key:34}{value:10.4f}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-        print(f"\nwrote {arguments.json}")
+    write(report, arguments.json)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
-import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -39,6 +34,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import swad
+from measurements import header, write
 from swad.flatness import captured, image_losses, local
 from swad.flatness._directions import Directions
 from swad.flatness._perturb import Weights
@@ -355,25 +351,17 @@ def main() -> None:
             f"{name:36}{row['ms']:9.2f}{row['images_per_second']:10,.0f}{row['times_faster']:10.2f}{row['forward_ms']:12.2f}"
             f"{row['forward_share']:8.0%}{row['difference']:10.1e}{peak}"
         )
-    if arguments.json:
-        report = {
-            "date": datetime.date.today().isoformat(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "cpu_threads": torch.get_num_threads(),
-            "cpu_count": os.cpu_count(),
-            "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
-            "command": " ".join(["python", *sys.argv]),
-            "network": arguments.network,
-            "images": n,
-            "image": shape,
-            "batch_size": arguments.batch_size,
-            "directions": setup.n_directions,
-            "radii": list(setup.radii),
-            "rows": rows,
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-        print(f"\nwrote {arguments.json}")
+    report = {
+        **header(),
+        "network": arguments.network,
+        "images": n,
+        "image": shape,
+        "batch_size": arguments.batch_size,
+        "directions": setup.n_directions,
+        "radii": list(setup.radii),
+        "rows": rows,
+    }
+    write(report, arguments.json)
 
 
 if __name__ == "__main__":

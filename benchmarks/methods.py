@@ -18,10 +18,7 @@ where it depends more on the allocator than on the method.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -31,6 +28,7 @@ from pathlib import Path
 
 import torch
 
+from measurements import header, write
 from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -181,23 +179,13 @@ def main() -> None:
     names = list(dict.fromkeys(["erm", *map(canonical_name, chosen)]))
     torch.set_num_threads(1)
     devices = [arguments.device] if arguments.device else ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    report: dict[str, object] = {
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu_count": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": " ".join(["python", *sys.argv]),
-        "network": {"cpu": networks.SMALL, "cuda": arguments.network},
-    }
+    report = {**header(), "network": {"cpu": networks.SMALL, "cuda": arguments.network}}
     for device in devices:
         network = networks.SMALL if device == "cpu" else arguments.network
         machine = torch.cuda.get_device_name() if device == "cuda" else f"1 of {os.cpu_count()} cores"
         print(f"\n{device}: {network}, {DOMAINS} x {PER_DOMAIN} images, {machine}, torch {torch.__version__}")
         report[device] = table(names, device, network, arguments.rounds)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-        print(f"\nwrote {arguments.json}")
+    write(report, arguments.json)
 
 
 if __name__ == "__main__":

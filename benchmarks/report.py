@@ -1,15 +1,14 @@
 """What tables and page of many finished runs cost: `swad report` without and with the summary, and with its page.
 
-    python benchmarks/report.py --counts 500 1000 2000 5000
+    python benchmarks/report.py --counts 500 1000 2000 5000 --json benchmarks/results/report-cpu.json
 
-Each count is measured in new processes, from the command line as a user runs it. Both times are given, because on a
-busy machine wall-clock time says little.
+Each count is measured in new processes, from the command line as a user runs it. Wall-clock and CPU seconds are given,
+because on a busy machine wall-clock time says little.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import subprocess
@@ -18,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from measurements import header, write
 from swad.results.summary import SUMMARY
 from synthetic_runs import write_runs
 
@@ -35,9 +35,9 @@ def measure(*arguments: str | Path) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--counts", type=int, nargs="+", default=[500, 1000, 2000, 5000], help="Numbers of runs.")
-    parser.add_argument("--output", type=Path, help="File for the numbers as JSON.")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
-    rows = []
+    report = {**header(), "runs": (rows := [])}
     print(
         f"{'runs':>6} {'first, s':>18} {'tables, s':>18} {'tables and page, s':>20} {'summary, MB':>12} {'page, MB':>9}"
     )
@@ -52,8 +52,7 @@ def main() -> None:
         texts = [f"{wall:.1f} ({cpu:.1f} CPU)" for wall, cpu in (first, tables, page)]
         print(f"{count:6} {texts[0]:>18} {texts[1]:>18} {texts[2]:>20} {sizes[0]:12} {sizes[1]:9}", flush=True)
         rows.append({"runs": count, "first": first, "tables": tables, "page": page, "mb": sizes})
-    if arguments.output is not None:
-        arguments.output.write_text(json.dumps({"wall and CPU seconds": rows}, indent=2) + "\n")
+        write(report, arguments.json)
 
 
 if __name__ == "__main__":

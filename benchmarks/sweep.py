@@ -20,13 +20,10 @@ Directories are made in memory (/dev/shm) where there is such a place, so that t
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import queue
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -38,6 +35,7 @@ from typing import Any
 
 import torch
 
+from measurements import header, write
 from swad.experiments.launchers.base import Outcome, Task
 from swad.experiments.launchers.local import LocalLauncher
 from swad.experiments.launchers.work import train_task
@@ -417,14 +415,7 @@ def main() -> None:
     arguments = parser.parse_args()
     named = {name for name in ("overhead", "plan", "table", "cluster", "warm_worker") if getattr(arguments, name)}
     sections = named or {"overhead", "plan", "table", "cluster"}
-    report: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu_count": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
+    report = header()
     measure: dict[str, Callable[[], Any]] = {
         "plan": plan,
         "overhead": lambda: overhead(arguments.overhead_runs, arguments.steps),
@@ -444,9 +435,7 @@ def main() -> None:
         if name in sections:
             report[name] = section()
             print(f"{name}: {json.dumps(report[name])}", flush=True)
-            if arguments.json is not None:  # after every section, so that an interrupted benchmark keeps them
-                arguments.json.parent.mkdir(parents=True, exist_ok=True)
-                arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+            write(report, arguments.json)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import json
 import multiprocessing
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -39,6 +37,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from measurements import header, write
 from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import ArrayDomain, Dataset, ImageSpec
@@ -379,14 +378,6 @@ def show(rows: dict[str, dict[str, float]]) -> None:
         print(f"{name:40}" + "".join(f"{row.get(column, float('nan')):14.2f}" for column in columns))
 
 
-def write(report: dict[str, object], path: Path | None) -> None:
-    """Write the measurements so far, so that an interrupted benchmark keeps them."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=2) + "\n")
-        print(f"wrote {path}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="directory that contains PACS. Default: random images of its shape")
@@ -406,15 +397,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     device, network = arguments.device, arguments.network
-    report: dict[str, object] = {
-        "command": " ".join(["python", *sys.argv]),
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu_count": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "network": "small" if arguments.demo else network,
-    }
+    report = {**header(), "network": "small" if arguments.demo else network}
     if arguments.demo:
         report["demo"] = measured = demo(arguments.steps or 500)
         print(", ".join(f"{name} {value:.2f}" for name, value in measured.items()))
