@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from swad.results.corruption_errors import SIDES, CorruptionErrors, severity_curves
-from swad.results.figures.flatness import method_colors
+from swad.results.figures.flatness import DASHES, method_colors
 from swad.results.figures.style import PALETTE, add_legend, figure_style, require_matplotlib
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ def severity_figure(results: Sequence[CorruptionErrors]) -> Figure:
         figure = Figure(figsize=(width, 3.1), layout="constrained")
         panels = figure.subplots(1, len(results), squeeze=False)[0]
         for axes, each in zip(panels, results, strict=True):
-            for method, (severities, errors) in severity_curves(each).items():
+            for index, (method, (severities, errors)) in enumerate(severity_curves(each).items()):
                 percent = [100 * error for error in errors]
-                axes.plot(severities, percent, marker="o", ms=3, color=PALETTE[colors[method]], label=method)
+                # Methods may have the same errors: a line that covers another is dashed, and its points are smaller.
+                style = {"linestyle": DASHES[index % len(DASHES)], "ms": max(7.0 - 1.6 * index, 2.0)}
+                axes.plot(severities, percent, marker="o", color=PALETTE[colors[method]], label=method, **style)
             axes.set_title(f"{each.dataset}, {each.side}")
             axes.set_xlabel("severity")
             axes.set_ylabel("error (%)")
