@@ -135,6 +135,9 @@ def test_equal_averages_are_evaluated_once_and_an_interrupted_search_resumes(fre
     done = count
     assert tune.sensitivity([fresh], GRID, target=False) == rows
     assert count == done, "everything is stored"
+    monkeypatch.setattr(tune_runs, "sha256", lambda path: "records of another training")
+    tune.sensitivity([fresh], GRID[:1], target=False)
+    assert count == done + 2
 
 
 def test_the_target_is_evaluated_for_the_chosen_setting_alone(fresh):
@@ -154,6 +157,11 @@ def test_the_target_is_evaluated_for_the_chosen_setting_alone(fresh):
     for row in oracle.rows:
         targets.setdefault(row.setting, []).append(row.target_out)
     assert sum(targets[chosen]) == max(map(sum, targets.values()))
+
+
+def test_among_equal_settings_the_one_most_like_the_training_is_chosen(fresh):
+    never_converge = [ValleySetting(7, 6, 0.9), ValleySetting(7, OWN["swad"].n_tolerance, OWN["swad"].tolerance_ratio)]
+    assert list(tune.tune([fresh], never_converge).chosen.values()) == never_converge[1:]
 
 
 accuracies = st.lists(st.sampled_from([0.2, 0.4, 0.6]), min_size=36, max_size=36)
