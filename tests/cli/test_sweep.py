@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from helpers.commands import SWAD, environment
+from helpers.in_process_launcher import fake_train
 from swad import cli
 from swad.cli import sweep as command
 from swad.cli._sweep import Problems, parse_grid, parse_launcher_options, parse_trials
@@ -84,6 +85,19 @@ def test_the_plan_of_the_paper_is_440_runs_and_a_dry_run_writes_nothing(tmp_path
     assert "108 + 12" in printed
     assert "not at hand: PACS, VLCS, OfficeHome, TerraIncognita, DomainNet" in printed
     assert files(tmp_path) == []
+
+
+def test_a_dry_run_counts_the_cost_of_unfinished_runs():
+    directory = SweepDir("s")
+    directory.add(SweepSpec(datasets=("PACS",), targets=("photo",), averages=("ema",), trials=(0, 1)))
+    request = ["--datasets", "PACS", "--targets", "photo", "--averages", "ema", "--trials", "2", "-o", "s", "--dry-run"]
+    first, second = directory.plan().runs
+    fake_train(lambda config: 0.5)(first.config)
+    printed = sweep(*request)
+    assert printed.startswith("2 runs, 1 of them done")
+    assert "the other runs" in printed
+    fake_train(lambda config: 0.5)(second.config)
+    assert "Nothing is left to train." in sweep(*request)
 
 
 @pytest.mark.slow

@@ -234,20 +234,23 @@ def print_estimate(
             problems += [missing[benchmarks.get(name).name] for name in folders if benchmarks.get(name).name in missing]
     problems.require_none()
     plan = directory.plan([*directory.specs, *specs])
-    states = Counter(directory.states(plan.runs).values())
-    done = states[State.DONE]
+    unfinished = directory.unfinished(plan)
+    done = len(plan.runs) - len(unfinished.runs)
     repeats = plan.counts_of("repeat")
     parts = f" ({plan.total - repeats:,} to search + {repeats:,} to repeat the choice)" if repeats else ""
     at_most = "at most " if plan.pending and any(spec.plans_pairs for spec in specs) else ""
     console = make_console()
     console.print(f"[bold]{at_most}{plan.total:,} runs[/]{parts}{f', {done:,} of them done' if done else ''}")
     console.print(_counts_table(plan))
+    if not unfinished.total:
+        print("Nothing is left to train. Nothing was written.", flush=True)
+        return
     slots = launch.slots(device)
     threads = max(1, available_cores() // slots) if slots and parse.device(device) == "cpu" else None
     names = {name for name, _, _ in plan.counts}
     with progress_report() as progress:
-        estimates = estimate(plan, {name: name not in missing for name in names}, device, threads, progress)
-    _print_costs(estimates, slots, missing)
+        estimates = estimate(unfinished, {name: name not in missing for name in names}, device, threads, progress)
+    _print_costs(estimates, slots, missing, "the other runs" if done else "all runs")
 
 
 def _counts_table(plan: Plan) -> Table:
@@ -279,12 +282,12 @@ def _counts_table(plan: Plan) -> Table:
     return table
 
 
-def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str]) -> None:
+def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str], which: str) -> None:
     from rich.table import Table
 
     console = make_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("dataset", "algorithm", "a run", "all runs", "disk", "basis"):
+    for column in ("dataset", "algorithm", "a run", which, "disk", "basis"):
         table.add_column(column, justify="left" if column in ("dataset", "algorithm", "basis") else "right")
     for one in estimates:
         per_run = "?" if one.seconds is None else duration(one.seconds / one.runs)
@@ -299,7 +302,9 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
             else "to be divided by the number of runs at a time"
         )
         limit = "" if complete else "at least "
-        console.print(f"All runs: {limit}{duration(seconds)} of training, {wall}; {limit}{size_text(size)} on disk.")
+        console.print(
+            f"{which.capitalize()}: {limit}{duration(seconds)} of training, {wall}; {limit}{size_text(size)} on disk."
+        )
     if missing:
         print(f"not at hand: {', '.join(missing)}; give the directory above them with --data", flush=True)
     print("Nothing was written.", flush=True)

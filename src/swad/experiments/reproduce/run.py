@@ -115,8 +115,7 @@ def estimate_line(
         progress: Called before every measurement.
     """
     sweep = SweepDir(config.output)
-    plan = cost_of(items, config).plan
-    missing = Plan(tuple(run for run in plan.runs if sweep.state(run) is not State.DONE), plan.searches)
+    missing = sweep.unfinished(cost_of(items, config).plan)
     if not missing.total:
         return ""
     # The small network uses one thread, however many cores a run has.

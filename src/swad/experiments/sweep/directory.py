@@ -142,6 +142,10 @@ class SweepDir:
             return State.RUNNING
         return State.FAILED if FAILURE in names else State.PENDING
 
+    def unfinished(self, plan: Plan) -> Plan:
+        """Return what is left of a plan: the runs that are not finished, and those that wait for a choice."""
+        return Plan(tuple(run for run in plan.runs if self.state(run) is not State.DONE), plan.searches)
+
     def seconds(self, run: PlannedRun) -> float | None:
         """Return the time that a finished run took; None if its `done.json` does not say."""
         if run.key not in self._seconds:
