@@ -59,7 +59,7 @@ def test_figures_show_the_selected_run_of_a_sweep(tmp_path, monkeypatch, average
 def test_an_unwritable_page_is_a_one_line_error(demo, here, tmp_path):
     (tmp_path / "file").touch()
     errors = here("report", demo[0], "-o", tmp_path / "file" / "page.html", code=1).stderr
-    assert str(tmp_path / "file") in errors
+    assert f"cannot use {tmp_path / 'file' / 'page.html'} (a part of the path is a file): choose another path" in errors
 
 
 def test_oracle_best_step_needs_target_evaluations(here, tmp_path, demo):
@@ -191,6 +191,9 @@ def test_records_are_sent_to_a_tracker_later(here, tmp_path):
     assert list((tmp_path / "runs" / "one" / "tensorboard").iterdir())
     errors = here("report", tmp_path / "runs", "--log", "tensorbord,wandbb", code=1).stderr
     assert errors.count("did you mean") == 2
+    write_run(tmp_path / "more" / "one")
+    here("report", tmp_path / "more", "--log", "tensorboard", "--format", "pdf", code=1)
+    assert not (tmp_path / "more" / "one" / "tensorboard").exists()  # every option is checked before anything is sent
 
 
 @pytest.fixture

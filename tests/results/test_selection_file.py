@@ -213,3 +213,6 @@ def test_a_missing_file_and_nothing_to_write(tmp_path: Path) -> None:
         read_selection(tmp_path / "none")
     with pytest.raises(ValueError, match="got no results"):
         make_selection([], tmp_path)
+    write_run(tmp_path / "run")
+    with pytest.raises(ValueError, match="iid selected none: the table's notes say why"):
+        make_selection(collect_results(find_runs(tmp_path), split="test"), tmp_path)

@@ -94,8 +94,7 @@ def main() -> None:
 
 def _describe(error: Exception) -> str:
     """Return the message of an error; for a path that cannot be used, without the system's number and with advice."""
-    unusable = PermissionError | FileExistsError | NotADirectoryError | IsADirectoryError
-    if isinstance(error, unusable) and error.filename is not None:
+    if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {error.filename} ({error.strerror}): choose another path, or change its permissions"
     return str(error)
 

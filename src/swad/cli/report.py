@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from swad.results.comparisons import Comparison
     from swad.results.method_results import DatasetResults
+    from swad.results.runs import RunData
     from swad.results.tables import Table
 
 MAX_ROWS = 48
@@ -101,27 +102,24 @@ def report(
         raise ValueError("--yes confirms --prune-weights: give both, or neither")
     if no_page and output is not None:
         raise ValueError("--output names the page, and --no-page writes none: give one of them")
-    sent = _replay(folder, log) if log else True
-    page = None if no_page else output or folder / "report.html"
     if not print_report(
         folder,
-        page,
+        None if no_page else output or folder / "report.html",
         select,
-        table_format,
-        split,
-        figures,
-        figure_formats,
-        paper,
-        allow_missing_targets,
-        export_selection,
-        prune_weights,
-        yes,
-        baseline,
-        compare_over,
-        comparisons,
+        table_format=table_format,
+        split=split,
+        figure_folder=figures,
+        figure_formats=figure_formats,
+        paper=paper,
+        allow_missing_targets=allow_missing_targets,
+        baseline=baseline,
+        compare_over=compare_over,
+        comparisons_path=comparisons,
+        export_selection=export_selection,
+        log=log,
+        prune_weights=prune_weights,
+        yes=yes,
     ):
-        sent = False
-    if not sent:
         raise typer.Exit(1)
 
 
@@ -129,22 +127,25 @@ def print_report(
     folder: Path,
     page_path: Path | None,
     select: str = "iid",
+    *,
     table_format: str = "text",
     split: str = "in",
     figure_folder: Path | None = None,
     figure_formats: str = "svg,pdf",
     paper: str = "few",
     allow_missing_targets: bool = False,
-    export_selection: Path | None = None,
-    prune_weights: bool = False,
-    yes: bool = False,
     baseline: str | None = None,
     compare_over: str = "auto",
     comparisons_path: Path | None = None,
+    export_selection: Path | None = None,
+    log: str = "",
+    prune_weights: bool = False,
+    yes: bool = False,
 ) -> bool:
     """Print the tables of a directory's runs, write the page unless its path is None, and print its path.
 
-    Returns False if the page could not be written because a package is missing.
+    Returns False if the page could not be written because a package is missing, or if records could not be sent to a
+    tracker.
     """
     from rich.text import Text
 
@@ -168,8 +169,10 @@ def print_report(
     for figure_format in figure_formats.split(","):
         _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
     _require_choice("compare-over", compare_over, UNIT_CHOICES)
+    trackers = _tracker_names(log)
     with progress_bar() as progress:
         runs = find_runs(folder, warn=False, progress=progress)  # the tables name the skipped runs
+    sent = _replay(runs, trackers) if trackers else True
     console = make_console()
     by_dataset = collect_results(runs, select, split)
     comparisons = _compare(by_dataset, baseline, compare_over, comparisons_path)
@@ -232,7 +235,7 @@ def print_report(
     if written:
         # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
         print(f"wrote {' and '.join(written)}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
-    return True
+    return sent
 
 
 def _compare(
@@ -289,18 +292,22 @@ def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: b
     print(f"{state} {len(files)} weights files of runs that were not selected, {size / 1e9:.3f} GB", file=sys.stderr)
 
 
-def _replay(folder: Path, names: str) -> bool:
-    """Send the records of all runs to trackers. Returns whether all were sent."""
+def _tracker_names(names: str) -> list[str]:
+    """Return the trackers of --log, all of which are installed."""
     from swad.cli._options import words
-    from swad.results.runs import find_runs
     from swad.results.trackers.base import name_problems
-    from swad.results.trackers.tracking import replay
-    from swad.util.progress import progress_report
 
     trackers = list(dict.fromkeys(words(names)))
     if problems := name_problems(trackers):
         raise ValueError("; ".join(problems))
-    runs = find_runs(folder, warn=False)
+    return trackers
+
+
+def _replay(runs: Sequence[RunData], trackers: Sequence[str]) -> bool:
+    """Send the records of all runs to trackers. Returns whether all were sent."""
+    from swad.results.trackers.tracking import replay
+    from swad.util.progress import progress_report
+
     with progress_report() as progress:
         problems = replay(runs, trackers, progress)
     for problem in problems:

@@ -69,13 +69,14 @@ def comparisons_tables(comparisons: Sequence[Comparison], further_notes: Sequenc
     by_dataset: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         by_dataset.setdefault(comparison.dataset, []).append(comparison)
-    tables = [comparisons_table(each) for each in by_dataset.values()]
-    if tables:
-        tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *further_notes))
-    if len(tables) > 1:
-        titles = [f"{table.title}: {dataset}" for table, dataset in zip(tables, by_dataset, strict=True)]
-        tables = [replace(table, title=title, notes=()) for table, title in zip(tables, titles, strict=True)]
-        tables[-1] = replace(tables[-1], notes=(*_notes(comparisons), *further_notes))
+    if len(by_dataset) == 1:
+        return [comparisons_table(comparisons, further_notes)]
+    tables: list[Table] = []
+    for dataset, members in by_dataset.items():
+        table = comparisons_table(members)
+        is_last = len(tables) == len(by_dataset) - 1
+        notes = (*_notes(comparisons), *further_notes) if is_last else ()
+        tables.append(replace(table, title=f"{table.title}: {dataset}", notes=notes))
     return tables
 
 

@@ -181,6 +181,8 @@ def make_selection(
         for method_results in dataset.methods
         for result in method_results.results
     ]
+    if not selected:
+        raise ValueError(f"a selection file needs selected runs, and {method} selected none: the table's notes say why")
     runs = []
     for number, (dataset_name, algorithm, result) in enumerate(selected, start=1):
         runs.append(_selected_run(dataset_name, algorithm, result, Path(folder), with_target=method in ORACLES))

@@ -21,6 +21,7 @@ from typing import Any
 
 from swad.results.record_table import RecordTable, Series, SeriesKey
 from swad.results.records import CONFIG, DONE, RECORDS
+from swad.util.codes import Codes
 from swad.util.files import atomic_write
 
 SUMMARY = ".swad-summary"
@@ -103,15 +104,15 @@ def _parse(index: Mapping[str, Any], data: memoryview) -> dict[str, StoredRun]:
 
 def write_summary(root: Path, runs: Mapping[str, StoredRun]) -> None:
     """Write the summary of `root`. Where that is not possible, such as on a read-only disk, there is none."""
-    keys, steps, roles = _Numbers(), _Numbers(), _Numbers()
+    keys, steps, roles = Codes(), Codes(), Codes()
     entries, data = [], []
     for name, run in runs.items():
         table = run.table
         if len(table.series) >= _MAX_SERIES:
             continue
-        key_ids = [keys.number(key) for key in table.series]
-        step_ids = [steps.number(tuple(series_steps)) for series_steps, _ in table.series.values()]
-        role = roles.number(json.dumps(run.roles))
+        key_ids = [keys.code(key) for key in table.series]
+        step_ids = [steps.code(tuple(series_steps)) for series_steps, _ in table.series.values()]
+        role = roles.code(json.dumps(run.roles))
         entries.append([name, run.signature, run.config, role, run.warnings, key_ids, step_ids])
         data.append(array("d", [value for _, values in table.series.values() for value in values]).tobytes())
         data.append(array("H", table.order or ()).tobytes())
@@ -121,17 +122,3 @@ def write_summary(root: Path, runs: Mapping[str, StoredRun]) -> None:
     with suppress(OSError), atomic_write(root / SUMMARY) as partial, partial.open("wb") as file:
         file.write(f"{_HEADER} {zlib.crc32(body):08x} {len(text)}\n".encode())
         file.write(body)
-
-
-class _Numbers:
-    """Numbers equal items, so that each is stored once."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-
-    def number(self, item: Any) -> int:
-        return self._numbers.setdefault(item, len(self._numbers))
-
-    @property
-    def items(self) -> list[Any]:
-        return list(self._numbers)

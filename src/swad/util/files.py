@@ -39,8 +39,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     # The name is unique, so that two writers of one path, be they processes or threads, never mix their contents.
     partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
+        _create(partial, path)
         mode = partial.stat().st_mode  # as the user's umask allows
         yield partial
         if partial.stat().st_mode != mode:
@@ -59,6 +58,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def _create(partial: Path, path: Path) -> None:
+    """Create the temporary file and its directory; an error names the file that the user asked for."""
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+    except OSError as error:
+        in_file = isinstance(error, FileExistsError | NotADirectoryError)
+        raise OSError(error.errno, "a part of the path is a file" if in_file else error.strerror, str(path)) from None
+
+
 def remove_partial_files(directory: Path) -> None:
     """Remove what `atomic_write` left in a directory when its process was killed; no one may be writing there now."""
     for path in directory.glob("*.partial"):
@@ -73,7 +82,7 @@ def _replaceable(path: Path) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         mode = stat.S_IFREG  # a new file, or a parent that the caller's error will name
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "the output must be a regular file or a new one; choose another path", str(path))
+        raise OSError(errno.EINVAL, "the output must be a regular file or a new one", str(path))
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 

@@ -62,6 +62,13 @@ def test_a_run_that_has_hardly_begun_is_drawn(records: tuple[Record, ...], tmp_p
     save_figure(valley_figure(run), tmp_path / "early.svg")
 
 
+def test_a_single_evaluation_is_drawn_as_a_dot(tmp_path: Path) -> None:
+    records = [Record("r", step, domain, "out", "loss", 1.0) for step in (50, 100) for domain in ("art", "cartoon")]
+    for count, marker in ((2, "o"), (4, "None")):
+        run = RunData(tmp_path, {"target": "photo", "steps": 100}, tuple(records[:count]), finished=False)
+        assert {line.get_marker() for line in valley_figure(run, metrics=("loss",)).axes[0].lines} == {marker}
+
+
 @pytest.mark.parametrize("bare", [False, True])
 def test_axes_are_labeled(runs: list[RunData], bare: bool) -> None:
     loss, accuracy = valley_figure(runs[0], bare=bare).axes

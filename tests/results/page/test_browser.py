@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from helpers.browser import emulate
 from helpers.contrast import contrast
 from swad.results.page.build import write_page
 from swad.results.run_tables import accuracy_tables
@@ -106,13 +107,7 @@ def test_the_pointer_reads_values_off_a_curve(browser: Any, runs: list[RunData])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
 def test_text_stands_out_and_nothing_overflows(browser: Any, scheme: str, width: int) -> None:
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
-    )
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
+    emulate(browser, width, scheme)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     pairs = browser.execute_script(
         """const style = (selector, name) => getComputedStyle(document.querySelector(selector))[name];

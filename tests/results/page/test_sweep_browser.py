@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import synthetic_runs
+from helpers.browser import emulate
 from helpers.contrast import contrast
 from swad.results.comparisons import compare
 from swad.results.method_results import DatasetResults, collect_results
@@ -272,13 +273,7 @@ def test_runs_are_filtered_sorted_and_paged(browser: Any, searched: list[RunData
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1400])
 def test_text_stands_out_and_nothing_overflows(browser: Any, scheme: str, width: int) -> None:
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
-    )
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
+    emulate(browser, width, scheme)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     pairs = browser.execute_script(
         """const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});

@@ -178,11 +178,15 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
         axes.axvspan(averaged.start, averaged.end, color=RANGE, alpha=0.10, linewidth=0, zorder=0, label=RANGE_LABEL)
         for step in (averaged.start, averaged.end):
             axes.axvline(step, color=RANGE, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
+    # A line through a single evaluation would be invisible.
+    marker = "o" if all(len(steps) == 1 for steps, _ in curves.values()) else None
     for domain, (steps, values) in curves.items():
-        axes.plot(steps, [scale * value for value in values], color=colors[domain], label=domain, zorder=3)
+        shown = [scale * value for value in values]
+        axes.plot(steps, shown, color=colors[domain], marker=marker, markersize=4, label=domain, zorder=3)
     steps, values = mean_curve(curves.values())
     if len(curves) > 1:
-        axes.plot(steps, [scale * value for value in values], color=INK, linewidth=2.0, label="mean", zorder=2.5)
+        shown = [scale * value for value in values]
+        axes.plot(steps, shown, color=INK, linewidth=2.0, marker=marker, label="mean", zorder=2.5)
     if metric == "loss" and averaged is not None and averaged.threshold is not None:
         axes.axhline(averaged.threshold, color=INK, linewidth=1.0, linestyle=(0, (5, 3)), label="threshold", zorder=2)
     total = run.config.get("steps")

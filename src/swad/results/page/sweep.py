@@ -11,7 +11,7 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from swad.results.runs import RunData, setting_text
 from swad.results.selection import ORACLES, target_accuracy, validation_accuracy
 from swad.results.tables import OURS, Cell, Row, Table
 from swad.results.training_curves import final_value, last_step, source_curves, valley, valley_averages
+from swad.util.codes import Codes
 from swad.util.garbage import paused_garbage_collection
 from swad.util.statistics import mean, student_quantile
 
@@ -74,7 +75,7 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
     """
     selection = results[0].selection
     numbers = {id(run): number for number, run in enumerate(runs)}
-    labels = _Codes()
+    labels = Codes()
     for dataset in results:
         for method in dataset.methods:
             labels.code((method.label, algorithm_label(method.algorithm), method.average or LIVE))
@@ -133,7 +134,7 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
     return Table("Mean accuracy over targets", columns, tuple(rows), (note,))
 
 
-def _results(results: Sequence[DatasetResults], labels: _Codes, numbers: dict[int, int]) -> dict[str, list[Any]]:
+def _results(results: Sequence[DatasetResults], labels: Codes, numbers: dict[int, int]) -> dict[str, list[Any]]:
     """Return the accuracy in percent behind every mean, by method, dataset, target and trial, with its run."""
     columns: dict[str, list[Any]] = {
         name: [] for name in ("method", "dataset", "target", "trial", "accuracy", "run", "step")
@@ -205,7 +206,7 @@ def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     shown_elsewhere = ("dataset", "algorithm", "target", "trial")
     settings = []
     for name in dict.fromkeys(name for each in flat for name in each if name not in shown_elsewhere):
-        codes = _Codes()
+        codes = Codes()
         indices = [codes.code(setting_text(each[name])) if name in each else -1 for each in flat]
         if len(set(indices)) > 1:
             searched = any(name in run.hyperparameters for run in runs) and len(codes.items) > 1
@@ -220,7 +221,7 @@ def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
     """Pack the validation curves of all runs; also return how many runs lack evaluations there."""
     import numpy as np
 
-    steps_seen, domains = _Codes(), _Codes()
+    steps_seen, domains = Codes(), Codes()
     index: list[Any] = []
     data: list[bytes] = []
     offset = thinned = 0
@@ -257,22 +258,8 @@ def _thin(items: list[T]) -> list[T]:
 # ------------------------------------------------------------ packing
 
 
-class _Codes:
-    """Numbers equal items in the order of their appearance."""
-
-    def __init__(self) -> None:
-        self._codes: dict[Hashable, int] = {}
-
-    def code(self, item: Hashable) -> int:
-        return self._codes.setdefault(item, len(self._codes))
-
-    @property
-    def items(self) -> list[Any]:
-        return list(self._codes)
-
-
 def _coded(values: Iterable[str]) -> dict[str, list[Any]]:
-    codes = _Codes()
+    codes = Codes()
     numbers = [codes.code(value) for value in values]
     return {"values": codes.items, "codes": numbers}
 

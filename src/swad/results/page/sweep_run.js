@@ -98,7 +98,9 @@ function curveFigure(title, series, range, isLoss) {
       path += `${pen}${x(step).toFixed(1)} ${y(value).toFixed(1)}`;
       pen = "L";
     }
-    svg.append(draw("path", { class: one.color ? "curve" : "curve mean", d: path, style: one.color ? `stroke: var(--series-${one.color})` : "" }));
+    const classes = ["curve", ...(one.color ? [] : ["mean"]), ...(one.at.length === 1 ? ["dot"] : [])];
+    // A line of length 0 with round ends is a dot.
+    svg.append(draw("path", { class: classes.join(" "), d: path && path + "h0", style: one.color ? `stroke: var(--series-${one.color})` : "" }));
   }
   figure.append(svg, make("output", { class: "reading", "aria-live": "off" }));
   readValues(figure, { box, steps, digits: isLoss ? 3 : 1, series });
