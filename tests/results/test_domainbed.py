@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from helpers.domainbed_sweep import write_auto_lr, write_published, write_sweep
 from swad.data import benchmarks
 from swad.results import domainbed
+from swad.results.comparisons import default_baseline
+from swad.results.method_results import collect_results
 from swad.results.records import RecordError
 from swad.results.run_tables import accuracy_tables
 from swad.results.runs import RunList, find_runs
@@ -205,3 +208,18 @@ def test_their_runs_stand_next_to_ours(sweep, runs):
     names = [row.name for row in pacs.rows]
     assert {"ERM (best)", "SWAD", "ERM (DomainBed, selected step)", "CORAL (DomainBed, selected step)"} <= set(names)
     assert any(row.name.startswith("CORAL") and row.group == "paper" for row in pacs.rows)
+
+
+def test_their_erm_is_the_baseline_where_ours_is_missing(sweep, runs):
+    theirs = "ERM (DomainBed, selected step)"
+    results = collect_results(sweep)
+    assert default_baseline(results) == theirs
+    assert all(each.methods[0].label == theirs for each in results)
+    without = dataclasses.replace(results[0], methods=results[0].methods[1:])
+    assert default_baseline([without, *results[1:]]) == theirs
+    assert default_baseline(collect_results(RunList([*sweep, *runs]))) == "ERM (best)"
+
+
+def test_a_run_without_the_file_done_is_unfinished(sweep):
+    assert {run.finished for run in sweep} == {True, False}
+    assert all(run.finished == (run.path / "done").exists() for run in sweep)

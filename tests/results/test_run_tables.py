@@ -161,6 +161,20 @@ def test_a_missing_target_is_noted_and_takes_the_mean_away(tmp_path: Path) -> No
     assert "*" in allowed.latex()
 
 
+def test_a_mean_that_lacks_a_target_takes_bold_from_no_other_mean(tmp_path: Path) -> None:
+    for trial in (0, 1):
+        for target in PACS:
+            write_run(tmp_path / f"{target}-{trial}", target=target, trial=trial)
+        # The easiest target alone, so the highest mean.
+        write_run(tmp_path / f"coral-{trial}", target=PACS[0], trial=trial, algorithm="coral")
+    (table,) = accuracy_tables(find_runs(tmp_path), paper="none", allow_missing_targets=True)
+    means = {row.name: row.cells[len(PACS)] for row in table.rows}
+    assert means["CORAL + SWAD"].mark
+    assert max(means, key=lambda name: means[name].value or 0.0) == "CORAL + SWAD"
+    assert means["SWAD"].best
+    assert not any(cell.best for name, cell in means.items() if "CORAL" in name)
+
+
 def test_a_missing_trial_of_one_method_is_noted(tmp_path: Path) -> None:
     make_tree(tmp_path, trials=2)
     path = tmp_path / "photo" / "trial-1" / "records.jsonl"

@@ -17,6 +17,7 @@ from swad.results.selection import (
     SelectedStep,
     SelectionError,
     SourceView,
+    iid,
     select,
     source_accuracy,
     source_view,
@@ -69,6 +70,12 @@ def test_the_mean_is_over_domains_not_the_luckiest() -> None:
         accuracy(2, TARGET, "in", 1.0),
     ]
     assert select([run(*records)])[0].step == 2
+
+
+def test_a_source_that_was_held_out_is_no_validation() -> None:
+    records = [*live({100: 0.7, 200: 0.6}, {}), *(accuracy(step, "sky", "out", step / 200) for step in (100, 200))]
+    pair = run(*records, target=[TARGET, "sky"])
+    assert iid([source_view(pair, TARGET)], None).step == 100
 
 
 def test_a_half_recorded_step_is_not_judged() -> None:

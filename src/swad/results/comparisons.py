@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from swad.results.labels import is_erm
 from swad.results.method_results import DatasetResults
 from swad.util.names import did_you_mean, plain
 from swad.util.paired import ALPHA, PairedTest, adjust_p_values, paired_test, uses_sign_flips
@@ -260,9 +261,12 @@ def not_compared(results: Sequence[DatasetResults], comparisons: Iterable[Compar
 
 
 def default_baseline(results: Sequence[DatasetResults]) -> str | None:
-    """Return ERM (best) if any dataset has it, else the first method; None without methods."""
-    labels = [method.label for each in results for method in each.methods]
-    return BASELINE if BASELINE in labels else next(iter(labels), None)
+    """Return ERM (best) if any dataset has it, else the first method of ERM, or else of all; None without methods."""
+    methods = [method for each in results for method in each.methods]
+    if any(method.label == BASELINE for method in methods):
+        return BASELINE
+    methods.sort(key=lambda method: not is_erm(method.algorithm))
+    return methods[0].label if methods else None
 
 
 def find_method(results: Sequence[DatasetResults], name: str) -> str:

@@ -33,6 +33,20 @@ def _letters(name: str) -> str:
     return "".join(letter for letter in name.lower().replace("π", "pi") if letter.isalnum())
 
 
+def is_erm(algorithm: str) -> bool:
+    """Return whether an algorithm is plain ERM, trained here or imported.
+
+    >>> is_erm("erm"), is_erm("ERM (DomainBed)"), is_erm("ERMPlusPlus (DomainBed)")
+    (True, True, False)
+    """
+    return base_algorithm(algorithm).lower() == "erm"
+
+
+def base_algorithm(algorithm: str) -> str:
+    """Return the name of an algorithm without the origin that an imported run has in parentheses."""
+    return algorithm.partition(" (")[0]
+
+
 def method_label(algorithm: str, average: str | None) -> str:
     """Name a row of a results table: an algorithm and the weights of it that were evaluated.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swad.results.labels import LIVE_WEIGHTS, method_label
+from swad.results.labels import LIVE_WEIGHTS, is_erm, method_label
 from swad.results.runs import RunData, RunList, SkippedRun
 from swad.results.selection import Selection, SelectionError, select, source_accuracy
 from swad.util.garbage import paused_garbage_collection
@@ -86,7 +86,7 @@ def _dataset_results(
     methods: list[MethodResults] = []
     errors: dict[str, list[str]] = {}
     # ERM comes first, because the other algorithms are compared with it.
-    for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: name != "erm"):
+    for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: not is_erm(name)):
         members = [run for run in runs if run.algorithm == algorithm]
         for average in evaluated_averages(members, selection):
             label = method_label(algorithm, average)

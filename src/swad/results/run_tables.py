@@ -11,6 +11,7 @@ from swad.results import published
 from swad.results.comparisons import Accuracies, best_methods
 from swad.results.labels import (
     algorithm_label,
+    base_algorithm,
     differing_hyperparameters,
     directory_names,
     hyperparameter_text,
@@ -40,7 +41,7 @@ BOLD = (
     "Bold: not significantly different from the best of the column (paired test over trials or runs, 5 % level, Holm "
     "correction over all pairs of methods)."
 )
-NOTHING_BOLD = "Nothing is bold: without a second trial, no difference between methods can be tested."
+NOTHING_BOLD = "Nothing is bold: without a second trial that methods share, no difference between them can be tested."
 
 
 def split_label(split: str, runs: Iterable[RunData]) -> str:
@@ -243,7 +244,7 @@ def _describe_trials(runs: Iterable[RunData]) -> str:
 
 def _comparable_names(rows: Sequence[Row], runs: Sequence[RunData]) -> set[str]:
     """Return the names of the paper's methods that our rows can be compared with."""
-    algorithms = {run.algorithm.partition(" (")[0] for run in runs}  # an imported run names its origin in parentheses
+    algorithms = {base_algorithm(run.algorithm) for run in runs}
     names = {"ERM", "SWAD", *(row.name for row in rows), *map(algorithm_label, algorithms)}
     if "SWA" in names:
         names |= {"SWA w/ cyclic" if run.config.get("lr_schedule") == "cyclic" else "SWA w/ const" for run in runs}

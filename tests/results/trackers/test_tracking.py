@@ -198,6 +198,18 @@ def test_replay_names_the_runs_that_failed(tmp_path, monkeypatch):
     assert tracked_values(tmp_path / "runs" / "one")["tensorboard"]
 
 
+def test_runs_of_one_imported_file_are_sent_one_by_one(tmp_path: Path):
+    arguments = {"test_envs": [[0], [1]], "dataset": "PACS", "algorithm": "ERM", "trial_seed": 0}
+    lines = [
+        {"args": {**arguments, "real_test_envs": [env]}, "step": 0, "env0_in": 0.5, "env1_in": 0.25} for env in (0, 1)
+    ]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    imported = find_runs(tmp_path)
+    assert replay(imported, ["tensorboard"]) == []
+    assert all(len(tracked_values(run.path)["tensorboard"]) == 2 for run in imported)
+    assert [run.path for run in find_runs(tmp_path)] == [run.path for run in imported]
+
+
 def test_wandb_without_credentials_says_what_to_do_and_asks_for_no_key(tmp_path, monkeypatch):
     import wandb
 

@@ -18,7 +18,7 @@ from swad.results.comparisons import compare_in_words
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.training import METRICS, valley_figure
-from swad.results.labels import algorithm_label, directory_names, method_label
+from swad.results.labels import algorithm_label, directory_names, is_erm, method_label
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
@@ -219,7 +219,7 @@ def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]
         if len(run.targets) == 1:
             groups.setdefault((run.algorithm, run.targets[0], run.trial), []).append(run)
     selected = []
-    for key, members in sorted(groups.items(), key=lambda item: (item[0][0] != "erm", item[0])):
+    for key, members in sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0])):
         longest = max(members, key=last_step)
         averages = valley_averages(longest)
         try:

@@ -161,6 +161,7 @@ def replay(runs: Sequence[RunData], names: Sequence[str], progress: Progress | N
             problems.append(f"{name} failed for {path} ({reason}){others}")
 
         try:
+            run.path.mkdir(exist_ok=True)  # a file of the published code holds several runs, which have no directory
             with lock_run_directory(run.path):
                 tracking = Tracking(TrackedRun(run.path, run.config), tuple(working), run.records, warn=warn)
                 tracking.finish("finished" if run.finished else "interrupted")
