@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.data.loaders import EvalLoader
 from swad.data.transforms import Normalize
-from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, stratified_subset
+from swad.experiments.saved_run import SavedRun, find_device
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.flatness_rows import Row, RowFile
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, corrupt
@@ -170,12 +169,8 @@ def _batches(domain: _DomainImages, size: int) -> Iterator[tuple[Tensor, Tensor,
 def _images(run: SavedRun, n: int | None, device: torch.device, workers: int | None) -> Iterator[_DomainImages]:
     """Load validation images of the sources and all images of the target."""
     sources, target = run.held_out
-    group_size = run.eval_group_size
     for side, splits in (("seen", sources.val), ("unseen", target.full)):
         for split in splits:
-            subset = stratified_subset(split, n)
-            if group_size is not None:
-                subset = mixed_groups(subset, group_size)
-            loader = EvalLoader(subset, sources.image_spec, run.batch_size(device), workers=workers, device=device)
-            keys = torch.from_numpy(subset.keys).to(device)
+            loader = run.loader(split, n, device, workers)
+            keys = torch.from_numpy(loader.keys).to(device)
             yield _DomainImages(split.name, side, loader.bytes(), loader.labels(), keys)

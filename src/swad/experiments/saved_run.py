@@ -162,18 +162,19 @@ class SavedRun:
     ) -> Images:
         """Load at most `n` images of every domain (None: all) onto the device; `split` is that of the sources."""
         sources, target = self.held_out
-        device = torch.device(device)
-        group_size = self.eval_group_size
-        batch_size = 256 if sources.image_spec.low_res or device.type != "cpu" else 16
         by_domain = {}
         for part in (*_source_splits(sources, split), *target.full):
-            subset = stratified_subset(part, n)
-            if group_size is not None:
-                subset = mixed_groups(subset, group_size)
-            loader = EvalLoader(subset, sources.image_spec, batch_size, workers=workers, device=device)
-            images, labels = zip(*loader, strict=True)
+            images, labels = zip(*self.loader(part, n, torch.device(device), workers), strict=True)
             by_domain[part.name] = (torch.cat(images), torch.cat(labels))
         return Images(by_domain, sources.names, target.names)
+
+    def loader(self, part: DomainSplit, n: int | None, device: torch.device, workers: int | None = None) -> EvalLoader:
+        """Return a loader of at most `n` images of a split, in mixed groups if predictions depend on the group."""
+        subset, group_size = stratified_subset(part, n), self.eval_group_size
+        if group_size is not None:
+            subset = mixed_groups(subset, group_size)
+        spec = self.held_out.sources.image_spec
+        return EvalLoader(subset, spec, self.batch_size(device), workers=workers, device=device)
 
     @property
     def eval_group_size(self) -> int | None:
