@@ -401,12 +401,13 @@ def print_result(directory: SweepDir, status: SweepStatus, selector: str) -> Non
         except (SelectionError, RecordError) as error:
             print(f"no table: {error}", file=sys.stderr, flush=True)
     print_failures(status)
-    waiting = sum(group.waiting for group in status.groups)
     again = f"swad sweep --output {shlex.quote(str(directory.path))}"
     if status.failed:
         print(f"{len(status.failed):,} of {status.total:,} runs failed; retry them with: {again} --retry-failed")
-    if waiting and status.failed:
-        print(f"{waiting:,} runs wait for a search with failed runs; to choose without those, add --allow-failed")
+    if status.waiting and status.failed:
+        print(
+            f"{status.waiting:,} runs wait for a search with failed runs; to choose without those, add --allow-failed"
+        )
     elif not status.failed and not status.complete:
         print(f"{status.total - status.count(State.DONE):,} runs are not finished; resume with: {again}")
 
@@ -426,7 +427,10 @@ def show_status(directory: SweepDir, watch: bool, interval: float, failures: int
     current = read_status(directory, plan)
     if watch and console.is_terminal:
         with Live(status_table(current), console=console, auto_refresh=False) as live:
-            while current.count(State.PENDING) or current.count(State.RUNNING):
+            # A search that has just ended is not chosen from yet; one with failed runs has no choice.
+            while (
+                current.count(State.PENDING) or current.count(State.RUNNING) or (current.waiting and not current.failed)
+            ):
                 time.sleep(interval)
                 if plan.searches or directory.specs != specs:  # else the plan stays the same
                     plan, specs = directory.plan(), directory.specs

@@ -169,11 +169,11 @@ def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
 
     sweep = started(tmp_path, spec)
     status = run_sweep(sweep, InProcessLauncher(train))
-    assert status.groups[0].waiting == 2
+    assert status.waiting == 2
     assert (status.count(State.DONE), status.total) == (2, 5)
     allowed = SweepDir(sweep.path, allow_failed=True)
     status = run_sweep(allowed, InProcessLauncher(train))
-    assert (status.count(State.DONE), status.groups[0].waiting) == (4, 0)
+    assert (status.count(State.DONE), status.waiting) == (4, 0)
 
     def fail_at_last(config, callback=None):
         if config.training.hyperparameters["lr"] == 0.3:
@@ -181,7 +181,7 @@ def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
         TRAIN(config)
 
     status = run_sweep(started(tmp_path / "at once", spec, allow_failed=True), InProcessLauncher(fail_at_last))
-    assert (status.count(State.DONE), status.groups[0].waiting) == (4, 0)
+    assert (status.count(State.DONE), status.waiting) == (4, 0)
 
 
 def test_an_interrupted_sweep_resumes_without_repeating(tmp_path):

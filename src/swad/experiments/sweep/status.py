@@ -87,6 +87,11 @@ class SweepStatus:
         return sum(group.total for group in self.groups)
 
     @property
+    def waiting(self) -> int:
+        """The number of runs that wait for the choice of their hyperparameters."""
+        return sum(group.waiting for group in self.groups)
+
+    @property
     def complete(self) -> bool:
         """Whether every run is done."""
         return self.count(State.DONE) == self.total
