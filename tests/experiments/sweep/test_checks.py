@@ -4,6 +4,7 @@ import pytest
 
 from swad.experiments.sweep.checks import data_problems, find_problems, missing_data, require_valid
 from swad.experiments.sweep.spec import SweepSpec
+from swad.models.networks import NetworkError
 from swad.training.config import ConfigError
 
 
@@ -15,6 +16,7 @@ def test_valid_specs_have_no_problems():
         SweepSpec(protocol="random", draws=3),
         SweepSpec(protocol="grid", grid={"lr": (1e-3,)}, choose_by="swad"),
         SweepSpec(datasets=("PACS", "DomainNet"), targets=("sketch",)),
+        SweepSpec(options={"report_live": False}),
     ):
         assert find_problems(spec) == [], spec
 
@@ -44,7 +46,7 @@ def test_valid_specs_have_no_problems():
         ({"protocol": "grid", "grid": {"batch_size": (1.5,)}}, "batch_size must be an integer"),
         ({"select": "oracle_best_step"}, "set target_every_evaluation"),
         ({"choose_by": "bset", "protocol": "paper"}, "did you mean 'best'?"),
-        ({"choose_by": "best", "options": {"report_live": False}}, "choose_by best needs the live weights"),
+        ({"protocol": "paper", "options": {"report_live": False}}, "choose_by best needs the live weights"),
         ({"options": {"stepz": 3}}, "there is no setting 'stepz': did you mean 'steps'?"),
         ({"options": {"trial": 3}}, "trial cannot be an option of all runs: use trials"),
         ({"options": {"steps": 0}}, "steps must be a whole number of at least 1, got 0"),
@@ -66,6 +68,16 @@ def test_every_mistake_is_one_sentence_that_says_what_to_do(changes, words):
     assert len(problems) == 1, problems
     assert words in problems[0]
     assert "\n" not in problems[0]
+
+
+def test_a_misspelled_network_is_reported_before_it_fails_every_run(monkeypatch):
+    def input_config(name):  # the real one imports timm
+        raise NetworkError(f"timm has no network {name!r}")
+
+    monkeypatch.setattr("swad.models.networks.input_config", input_config)
+    assert find_problems(SweepSpec(options={"network": "resnt50"})) == ["timm has no network 'resnt50'"]
+    for valid in ("small", "hf-hub:timm/resnet18.a1_in1k"):
+        assert find_problems(SweepSpec(options={"network": valid})) == []
 
 
 def test_all_problems_are_listed_at_once():

@@ -22,6 +22,7 @@ from swad.data.domains import DataError
 from swad.experiments.sweep import search
 from swad.experiments.sweep.plan import run_options, single_targets, target_sets
 from swad.experiments.sweep.spec import OWN_OPTIONS, PROTOCOLS, SweepSpec
+from swad.models import networks
 from swad.results.selection import SELECTORS
 from swad.training import resolve
 from swad.training.config import SETTINGS, ConfigError, RunConfig
@@ -85,6 +86,9 @@ def _name_problems(spec: SweepSpec) -> list[str]:
     problems += _errors(spec.algorithms, algorithms.get_algorithm)
     problems += _errors(spec.datasets, benchmarks.get)
     problems += averages.problems(spec.averages, None)
+    network = spec.options.get("network")
+    if isinstance(network, str) and network != networks.SMALL and ":" not in network:  # a hub has names of its own
+        problems += _errors([network], networks.input_config)
     if invalid := [trial for trial in spec.trials if type(trial) is not int or trial < 0]:
         problems.append(f"trials must be whole numbers of at least 0, got {', '.join(map(str, invalid))}")
     return problems
@@ -95,7 +99,7 @@ def _errors(names: Sequence[str], get: Callable[[str], Any]) -> list[str]:
     for name in names:
         try:
             get(name)
-        except (algorithms.AlgorithmError, DataError) as error:
+        except (algorithms.AlgorithmError, DataError, networks.NetworkError) as error:
             problems.append(str(error))
     return problems
 
@@ -154,7 +158,7 @@ def _choice_problems(spec: SweepSpec) -> list[str]:
     if spec.choose_by not in labels:
         hint = did_you_mean(spec.choose_by, labels)
         return [f"choose_by must be one of {', '.join(labels)}, got {spec.choose_by!r}{hint and ': '}{hint}"]
-    if spec.choose_by in ("best", "last") and spec.options.get("report_live") is False:
+    if spec.protocol == "paper" and spec.choose_by in ("best", "last") and spec.options.get("report_live") is False:
         return [f"choose_by {spec.choose_by} needs the live weights: keep report_live, or choose by an average"]
     return []
 
