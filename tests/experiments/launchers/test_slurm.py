@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ from helpers.launched_runs import (
 )
 from helpers.python_process import start_python
 from swad.experiments.launchers.base import LauncherError
-from swad.experiments.launchers.slurm import SlurmLauncher
+from swad.experiments.launchers.slurm import SlurmLauncher, _Job
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,6 +84,16 @@ def test_jobs_outlive_the_launcher_and_are_found_again(tmp_path):
         assert wait_for_all(launcher, 1)["task-0"].status == "finished"
     assert len(list((tmp_path / "slurm").rglob("*_submitted.pkl"))) == 1
     require_plain_records(launched, tmp_path / "plain")
+
+
+def test_a_cancelled_job_is_left_to_the_caller(tmp_path):
+    launched = tasks(tmp_path, 2)
+    with SlurmLauncher(tmp_path, **OPTIONS) as launcher:
+        cancelled = SimpleNamespace(job_id="7", state="CANCELLED by 0", done=lambda: True)
+        launcher._jobs.append(_Job(cancelled, tmp_path / "7.jsonl", {task.key: task for task in launched}))
+        outcomes = launcher.wait(timeout=1)
+    assert [(outcome.task, outcome.status) for outcome in outcomes] == [(task, "interrupted") for task in launched]
+    assert outcomes[0].message.endswith("job 7 was cancelled")
 
 
 def test_what_slurm_is_asked_for(tmp_path, monkeypatch):

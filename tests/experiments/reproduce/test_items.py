@@ -93,4 +93,10 @@ def test_the_cost_of_the_whole_paper_is_known_without_its_data(tmp_path: Path):
     assert cost_of([ITEMS["table4"]], config).total == (
         2 * 20 * 3 * 22 + (18 * 22 + 2 * 22) + 3 * 22 * 3 - shared_coral - shared_erm
     )
+    # Figures 1, 2, 4 and 5 measure the first trial on PACS.
+    assert (
+        cost_of([ITEMS["figure5"]], default).total == cost_of([ITEMS["figure1"], ITEMS["figure4"]], default).total == 4
+    )
+    for name in ("table3", "table5"):
+        assert {spec.options["split"] for spec in ITEMS[name].specs(default)} == {"60/20/20"}
     assert not list(tmp_path.iterdir())
