@@ -151,7 +151,7 @@ class Simulated:
         self.lose_every = lose_every
         self.lost = Counter[str]()
         self.seconds = seconds
-        self.slept = 0.0
+        self.slept: list[float] = []  # threads append to it
 
     def __call__(self, config: RunConfig, *, callback: object | None = None) -> None:
         run_dir = RunDir(config)
@@ -164,7 +164,7 @@ class Simulated:
             if self.seconds:
                 duration = self.seconds * (0.5 + int(key, 16) % 1000 / 999)
                 time.sleep(duration)
-                self.slept += duration
+                self.slept.append(duration)
             if self.lose_every and int(key, 16) % self.lose_every == 0 and not self.lost[key]:
                 self.lost[key] += 1
                 raise KeyboardInterrupt
@@ -263,7 +263,7 @@ def cluster(n_runs: int, n_workers: int, run_seconds: float) -> dict[str, float]
         "run_s": run_seconds,
         "total_s": total,
         "runs_per_s": n_runs / total,
-        "busy_percent": 100 * train.slept / n_workers / total,
+        "busy_percent": 100 * sum(train.slept) / n_workers / total,
         "resume_finished_sweep_s": resume_s,
     }
 
