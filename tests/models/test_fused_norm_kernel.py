@@ -14,6 +14,8 @@ from swad.models.fused_norm import fuse, restore
 
 pytest.importorskip("triton", reason="needs triton")
 
+SIZE = 16 if INTERPRETED else 32  # of images; the interpreter is slow
+
 
 @pytest.fixture(autouse=True)
 def _full_precision(monkeypatch):
@@ -125,7 +127,7 @@ def network(name: str) -> nn.Module:
     "name", ["Bottleneck", "BasicBlock", *(() if INTERPRETED else ("resnet50", "mobilenetv2_100"))]
 )
 def test_fused_networks_keep_their_outputs_and_gradients(name, monkeypatch):
-    plain, images = network(name), torch.randn(2, 3, 32, 32, device=DEVICE)
+    plain, images = network(name), torch.randn(2, 3, SIZE, SIZE, device=DEVICE)
     fused = copy.deepcopy(plain)
     n = len(networks.batch_norms(plain))
     with monkeypatch.context() as patch:
@@ -161,7 +163,7 @@ def test_rounding_does_not_prevent_fusion():
         model = network("Bottleneck")
         torch.manual_seed(100 + seed)
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
-            assert fuse(model, torch.randn(2, 3, 32, 32, device=DEVICE), kernels=True)
+            assert fuse(model, torch.randn(2, 3, SIZE, SIZE, device=DEVICE), kernels=True)
 
 
 @runs_kernels
@@ -170,7 +172,7 @@ def test_tensors_of_a_pass_are_freed():
         gc.collect()
         return sum("alias" in one.__dict__ for one in gc.get_objects() if type(one) is torch.Tensor)
 
-    model, images = network("Bottleneck"), torch.randn(2, 3, 32, 32, device=DEVICE)
+    model, images = network("Bottleneck"), torch.randn(2, 3, SIZE, SIZE, device=DEVICE)
     before = held()
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         assert fuse(model, images, kernels=True)
