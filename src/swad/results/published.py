@@ -152,7 +152,7 @@ def targets(dataset: str) -> list[TargetRow]:
     (17, [])
     """
     for entry in _data()["tables"]:
-        if _letters(entry.get("dataset", "")) != _letters(dataset):
+        if "dataset" not in entry or _letters(entry["dataset"]) != _letters(dataset):
             continue
         rows = []
         for row in entry["rows"]:
