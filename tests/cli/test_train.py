@@ -13,7 +13,7 @@ from helpers.commands import QUICK, swad, swad_without
 from swad import cli
 from swad.cli import train as command
 from swad.results.runs import load_run
-from swad.training.config import SETTINGS, TITLES, RunConfig
+from swad.training.config import SETTINGS, TITLES, ConfigError, RunConfig
 
 
 def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
@@ -73,6 +73,17 @@ def test_one_run_for_each_target_and_trial(monkeypatch):
         (("board", "clutter"), 2),
     ]
     assert runs[1].output == Path("runs/digits/coral+sam/board+clutter-0")
+
+
+def test_no_target(monkeypatch, own_dataset):
+    (config,) = configs("digits", "-t", "none", monkeypatch=monkeypatch)
+    assert (config.data.target, config.output) == (None, Path("runs/digits/erm/none-0"))
+    # A dataset without domains has no target to hold out.
+    options = ["-d", str(own_dataset / "east"), "--network", "test_resnet", "--weights", "random"]
+    (config,) = configs("folder", *options, monkeypatch=monkeypatch)
+    assert (config.data.target, config.output) == (None, Path("runs/east/erm/none-0"))
+    with pytest.raises(ConfigError, match="coral needs at least 2 source domains, got images: choose an algorithm"):
+        configs("folder", *options, "--algorithm", "coral", monkeypatch=monkeypatch)
 
 
 def test_one_run_for_each_algorithm(monkeypatch):

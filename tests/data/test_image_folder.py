@@ -10,6 +10,7 @@ from helpers.small_trees import make, make_tree, save_image
 from swad.data import benchmarks
 from swad.data.domains import DataError
 from swad.data.image_folder import locate
+from swad.data.splits import hold_out
 
 FORMS = {"a": "NFC", "b": "NFD"}
 
@@ -96,6 +97,56 @@ def test_a_missing_domain_and_a_strange_class(tmp_path):
         assert words in str(caught.value)
 
 
+# --- folders without domains ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_classes_is_one_domain(tmp_path):
+    make_tree(tmp_path / "pets", ["a cat", "dog"], ["."])
+    save_image(tmp_path / "pets" / "stray.png", 1)
+    (tmp_path / "pets" / "dog" / "notes.txt").touch()
+    dataset = benchmarks.load("folder", tmp_path / "pets")
+    (domain,) = dataset.domains
+    assert (dataset.name, dataset.classes, domain.name) == ("pets", ("a cat", "dog"), "images")
+    assert domain.files == tuple(f"{name}/{i:03}.png" for name in ("a cat", "dog") for i in range(3))
+    assert domain.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert all(domain.path(i).is_file() for i in range(len(domain)))
+    assert dataset.notes == (
+        "ignored 1 files without an image extension, e.g. dog/notes.txt",
+        "ignored 1 images outside of class folders, e.g. stray.png",
+    )
+    (tmp_path / "pets" / "eel").mkdir()
+    assert "class eel has no images in any domain" in one_line_error(tmp_path / "pets")
+
+
+@pytest.mark.parametrize("folders", [("train", "val"), ("train", "validation", "test"), ("train", "valid", "test")])
+def test_folders_of_splits_are_the_split_of_one_domain(tmp_path, folders):
+    sizes = (5, 3, 2)[: len(folders)]
+    for folder, size in zip(folders, sizes, strict=True):
+        make_tree(tmp_path, [folder], ["cat", "dog"], size)
+    dataset = benchmarks.load("folder", tmp_path)
+    for trial in (0, 1):
+        sources, target = hold_out(dataset, None, trial=trial)
+        assert target.names == ()
+        parts = (sources.train, sources.val, sources.test)[: len(folders)]
+        for folder, size, (part,) in zip(folders, sizes, parts, strict=True):
+            expected = [f"{folder}/{name}/{i:03}.png" for name in ("cat", "dog") for i in range(size)]
+            assert [part.domain.files[key] for key in part.keys] == expected
+            assert part.labels.tolist() == [0] * size + [1] * size
+        assert len(sources.test) == len(folders) - 2
+    with pytest.raises(DataError, match="has its own split into folders, got 60/20/20"):
+        hold_out(dataset, None, three_way=True)
+    # The option says that they are domains after all; a further folder does so too.
+    assert benchmarks.load("folder", tmp_path, domains=folders).domain_names == tuple(sorted(folders))
+    make_tree(tmp_path, ["web"], ["cat", "dog"])
+    assert benchmarks.load("folder", tmp_path).domain_names == tuple(sorted((*folders, "web")))
+
+
+def test_a_class_without_training_images_is_refused(tmp_path):
+    make_tree(tmp_path, ["train", "val"], ["cat", "dog"])
+    make_tree(tmp_path, ["val"], ["eel"])
+    assert "class eel has images in val, but not in train; add some" in one_line_error(tmp_path)
+
+
 # --- images at the wrong level --------------------------------------------------------------------------------------
 
 
@@ -106,18 +157,10 @@ def one_line_error(path, name="folder"):
     return str(caught.value)
 
 
-def test_a_folder_of_classes_lacks_the_level_of_domains(tmp_path):
-    make_tree(tmp_path / "images", ["cat", "dog"], ["."])
-    error = one_line_error(tmp_path / "images")
-    assert "images must be at <domain>/<class>/<image>, but the level of domains is missing" in error
-    assert "move e.g. dog/002.png to <domain>/dog/002.png" in error
-    assert "remove" not in error
-
-
-def test_a_folder_of_images_lacks_domains_and_classes(tmp_path):
+def test_a_folder_of_images_lacks_classes(tmp_path):
     save_image(tmp_path / "x.png", 1)
     error = one_line_error(tmp_path)
-    assert "the levels of domains and classes are missing: move e.g. x.png to <domain>/<class>/x.png" in error
+    assert "x.png is in no folder of a class: move it to <class>/x.png" in error
 
 
 def test_a_folder_above_the_dataset_is_one_level_too_high(tmp_path):
@@ -140,7 +183,7 @@ def test_single_images_at_the_wrong_level_are_noted(tmp_path):
     for name in ("top.png", "a/stray.jpg", ".hidden.png"):
         save_image(tmp_path / name, 1)
     (note,) = benchmarks.load("folder", tmp_path).notes
-    assert note == "ignored 2 images outside of <domain>/<class>/, e.g. top.png"
+    assert note == "ignored 2 images outside of class folders, e.g. top.png"
 
 
 def test_a_note_names_classes_that_some_domains_lack(tmp_path):

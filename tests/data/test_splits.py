@@ -92,6 +92,22 @@ def test_two_targets_and_a_three_way_split():
     assert [len(p) for p in held.target.train] == [12, 21]
 
 
+@pytest.mark.parametrize("nothing", [None, ()])
+def test_without_a_target_all_domains_are_sources(nothing):
+    dataset = toy()
+    sources, target = hold_out(dataset, nothing, trial=1)
+    assert sources.names == dataset.domain_names
+    assert target.names == target.full == target.train == ()
+    held_out = hold_out(dataset, "a", trial=1).sources
+    for part, same in zip(sources.val[1:], held_out.val, strict=True):
+        assert part.keys.tolist() == same.keys.tolist()
+
+
+def test_no_domain_may_be_named_none():
+    with pytest.raises(DataError, match="the name none means no target; rename that domain"):
+        Dataset("odd", (domain("none", 30), domain("b", 50)), ("x", "y", "z"))
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [

@@ -55,6 +55,46 @@ def live(
     return found
 
 
+def without_target(values: dict[str, tuple[float, float]], **options: object) -> RunData:
+    """A finished run without a target: validation and test accuracy by weights, the same for each source."""
+    records = [
+        accuracy(300, domain, split, value, average)
+        for average, both in values.items()
+        for split, value in zip(("out", "test"), both, strict=True)
+        for domain in SOURCES
+    ]
+    return run(*records, target=None, **options)  # type: ignore[arg-type]
+
+
+def test_without_a_target_validation_selects_and_the_sources_are_reported() -> None:
+    runs = [
+        without_target({"swad": (0.7, 0.9)}, lr=1.0, name="a"),
+        without_target({"swad": (0.8, 0.6)}, lr=2.0, name="b"),
+        run(accuracy(300, TARGET, "in", 0.1, "swad"), name="c"),
+    ]
+    for method in ("iid", "last"):
+        held_out, shipped = sorted(select(runs, method, "swad"), key=lambda result: result.target != TARGET)
+        assert (held_out.target, held_out.accuracy) == (TARGET, 0.1)
+        assert (shipped.target, shipped.accuracy, shipped.score, shipped.step) == ("none", 0.6, 0.8, 300)
+        assert shipped.directory == Path("b")
+    for method in ("lodo", *ORACLES):
+        with pytest.raises(SelectionError, match=f"{method} needs runs with a target: select by iid or last"):
+            select(runs[:2], method, "swad")
+    live_run = run(*[accuracy(step, d, "out", v) for step, v in ((100, 0.7), (200, 0.6)) for d in SOURCES], target=None)
+    (result,) = select([live_run], "iid", None)
+    assert (result.accuracy, result.step) == (0.7, 100)
+    # Both kinds of accuracy have a table of their own, and one name in files.
+    tables = collect_results(runs)
+    assert [(each.dataset, each.targets, each.missing_targets) for each in tables] == [
+        ("PACS, no target", ("none",), ()),
+        ("PACS", (TARGET,), ()),
+    ]
+    assert {(each.dataset, each.target) for each in make_selection(tables, Path()).runs} == {
+        ("PACS", "none"),
+        ("PACS", TARGET),
+    }
+
+
 def test_iid_takes_the_best_step_by_source_validation() -> None:
     (result,) = select([run(*live({100: 0.7, 200: 0.9, 300: 0.8}, {100: 0.5, 200: 0.4, 300: 0.6}))], "iid")
     assert (result.accuracy, result.step, result.target, result.trial) == (0.4, 200, TARGET, 0)

@@ -67,5 +67,5 @@ def test_names_with_markup_are_printed_verbatim():
         display._progress.refresh()
         assert "[red]x[/]" in output.getvalue()
         output.truncate(0)
-        display.end("[red]x[/]", 10, "swad 90.0")
-    assert "[red]x[/] target accuracy  swad 90.0" in output.getvalue()
+        display.end("[red]x[/]", 10, "target accuracy: swad 90.0")
+    assert "[red]x[/] target accuracy: swad 90.0" in output.getvalue()

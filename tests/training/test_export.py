@@ -13,12 +13,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import swad
-from helpers.runs import short
+from helpers.runs import interrupt_at, require_same, short
 from swad.data import benchmarks
 from swad.data.splits import hold_out
 from swad.data.transforms import to_pil
 from swad.models.networks import NetworkError
+from swad.results.records import read_records
 from swad.training.export import load_predictor, read_card, save_weights
+from swad.training.loop import Interrupted, train
 
 
 def test_a_run_from_python_and_its_predictor(tmp_path):
@@ -31,6 +33,33 @@ def test_a_run_from_python_and_its_predictor(tmp_path):
     with torch.inference_mode():
         predicted = model(torch.stack([transform(image) for image in images])).argmax(1)
     assert (predicted == labels).float().mean().item() == pytest.approx(result.target_accuracy("swad"))
+
+
+def test_a_model_to_ship_is_trained_on_all_domains(tmp_path, capsys):
+    config = short(tmp_path / "none-0", target="none", split="60/20/20")
+    assert (config.name, config.data.target, config.data.targets) == ("none-0", None, ())
+    with pytest.raises(Interrupted):
+        train(config, callback=interrupt_at(10))
+    result = train(config, progress=True)
+    printed = capsys.readouterr().out
+    shown = "  ".join(f"{name} {100 * result.source_accuracy(name):.1f}" for name in result.scores)
+    assert f"none-0: finished (1 of 1), validation accuracy: {shown}" in printed
+    train(short(tmp_path / "whole", target=None, split="60/20/20"))
+    require_same(tmp_path / "none-0", tmp_path / "whole")
+    with pytest.raises(ValueError, match="has no target: use source_accuracy"):
+        result.target_accuracy("swad")
+    domains = benchmarks.load("digits").domain_names
+    records = read_records(tmp_path / "none-0")
+    assert {(r.domain, r.split) for r in records if r.domain} == {(d, s) for d in domains for s in ("out", "test")}
+    path = tmp_path / "none-0" / result.weights["swad"]
+    assert read_card(path)["targets"] == []
+    assert "(board, clutter, outline, paper; no target)" in path.with_suffix(".md").read_text()
+    model, transform, _ = load_predictor(path)
+    part = hold_out(benchmarks.load("digits"), None, three_way=True).sources.test[3]
+    with torch.inference_mode():
+        predicted = model(torch.stack([transform(to_pil(part.domain.image(key))) for key in part.keys])).argmax(1)
+    accuracy = (predicted == torch.tensor(part.labels)).float().mean().item()
+    assert accuracy == pytest.approx(result.scores["swad"]["paper"]["test"]["accuracy"])
 
 
 def test_the_transform_resizes_photographs(tmp_path):

@@ -92,7 +92,11 @@ def sweep(
     targets: Annotated[
         str | None,
         _option(
-            COMPARISON, "--targets", "-t", help="Domains to hold out. Default: each domain in turn.", metavar="NAMES"
+            COMPARISON,
+            "--targets",
+            "-t",
+            help="Domains to hold out; none trains on all domains. Default: each domain in turn.",
+            metavar="NAMES",
         ),
     ] = None,
     trials: Annotated[

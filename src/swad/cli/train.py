@@ -20,6 +20,7 @@ import typer
 from swad.cli import _options as parse
 from swad.training.config import SETTINGS, TITLES, ConfigError, RunConfig
 from swad.training.setting import Setting
+from swad.util.names import NO_TARGET
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ SPECIAL: dict[str, Special] = {
         ("--target", "-t"),
         list[str] | None,
         None,
-        "Domain to hold out. Repeat it for more runs; A+B holds out both in one run. Default: each domain in turn.",
+        "Domain to hold out. Repeat it for more runs; A+B holds out both in one run; none trains on all domains. "
+        "Default: each domain in turn, and none for a dataset without domains.",
         "NAME",
     ),
     "data_dir": Special(("--data", "-d")),
@@ -210,6 +212,7 @@ EXAMPLES = """
 swad train digits --target paper --steps 100
 swad train PACS --data data --target sketch --trial 0,1,2 --average swad,swa,ema
 swad train PACS --data data --algorithm erm --algorithm coral --set lr=3e-5
+swad train PACS --data data --target none
 swad train folder --data my_images --network resnet18
 """
 
@@ -245,6 +248,8 @@ def make_parameter(setting: Setting) -> inspect.Parameter:
 
 def train(**options: Any) -> None:
     """Hold one domain out, train on the others, average the weights, and evaluate on the held-out domain.
+
+    With --target none, train on all domains: the model to ship. A dataset without domains is trained so by default.
 
     Run the same command again after an interruption: finished runs are kept, unfinished runs resume.
     """
@@ -299,7 +304,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     requested = options.pop("algorithm") or [SETTINGS["algorithm"].default]
     algorithms = dict.fromkeys(canonical_name(name) for name in requested)
     trials = dict.fromkeys(parse.whole_numbers(options.pop("trial")))
-    targets = options.pop("target") or _domains(benchmark.name, data_dir)
+    targets = options.pop("target") or _default_targets(_domains(benchmark.name, data_dir))
     configs = [
         RunConfig.from_options(
             output=output / dataset / algorithm / f"{target}-{trial}",
@@ -323,6 +328,10 @@ def _domains(dataset: str, data_dir: Path | None) -> Sequence[str]:
     return benchmarks.get(dataset).domains or benchmarks.load(dataset, data_dir).domain_names
 
 
+def _default_targets(domains: Sequence[str]) -> Sequence[str]:
+    return domains if len(domains) > 1 else (NO_TARGET,)
+
+
 def _split_target(target: str, dataset: str, data_dir: Path | None) -> tuple[str, ...]:
     """Split A+B into two domains; a `+` may also be part of a domain's name."""
     return (target,) if "+" not in target or target in _domains(dataset, data_dir) else tuple(target.split("+"))
@@ -332,7 +341,7 @@ def _check_targets(configs: Sequence[RunConfig]) -> None:
     """Check that every target of a folder can be held out, before the first run trains."""
     from swad.data import benchmarks
     from swad.data.splits import hold_out
-    from swad.training.resolve import find_problems
+    from swad.training.resolve import find_problems, source_problems
 
     for config in configs:  # first the settings, which can be checked without data
         if problems := find_problems(config):
@@ -340,7 +349,10 @@ def _check_targets(configs: Sequence[RunConfig]) -> None:
     data = configs[0].data
     dataset = benchmarks.load(data.dataset, data.data_dir)
     for config in configs:
-        hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
+        data = config.data
+        sources, _ = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
+        if problems := source_problems(config, sources.names):
+            raise ConfigError(problems)
 
 
 def _require_no_runs(configs: Sequence[RunConfig]) -> None:

@@ -1,4 +1,4 @@
-"""Domains and datasets: a domain is a set of labeled images from one distribution, a dataset several domains.
+"""Domains and datasets: a domain is a set of labeled images from one distribution, a dataset one or several domains.
 
 All domains of a dataset share one list of classes. `swad.data.splits` holds domains out and splits them.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from swad.util.names import did_you_mean
+from swad.util.names import NO_TARGET, did_you_mean
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,6 +53,8 @@ class FileDomain:
     labels: IntArray
     root: Path
     files: tuple[str, ...] = field(repr=False)
+    split_sizes: tuple[int, int, int] | None = None
+    """Number of training, validation and test images, in this order in ``files``. None: split at random."""
 
     def __post_init__(self) -> None:
         _check_labels(self.name, self.labels, len(self.files))
@@ -170,6 +172,8 @@ class Dataset:
         names = self.domain_names
         if len(set(names)) != len(names):
             raise DataError(f"dataset {self.name}: domain names must differ, got {', '.join(names)}")
+        if NO_TARGET in names:
+            raise DataError(f"dataset {self.name}: the name {NO_TARGET} means no target; rename that domain")
         for domain in self.domains:
             if len(domain) and int(domain.labels.max()) >= len(self.classes):
                 raise DataError(

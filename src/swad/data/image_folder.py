@@ -10,6 +10,8 @@ These rules keep labels stable and report everything that is ignored:
   how Unicode encodes their accents are errors.
 - Images above or below the level of ``<domain>/<class>/<image>`` are named. If no image is at that level, the error
   says which level is missing.
+- A folder of your own may also have no domains: class folders alone, ``<class>/<image>``, or class folders in
+  ``train`` and ``val`` (and ``test``), which then are the split. Either is one domain, ``images``.
 - Hidden files and folders and ``__MACOSX`` are ignored. Files without an image extension are ignored and counted.
 """
 
@@ -24,8 +26,12 @@ from pathlib import Path
 import numpy as np
 
 from swad.data.benchmark import Benchmark, Options
-from swad.data.domains import DataError, Dataset, Domain, FileDomain
+from swad.data.domains import DataError, Dataset, Domain, FileDomain, IntArray
 
+ONLY_DOMAIN = "images"
+"""Name of the domain of a folder without domains."""
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Folder names that are splits, not domains."""
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
 
 
@@ -35,7 +41,7 @@ class Tree:
 
     path: Path
     folders: dict[str, str]
-    """Folder name of each domain."""
+    """Folder name of each domain; "." if the class folders are in the folder itself."""
     files: dict[str, dict[str, list[str]]]
     """``files[domain][class]`` is a sorted list of file names."""
     unknown_folders: tuple[str, ...]
@@ -46,6 +52,8 @@ class Tree:
     """Files without an image extension."""
     shallow_images: tuple[str, ...]
     """Images that are not in a class folder, but in a domain's folder or above."""
+    is_split: bool
+    """Whether the folders are not domains, but the splits of one domain."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -58,10 +66,21 @@ class Tree:
 
     def paths(self) -> Iterable[str]:
         """Iterate over the paths of all images, relative to the tree."""
-        for domain, classes in self.files.items():
-            for name, files in sorted(classes.items()):
-                for file in files:
-                    yield f"{self.folders[domain]}/{name}/{file}"
+        for domain in self.files:
+            yield from self.domain_paths(domain)
+
+    def domain_paths(self, domain: str) -> Iterable[str]:
+        """Iterate over the paths of a domain's images, sorted by class."""
+        for name, files in sorted(self.files[domain].items()):
+            for file in files:
+                yield _join(self.folders[domain], f"{name}/{file}")
+
+    def domain_labels(self, domain: str) -> IntArray:
+        """Return the class index of every image of a domain, in the order of `domain_paths`."""
+        label = {name: i for i, name in enumerate(self.classes)}
+        by_class = sorted(self.files[domain].items())
+        labels = np.repeat([label[name] for name, _ in by_class], [len(files) for _, files in by_class])
+        return labels.astype(np.int64)
 
 
 def locate(benchmark: Benchmark, root: Path | None) -> Path:
@@ -88,6 +107,8 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
     """List the images of a benchmark without opening them; excluded images are left out."""
     requested = _requested_domains(benchmark, options)
     folders = {benchmark.aliases.get(name, name): name for name in _folders(path)}
+    if not requested and _has_no_domains(path):
+        folders = {ONLY_DOMAIN: "."}
     excluded = benchmark.excluded(path, options or {}) if benchmark.excluded else frozenset()
     files: dict[str, dict[str, list[str]]] = {}
     nested: list[str] = []
@@ -98,13 +119,13 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
             continue
         folder = folders[domain]
         files[domain] = {}
-        shallow += [f"{folder}/{name}" for name in _images(path / folder)]
+        shallow += [] if folder == "." else [f"{folder}/{name}" for name in _images(path / folder)]
         for name in _folders(path / folder):
             images: list[str] = []
             for entry in _entries(path / folder / name):
                 if entry.name.startswith("."):
                     continue
-                relative = f"{folder}/{name}/{entry.name}"
+                relative = _join(folder, f"{name}/{entry.name}")
                 if entry.is_dir():
                     nested.append(relative)
                 elif not _is_image(entry.name):
@@ -121,6 +142,7 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
         nested_folders=tuple(sorted(nested)),
         other_files=tuple(sorted(others)),
         shallow_images=tuple(shallow),
+        is_split=not requested and _are_splits(files),
     )
 
 
@@ -129,6 +151,8 @@ def layout_problems(benchmark: Benchmark, tree: Tree, options: Options | None = 
     requested = _requested_domains(benchmark, options)
     if not requested and (wrong_level := _wrong_level(tree)):
         return [wrong_level]
+    if tree.is_split and (classes := _untrained_classes(tree)):
+        return [f"class {name} has images in {folder}, but not in train; add some" for name, folder in classes]
     problems = [f"domain {name} is missing" for name in sorted(set(requested) - set(tree.files))]
     if not tree.files and not requested:
         problems.append("it contains no domains; expected image files <domain>/<class>/<image>")
@@ -180,7 +204,9 @@ def notes(tree: Tree) -> list[str]:
         lines.append(f"ignored {len(tree.other_files):,} files without an image extension, e.g. {tree.other_files[0]}")
     if tree.shallow_images:
         count, example = len(tree.shallow_images), tree.shallow_images[0]
-        lines.append(f"ignored {count:,} images outside of <domain>/<class>/, e.g. {example}")
+        lines.append(f"ignored {count:,} images outside of class folders, e.g. {example}")
+    if tree.is_split:
+        lines.append(f"one domain, split into training, validation and test by its folders: {', '.join(tree.files)}")
     lacking = {name: [domain for domain in tree.files if not tree.files[domain].get(name)] for name in tree.classes}
     gaps = [f"class {name} has no images in {', '.join(domains)}" for name, domains in lacking.items() if domains]
     if gaps:
@@ -199,17 +225,54 @@ def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: boo
         if not layout:
             advice += ", or allow it with --allow-count-mismatch (check_counts=False)"
         raise DataError(f"{benchmark.name} at {path}: {'; '.join(_first_lines(layout + counts))}; {advice}")
-    classes = tree.classes
-    label = {name: i for i, name in enumerate(classes)}
-    domains: list[Domain] = []
-    for domain in tree.files:
-        by_class = sorted(tree.files[domain].items())
-        labels = np.repeat([label[name] for name, _ in by_class], [len(files) for _, files in by_class])
-        folder = tree.folders[domain]
-        paths = tuple(f"{folder}/{name}/{file}" for name, files in by_class for file in files)
-        domains.append(FileDomain(domain, labels.astype(np.int64), path, paths))
+    domains: list[Domain] = [_split_domain(tree)] if tree.is_split else []
+    if not domains:
+        domains = [FileDomain(d, tree.domain_labels(d), path, tuple(tree.domain_paths(d))) for d in tree.files]
     name = benchmark.name if benchmark.domains else path.resolve().name
-    return Dataset(name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
+    return Dataset(name, tuple(domains), tree.classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
+
+
+def _are_splits(folders: Iterable[str]) -> bool:
+    """Return whether folders are the splits of one domain: train, val, and perhaps test.
+
+    >>> _are_splits(["train", "val"]), _are_splits(["train", "test", "valid"]), _are_splits(["train", "val", "sketch"])
+    (True, True, False)
+    """
+    splits = sorted(SPLITS.get(folder, folder) for folder in folders)
+    return splits in (["train", "val"], ["test", "train", "val"])
+
+
+def _split_domain(tree: Tree) -> FileDomain:
+    folders = sorted(tree.files, key=lambda name: ("train", "val", "test").index(SPLITS[name]))
+    labels = np.concatenate([tree.domain_labels(folder) for folder in folders])
+    paths = tuple(path for folder in folders for path in tree.domain_paths(folder))
+    train, val, *test = (tree.count(folder) for folder in folders)
+    return FileDomain(ONLY_DOMAIN, labels, tree.path, paths, (train, val, sum(test)))
+
+
+def _untrained_classes(tree: Tree) -> list[tuple[str, str]]:
+    trained = {name for name, files in tree.files["train"].items() if files}
+    return [
+        (name, folder)
+        for folder, classes in tree.files.items()
+        for name, files in sorted(classes.items())
+        if files and name not in trained
+    ]
+
+
+def _has_no_domains(path: Path) -> bool:
+    """Whether images are at <class>/<image> and none is at <domain>/<class>/<image>."""
+    names = _folders(path)
+    in_classes = (_has_image(path / name / inner) for name in names for inner in _folders(path / name))
+    return not any(in_classes) and any(_has_image(path / name) for name in names)
+
+
+def _has_image(path: Path) -> bool:
+    return any(_is_image(entry.name) and not entry.name.startswith(".") and entry.is_file() for entry in _entries(path))
+
+
+def _join(folder: str, path: str) -> str:
+    return path if folder == "." else f"{folder}/{path}"
 
 
 def _requested_domains(benchmark: Benchmark, options: Options | None) -> tuple[str, ...]:
@@ -222,12 +285,9 @@ def _wrong_level(tree: Tree) -> str:
         return ""
     if tree.shallow_images:
         example = tree.shallow_images[-1]
-        levels, above = "level of domains is", "<domain>"
-        if "/" not in example:
-            levels, above = "levels of domains and classes are", "<domain>/<class>"
         return (
-            f"images must be at <domain>/<class>/<image>, but the {levels} missing: move e.g. {example} to "
-            f"{above}/{example}"
+            f"images must be at <class>/<image> or <domain>/<class>/<image>, but {example} is in no folder of a class: "
+            f"move it to <class>/{example}"
         )
     for nested in tree.nested_folders:
         if images := _images(tree.path / nested):

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swad.data.domains import DataError, Dataset, Defaults, Domain, ImageSpec, IntArray
+from swad.data.domains import DataError, Dataset, Defaults, Domain, FileDomain, ImageSpec, IntArray
+from swad.util.names import NO_TARGET
 
 
 class Split(NamedTuple):
@@ -60,6 +61,17 @@ def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:
     if n < 1:
         raise DataError(f"a subsample needs at least 1 image, got {n}")
     return keys[_shuffled(len(keys), seed)[:n]]
+
+
+def _split_domain(dataset: Dataset, index: int, trial: int, three_way: bool) -> Split:
+    """Split a domain at random, or as its own folders do."""
+    domain = dataset.domains[index]
+    sizes = domain.split_sizes if isinstance(domain, FileDomain) else None
+    if sizes is None:
+        return split(len(domain), trial, index, three_way=three_way)
+    if three_way:
+        raise DataError(f"{dataset.name} has its own split into folders, got 60/20/20; use 80/20, the default")
+    return Split(*np.split(np.arange(len(domain), dtype=np.int64), np.cumsum(sizes)[:-1]))
 
 
 def _shuffled(n: int, seed: int) -> IntArray:
@@ -112,7 +124,7 @@ class Sources:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The held-out domain (several for ``lodo``), for the final score and ``oracle`` selection only.
+    """The held-out domain (several for ``lodo``, or none), for the final score and ``oracle`` selection only.
 
     ``train`` (80 % of the images, or 60 % of a three-way split) is reported, ``val`` is for ``oracle`` selection, and
     ``full`` contains all images. Records call the two splits ``in`` and ``out``, as DomainBed does.
@@ -140,7 +152,7 @@ class HeldOut(NamedTuple):
 
 def hold_out(
     dataset: Dataset,
-    target: str | int | Sequence[str | int],
+    target: str | int | Sequence[str | int] | None,
     *,
     trial: int = 0,
     three_way: bool = False,
@@ -152,24 +164,26 @@ def hold_out(
 
     Args:
         dataset: The dataset.
-        target: Name or number of the domain to hold out, or several.
+        target: Name or number of the domain to hold out, or several. None or (): train on all domains.
         trial: Number of the random split; the paper uses 0, 1 and 2.
         three_way: Split 60/20/20 instead of 80/20.
     """
-    targets = [target] if isinstance(target, str | int) else list(target)
+    targets = [target] if isinstance(target, str | int) else list(target or ())
     held_out = {dataset.index(domain) for domain in targets}
-    if not 1 <= len(held_out) < len(dataset.domains):
+    if len(held_out) == len(dataset.domains):
         raise DataError(
-            f"hold out at least 1 and fewer than all {len(dataset.domains)} domains of {dataset.name}, "
-            f"got {len(held_out)}; choose from {', '.join(dataset.domain_names)}"
+            f"hold out fewer than all {len(dataset.domains)} domains of {dataset.name}, got {len(held_out)}: "
+            f"{', '.join(dataset.domain_names)}; the target {NO_TARGET} trains on all"
         )
-    splits = [split(len(d), trial, i, three_way=three_way) for i, d in enumerate(dataset.domains)]
+    splits = [_split_domain(dataset, i, trial, three_way) for i in range(len(dataset.domains))]
     for domain, indices in zip(dataset.domains, splits, strict=True):
         if not len(indices.train) or not len(indices.val) or (three_way and not len(indices.test)):
             raise DataError(
                 f"domain {domain.name} of {dataset.name} has {len(domain)} images, too few to split; add images or "
                 "remove the domain"
             )
+
+    has_test = any(len(indices.test) for indices in splits)
 
     def select(name: str, *, from_target: bool) -> tuple[DomainSplit, ...]:
         return tuple(
@@ -185,7 +199,7 @@ def hold_out(
         defaults=dataset.defaults,
         train=select("train", from_target=False),
         val=select("val", from_target=False),
-        test=select("test", from_target=False) if three_way else (),
+        test=select("test", from_target=False) if has_test else (),
     )
     return HeldOut(
         sources,
@@ -194,7 +208,7 @@ def hold_out(
             image_spec=dataset.image_spec,
             train=select("train", from_target=True),
             val=select("val", from_target=True),
-            test=select("test", from_target=True) if three_way else (),
+            test=select("test", from_target=True) if has_test else (),
             full=tuple(
                 DomainSplit(domain, "full", np.arange(len(domain), dtype=np.int64))
                 for i, domain in enumerate(dataset.domains)

@@ -41,7 +41,7 @@ def _use(config: RunConfig, selection: SelectionFile, average: str | None) -> Ru
     options = selection.options(
         data.data_dir.name if own_folder and data.data_dir is not None else dataset.name,
         canonical_name(config.training.algorithm),
-        "+".join(data.targets),
+        data.target_name,
         trial=data.trial,
         average=average or (averages[0].label if averages else None),
     )

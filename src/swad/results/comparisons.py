@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from swad.results.labels import is_erm
-from swad.results.method_results import DatasetResults
+from swad.results.method_results import DatasetResults, same_kind
 from swad.util.names import did_you_mean, plain
 from swad.util.paired import ALPHA, PairedTest, adjust_p_values, paired_test, uses_sign_flips
 from swad.util.statistics import mean
@@ -223,7 +223,7 @@ def compare_over_datasets(
         compare_methods(each, baseline, unit=unit, in_domain=in_domain, correction=correction) for each in with_baseline
     ]
     comparisons = [comparison for each in by_dataset for comparison in each]
-    if len(with_baseline) < 2:
+    if len(with_baseline) < 2 or not same_kind(with_baseline):
         return comparisons
     labels = dict.fromkeys(comparison.method for comparison in comparisons)
     complete = {label: [c for c in comparisons if c.method == label] for label in labels}
@@ -339,6 +339,8 @@ def compare_in_words(
         return ""
     comparison = comparisons[method]
     targets = f"on average over {n_targets} targets" if n_targets > 1 else f"on the target {results.targets[0]}"
+    if not results.has_target:
+        targets = "on the sources, without a target"
     means = (
         f"{method} reaches {100 * comparison.accuracy:.1f} % {targets}, "
         f"and {baseline} {100 * comparison.baseline_accuracy:.1f} %."

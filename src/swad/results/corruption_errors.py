@@ -11,6 +11,7 @@ from swad.results.labels import weights_label
 from swad.results.runs import RunData
 from swad.results.tables import Cell, Table
 from swad.results.tables import Row as TableRow
+from swad.util.names import NO_TARGET
 from swad.util.statistics import mean, summarize
 
 ROBUSTNESS = "robustness.jsonl"
@@ -80,8 +81,8 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
                 case = (row["corruption"], row["severity"])
                 by_domain.setdefault((row["side"], row["weights"], case), []).append(row["error"])
         for (side, weights, case), errors in sorted(by_domain.items(), key=lambda item: requested.index(item[0][1])):
-            by_method = collected.setdefault((run.dataset, side), {}).setdefault(weights_label(run, weights), {})
-            by_method.setdefault(("+".join(run.targets), run.trial), {})[case] = mean(errors)
+            by_method = collected.setdefault((run.table_name, side), {}).setdefault(weights_label(run, weights), {})
+            by_method.setdefault((run.target, run.trial), {})[case] = mean(errors)
     return [CorruptionErrors(dataset, side, errors) for (dataset, side), errors in sorted(collected.items())]
 
 
@@ -171,5 +172,5 @@ def _cell(by_unit: Mapping[Unit, float]) -> Cell:
 def _trials(results: CorruptionErrors) -> str:
     units = {unit for by_unit in results.errors.values() for unit in by_unit}
     targets, trials = {target for target, _ in units}, {trial for _, trial in units}
-    over = f"mean over {len(targets)} target{'s' * (len(targets) > 1)}"
+    over = "no target" if targets == {NO_TARGET} else f"mean over {len(targets)} target{'s' * (len(targets) > 1)}"
     return f"{over}, one trial" if len(trials) == 1 else f"{over}, ± standard error over {len(trials)} trials"

@@ -10,6 +10,7 @@ from swad.results.labels import algorithm_label, run_label
 from swad.results.runs import RunData
 from swad.results.selection import hyperparameters
 from swad.results.training_curves import last_step, valley, valley_averages
+from swad.util.names import NO_TARGET
 
 
 def find_problems(runs: Sequence[RunData]) -> list[str]:
@@ -54,8 +55,8 @@ def _listed(names: Sequence[str]) -> str:
 def _mixtures(runs: Sequence[RunData]) -> list[str]:
     """Find tables that compare runs with different settings."""
     problems = []
-    for dataset in dict.fromkeys(run.dataset for run in runs):
-        members = [run for run in runs if run.dataset == dataset]
+    for dataset in dict.fromkeys(run.table_name for run in runs):
+        members = [run for run in runs if run.table_name == dataset]
         for name in sorted({name for run in members for name in run.settings("protocol")}):
             values = Counter(str(run.config.get(name)) for run in members)
             if len(values) > 1:
@@ -78,7 +79,7 @@ def _repeats(runs: Sequence[RunData]) -> list[str]:
         for run in runs
     )
     return [
-        f"{algorithm_label(algorithm)} on {dataset}, target {' and '.join(targets)}, trial {trial}: "
+        f"{algorithm_label(algorithm)} on {dataset}, target {' and '.join(targets) or NO_TARGET}, trial {trial}: "
         f"{count} runs have the same settings, and selection takes the better one."
         for (dataset, algorithm, targets, trial, _, _), count in counts.items()
         if count > 1

@@ -62,7 +62,7 @@ class RunFlatness:
     @property
     def target(self) -> str:
         """The held-out domain."""
-        return "+".join(self.run.targets)
+        return self.run.target
 
     @property
     def measure(self) -> str:

@@ -92,8 +92,8 @@ def weights_label(run: RunData, weights: str | None) -> str:
 
 def run_label(run: RunData) -> str:
     """Name a run in a sentence."""
-    target = " and ".join(run.targets) or "no target"
-    return f"{algorithm_label(run.algorithm)} on {run.dataset}, target {target}, trial {run.trial}"
+    target = f"target {' and '.join(run.targets)}" if run.targets else "no target"
+    return f"{algorithm_label(run.algorithm)} on {run.dataset}, {target}, trial {run.trial}"
 
 
 def run_titles(runs: Sequence[RunData]) -> list[str]:
@@ -107,7 +107,7 @@ def run_titles(runs: Sequence[RunData]) -> list[str]:
     labels = [weights_label(run, None) for run in runs]
     several_labels, several_trials = len(set(labels)) > 1, len({run.trial for run in runs}) > 1
     return [
-        "+".join(run.targets) + f", {label}" * several_labels + f", trial {run.trial}" * several_trials
+        ("+".join(run.targets) or "no target") + f", {label}" * several_labels + f", trial {run.trial}" * several_trials
         for run, label in zip(runs, labels, strict=True)
     ]
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swad.results.comparisons import Accuracies, p_text
-from swad.results.method_results import DatasetResults
+from swad.results.method_results import DatasetResults, same_kind
 from swad.util.paired import ALPHA, LEVEL
 from swad.util.statistics import mean
 
@@ -93,11 +93,11 @@ def rank_scores(scores: Mapping[str, Sequence[float]], blocks: str) -> MethodRan
 def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
     """Rank the methods that all datasets have by their mean accuracies; on one dataset, over its targets and trials.
 
-    None unless there are three methods, and two datasets or two complete trials.
+    None unless there are three methods, and two datasets or two complete trials, all with targets or all without.
     """
     labels = [m.label for m in results[0].methods if all(each.method(m.label) for each in results)] if results else []
     by_dataset = [_complete(each, labels) for each in results]
-    if len(labels) < 3 or not all(by_dataset):
+    if len(labels) < 3 or not all(by_dataset) or not same_kind(results):
         return None
     if len(results) > 1:
         scores = {label: [mean(each[label].values()) for each in by_dataset] for label in labels}

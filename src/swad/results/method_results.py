@@ -12,6 +12,7 @@ from swad.results.labels import LIVE_WEIGHTS, is_erm, method_label
 from swad.results.runs import RunData, RunList, SkippedRun
 from swad.results.selection import Selection, SelectionError, select, source_accuracy
 from swad.util.garbage import paused_garbage_collection
+from swad.util.names import NO_TARGET
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ class MethodResults:
 
 @dataclass(frozen=True)
 class DatasetResults:
-    """The results of all methods on one dataset."""
+    """The results of all methods on one dataset, of runs with a target or of runs without."""
 
     dataset: str
+    """Name of the dataset, with ", no target" where there is none."""
     selection: str
     split: str
     runs: tuple[RunData, ...]
@@ -53,9 +55,19 @@ class DatasetResults:
     """Why methods have no result on a target: "METHOD on TARGET" by error message."""
     skipped: tuple[SkippedRun, ...] = ()
 
+    @property
+    def has_target(self) -> bool:
+        """Whether the accuracies are those of held-out domains, not of sources."""
+        return self.targets != (NO_TARGET,)
+
     def method(self, label: str) -> Selection | None:
         """Return the results of one method by its label; None if it has none."""
         return next((method.results for method in self.methods if method.label == label), None)
+
+
+def same_kind(results: Iterable[DatasetResults]) -> bool:
+    """Return whether all or none have targets: a mean over both kinds of accuracy would mean nothing."""
+    return len({each.has_target for each in results}) < 2
 
 
 @paused_garbage_collection()
@@ -63,13 +75,13 @@ def collect_results(runs: Sequence[RunData], selection: str = "iid", split: str 
     """Select the results of every method, dataset by dataset."""
     by_dataset: dict[str, list[RunData]] = {}
     for run in runs:
-        by_dataset.setdefault(run.dataset, []).append(run)
+        by_dataset.setdefault(run.table_name, []).append(run)
     skipped = runs.skipped if isinstance(runs, RunList) else ()
     results = []
     for dataset, members in by_dataset.items():
         # A skipped run whose dataset is unknown, or has no table, is mentioned in every table.
         others = by_dataset.keys() - {dataset}
-        concerned = tuple(entry for entry in skipped if entry.run is None or entry.run.dataset not in others)
+        concerned = tuple(entry for entry in skipped if entry.run is None or entry.run.table_name not in others)
         results.append(_dataset_results(dataset, members, selection, split, concerned))
     return results
 
@@ -77,7 +89,7 @@ def collect_results(runs: Sequence[RunData], selection: str = "iid", split: str 
 def _dataset_results(
     dataset: str, runs: Sequence[RunData], selection: str, split: str, skipped: tuple[SkippedRun, ...]
 ) -> DatasetResults:
-    targets = tuple(sorted({run.targets[0] for run in runs if len(run.targets) == 1}))
+    targets = tuple(sorted({run.target for run in runs if len(run.targets) < 2}))
     # Every run evaluates its sources, so the domains of the dataset are known from the records.
     domains = {key.domain for run in runs for key in run.table.series if key.domain is not None}
     domains |= {name for run in runs for name in run.targets}
@@ -102,12 +114,14 @@ def _dataset_results(
             )
             if results:
                 methods.append(MethodResults(label, algorithm, average, results))
-    missing = tuple(sorted(domains - set(targets)))
+    missing = () if targets == (NO_TARGET,) else tuple(sorted(domains - set(targets)))
     return DatasetResults(dataset, selection, split, tuple(runs), targets, missing, tuple(methods), errors, skipped)
 
 
 def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:
-    """Return the names of the weights that were evaluated on the targets: live weights first, SWAD last.
+    """Return the names of the weights that were evaluated on the targets, or without any on the sources.
+
+    Live weights come first, and SWAD last.
 
     None stands for the live weights at the step that `method` selects. They get a row of their own only with
     "oracle_best_step", or if the runs have neither `best` nor `last`.
@@ -115,7 +129,7 @@ def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str
     names: dict[str | None, None] = {}
     for run in runs:
         for key in run.table.series:
-            if key.metric == "accuracy" and key.domain in run.targets:
+            if key.metric == "accuracy" and (key.domain in run.targets or not run.targets):
                 names[key.average] = None
     if method != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
         names.pop(None, None)

@@ -34,6 +34,8 @@ SELECTIONS = {
     "oracle": "target validation accuracy at the last step (oracle)",
     "oracle_best_step": "target validation accuracy at any step (oracle_best_step)",
 }
+AVERAGE = "Avg."
+"""The column of means over targets."""
 MISSING = "*"
 """Mark of a mean that lacks a target."""
 
@@ -98,18 +100,13 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
     """Build the accuracy table of one dataset; see `accuracy_tables`."""
     runs, targets = results.runs, results.targets
     rows, bold_notes = _our_rows(results, allow_missing_targets)
-    if paper != "none":
+    if paper != "none" and results.has_target:
         published_rows = _published_rows(results.dataset, targets)
         if paper == "few":
             names = _comparable_names(rows, runs)
             published_rows = [row for row in published_rows if row.name.rstrip("†‡") in names]
         rows += published_rows
-    caption = (
-        f"Accuracy in % on the {split_label(results.split, runs)}, selected by "
-        f"{SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(runs)}. "
-        "In-domain: mean over the validation or test splits of the sources."
-    )
-    notes = [caption, *bold_notes]
+    notes = [_caption(results), *bold_notes]
     if results.selection in ORACLES:
         notes.append("This selection looks at the held-out domain, so its accuracies do not estimate an unseen one.")
     notes += [f"Not in the table: {entry.name}: {entry.reason}." for entry in results.skipped]
@@ -122,7 +119,28 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
         notes.append("No step can be selected: train with --target-every-evaluation to evaluate the target at each.")
     if any("†" in row.name or "‡" in row.name for row in rows):
         notes.append("Rows of the paper: † from DomainBed’s search, ‡ from the paper’s own.")
-    return Table(results.dataset, (*targets, "Avg.", "In-domain"), tuple(rows), tuple(notes))
+    columns = (*targets, AVERAGE, "In-domain") if results.has_target else (_evaluated_sources(results).capitalize(),)
+    return Table(results.dataset, columns, tuple(rows), tuple(notes))
+
+
+def _caption(results: DatasetResults) -> str:
+    how = f"selected by {SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(results.runs)}."
+    if results.has_target:
+        return (
+            f"Accuracy in % on the {split_label(results.split, results.runs)}, {how} "
+            "In-domain: mean over the validation or test splits of the sources."
+        )
+    split = _evaluated_sources(results)
+    caption = f"No target: trained on all domains. Mean accuracy in % on their {split} splits, {how}"
+    if split == "validation":
+        caption += " These images also select the weights; test images (--split 60/20/20, or a folder test) do not."
+    return caption
+
+
+def _evaluated_sources(results: DatasetResults) -> str:
+    """Return the split of the sources that stands in for a target."""
+    has_test = any(key.metric == "accuracy" and key.split == "test" for run in results.runs for key in run.table.series)
+    return "test" if has_test else "validation"
 
 
 def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list[str]:
@@ -173,11 +191,12 @@ def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[st
 
 def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], list[str]]:
     """Return a row per method, bold where not significantly different from the column's best, and a note on that."""
-    targets = results.targets
+    targets = results.targets if results.has_target else ()
     accuracies: dict[str, Accuracies] = {method.label: method.accuracies() for method in results.methods}
     # By column: the accuracies of every method behind it, by target and trial.
     columns = [{label: _on_targets(each, [target]) for label, each in accuracies.items()} for target in targets]
-    columns += [accuracies, {method.label: method.source_accuracies() for method in results.methods}]
+    columns += [accuracies] if results.has_target else []
+    columns += [{method.label: method.source_accuracies() for method in results.methods}]
     cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
     note = NOTHING_BOLD
     for number, column in enumerate(columns):
@@ -364,4 +383,4 @@ def _count(value: int | None) -> Cell:
 
 
 def _target_and_trial(run: RunData) -> str:
-    return f"{'+'.join(run.targets)}, trial {run.trial}"
+    return f"{run.target}, trial {run.trial}"

@@ -30,6 +30,7 @@ from swad.results.records import (
 from swad.results.summary import MIN_RUNS, StoredRun, read_summary, signature, write_summary
 from swad.util.files import sha256
 from swad.util.garbage import paused_garbage_collection
+from swad.util.names import NO_TARGET
 from swad.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -55,11 +56,21 @@ class RunData:
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
-        """The held-out domains: usually one, and two in runs for the selection "lodo"."""
+        """The held-out domains: usually one; two in runs for the selection "lodo"; none if a run trains on all."""
         target = self.config.get("target")
         if target is None:
             return ()
         return (str(target),) if isinstance(target, str) else tuple(str(name) for name in target)
+
+    @cached_property
+    def target(self) -> str:
+        """The held-out domains as one text; "none" without any."""
+        return "+".join(self.targets) or NO_TARGET
+
+    @cached_property
+    def table_name(self) -> str:
+        """The dataset, and that there is no target: an accuracy on sources must not stand beside one on a target."""
+        return self.dataset if self.targets else f"{self.dataset}, no target"
 
     @cached_property
     def dataset(self) -> str:

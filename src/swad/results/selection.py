@@ -27,6 +27,7 @@ from swad.results import domainbed
 from swad.results.record_table import RecordTable, Series
 from swad.results.records import make_frame
 from swad.results.runs import RunData
+from swad.util.names import NO_TARGET
 from swad.util.statistics import mean
 
 if TYPE_CHECKING:
@@ -318,6 +319,7 @@ def select(
 ) -> Selection:
     """Select a run for every target and trial, then read the target's accuracy from its records.
 
+    A run without a target is reported with its accuracy on the sources, as the target "none".
     A trial that does not allow a selection is in the result's `incomplete`, as long as its target has another trial.
 
     Args:
@@ -331,9 +333,9 @@ def select(
         raise SelectionError(f"method must be one of {', '.join(SELECTORS)}; got {method!r}")
     runs = list(runs)
     if targets is None:
-        targets = sorted({run.targets[0] for run in runs if len(run.targets) == 1})
+        targets = sorted({run.target for run in runs if len(run.targets) < 2})
     if not targets:
-        raise SelectionError("selection needs a run with a single target: train with one domain held out")
+        raise SelectionError("selection needs a run with at most one target: train with one domain held out")
     by_target = [_select_target(runs, target, method, average, split) for target in targets]
     return Selection(
         (result for selection in by_target for result in selection),
@@ -343,18 +345,20 @@ def select(
 
 def _select_target(runs: Sequence[RunData], target: str, method: str, average: str | None, split: str) -> Selection:
     """Select a run for every trial of one target; raise the error of the first trial if no trial has a result."""
+    if target == NO_TARGET and method not in ("iid", "last"):
+        raise SelectionError(f"{method} needs runs with a target: select by iid or last")
     by_trial: dict[int, list[RunData]] = defaultdict(list)
     for run in runs:
-        if target in run.targets and (method == "lodo" or len(run.targets) == 1):
+        if run.target == target or (target in run.targets and method == "lodo"):
             by_trial[run.trial].append(run)
     view = oracle_view if method in ORACLES else source_view
     results, incomplete, errors = [], [], []
     for trial, members in sorted(by_trial.items()):
-        if not any(len(run.targets) == 1 for run in members):
+        if not any(run.target == target for run in members):
             continue
         candidates = [run for run in members if average in run.table.evaluated_averages]
-        if not any(len(run.targets) == 1 for run in candidates):
-            run = next(run for run in members if len(run.targets) == 1)
+        if not any(run.target == target for run in candidates):
+            run = next(run for run in members if run.target == target)
             state = "has no accuracy of these weights" if run.finished else "is unfinished"
             incomplete.append(IncompleteTrial(target, trial, f"the run {run.path.name} {state}"))
             continue
@@ -373,7 +377,16 @@ def _select_target(runs: Sequence[RunData], target: str, method: str, average: s
 
 
 def target_accuracy(run: RunData, target: str, average: str | None, split: str, step: int | None) -> tuple[float, int]:
-    """Return the target's accuracy at `step`, or at the last step for None, and the step."""
+    """Return the target's accuracy at `step`, or at the last step for None, and the step.
+
+    Without a target it is the mean accuracy on the sources; see `source_accuracy`.
+    """
+    if target == NO_TARGET:
+        found = _source_accuracy(run, average, step)
+        if found is None:
+            weights = average or "the live weights"
+            raise SelectionError(f"the run {run.path.name} has no accuracy of {weights}: train it to the end")
+        return found
     series = run.table.find("accuracy", split, average).get(target)
     by_step = {} if series is None else dict(zip(*series, strict=True))
     if step is None and by_step:
@@ -402,10 +415,16 @@ def validation_accuracy(run: RunData, average: str | None) -> float | None:
 
 def source_accuracy(run: RunData, average: str | None, step: int | None = None) -> float | None:
     """Return the mean accuracy on the sources' test splits if they have any (60/20/20), else on validation splits."""
+    found = _source_accuracy(run, average, step)
+    return None if found is None else found[0]
+
+
+def _source_accuracy(run: RunData, average: str | None, step: int | None) -> tuple[float, int] | None:
     for split in ("test", "out"):
         by_domain = run.table.find("accuracy", split, average)
         sources = {name: series for name, series in by_domain.items() if name not in (None, *run.targets)}
         by_step = _by_step(sources, average)
         if by_step and (step is None or step in by_step or average is not None):
-            return by_step[step if step in by_step else max(by_step)]
+            at = step if step is not None and step in by_step else max(by_step)
+            return by_step[at], at
     return None

@@ -176,7 +176,7 @@ def make_selection(
         raise ValueError(f"a selection file holds the results of one model selection, got {got}")
     (method,) = methods
     selected = [
-        (dataset.dataset, method_results.algorithm, result)
+        (result.run.dataset, method_results.algorithm, result)
         for dataset in results
         for method_results in dataset.methods
         for result in method_results.results

@@ -34,7 +34,7 @@ class RunSurface:
     @property
     def target(self) -> str:
         """The held-out domain."""
-        return "+".join(self.run.targets)
+        return self.run.target
 
     @property
     def corners(self) -> dict[str, tuple[float, float]]:

@@ -45,7 +45,7 @@ def _of_dataset(results: DatasetResults) -> Iterator[Path]:
 
 
 def _groups(run: RunData) -> set[Group]:
-    return {(run.algorithm, target, run.trial) for target in run.targets}
+    return {(run.algorithm, target, run.trial) for target in run.targets or (run.target,)}
 
 
 def remove_weights(files: Iterable[Path]) -> None:

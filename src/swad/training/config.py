@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from swad.training.setting import Setting, add_args, setting
-from swad.util.names import did_you_mean
+from swad.util.names import NO_TARGET, did_you_mean
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -38,8 +38,9 @@ class DataConfig:
     """The data: which domain is held out, how images are split and read."""
 
     dataset: str = setting(role="identity", help="Dataset (see `swad datasets`); `folder` for your own images.")
-    target: str | tuple[str, ...] = setting(
-        role="identity", help="Domain to hold out; several for leave-one-domain-out selection."
+    target: str | tuple[str, ...] | None = setting(
+        role="identity",
+        help="Domain to hold out; several for leave-one-domain-out selection; none to train on all domains.",
     )
     data_dir: Path | None = setting(
         None, role="machine", help="Directory of the dataset, or the one above it. Built-in datasets need none."
@@ -90,8 +91,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         # JSON and command lines give lists and strings; the code below sees one form.
-        names = (self.target,) if isinstance(self.target, str) else tuple(self.target)
-        object.__setattr__(self, "target", names[0] if len(names) == 1 else names)
+        names = (self.target,) if isinstance(self.target, str) else tuple(self.target or ())
+        names = () if names == (NO_TARGET,) else names
+        object.__setattr__(self, "target", (names[0] if len(names) == 1 else names) or None)
         # One directory keeps one name, from whichever directory a command is started.
         object.__setattr__(self, "data_dir", None if self.data_dir is None else Path(os.path.abspath(self.data_dir)))
         object.__setattr__(self, "dataset_options", dict(self.dataset_options))
@@ -101,8 +103,13 @@ class DataConfig:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The held-out domains."""
-        return (self.target,) if isinstance(self.target, str) else self.target
+        """The held-out domains; empty if the run trains on all."""
+        return (self.target,) if isinstance(self.target, str) else self.target or ()
+
+    @property
+    def target_name(self) -> str:
+        """The held-out domains in names of runs and directories."""
+        return "+".join(self.targets) or NO_TARGET
 
     @property
     def three_way(self) -> bool:
@@ -354,7 +361,7 @@ class RunConfig:
     @property
     def name(self) -> str:
         """The name of the run in records."""
-        return f"{'+'.join(self.data.targets)}-{self.data.trial}"
+        return f"{self.data.target_name}-{self.data.trial}"
 
     @property
     def eval_offset(self) -> int:

@@ -87,9 +87,12 @@ class DisplayCallback(RunCallback):
         self._display.stage(self._run_name, description)
 
     def on_end(self, result: RunResult) -> None:
-        """Show the target accuracy of every average."""
-        accuracies = "  ".join(f"{name} {100 * result.target_accuracy(name):.1f}" for name in result.scores)
-        self._display.end(self._run_name, result.steps, accuracies)
+        """Show the accuracy of every average: on the target, or without one on the validation splits."""
+        has_target = bool(result.config.data.targets)
+        accuracy = result.target_accuracy if has_target else result.source_accuracy
+        accuracies = "  ".join(f"{name} {100 * accuracy(name):.1f}" for name in result.scores)
+        text = f"{'target' if has_target else 'validation'} accuracy: {accuracies}"
+        self._display.end(self._run_name, result.steps, text)
 
 
 class LogDisplay:
@@ -143,7 +146,7 @@ class LogDisplay:
     def end(self, run_name: str, steps: int, text: str) -> None:
         """A run is finished."""
         self._n_finished += 1
-        self._print(f"{run_name}: finished ({self._n_finished} of {self._n_runs}), target accuracy: {text}")
+        self._print(f"{run_name}: finished ({self._n_finished} of {self._n_runs}), {text}")
 
     def _print(self, text: str) -> None:
         print(text, flush=True)
@@ -213,7 +216,7 @@ class BarDisplay(LogDisplay):
         """A run is finished: one line replaces its bar."""
         if run_name in self._tasks:
             self._progress.remove_task(self._tasks.pop(run_name))
-        self._progress.console.print(Text.assemble((run_name, "bold"), f" target accuracy  {text}"))
+        self._progress.console.print(Text.assemble((run_name, "bold"), f" {text}"))
         if self._all_runs is not None and run_name not in self._parts:
             # It was finished before: it must not count as fast work.
             self._n_runs -= 1

@@ -6,7 +6,7 @@ The card is stored twice: as JSON in the metadata of the weights file, and as Ma
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -193,6 +193,10 @@ def model_card(
     }
 
 
+def _held_out(targets: Sequence[str]) -> str:
+    return f"held out: {', '.join(targets)}" if targets else "no target"
+
+
 def markdown(file_name: str, card: Mapping[str, Any]) -> str:
     """Return the model card as Markdown."""
     lines = [
@@ -201,7 +205,7 @@ def markdown(file_name: str, card: Mapping[str, Any]) -> str:
         f"{card['description']}.",
         "",
         f"{card['network']}, trained with {card['algorithm']} on {card['dataset']} "
-        f"({', '.join(card['sources'])}; held out: {', '.join(card['targets'])}), trial {card['trial']}, "
+        f"({', '.join(card['sources'])}; {_held_out(card['targets'])}), trial {card['trial']}, "
         f"{card['steps']:,} steps.",
         "",
     ]

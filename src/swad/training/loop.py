@@ -1,4 +1,4 @@
-"""Train a model with one target domain held out: settings in; records, models and a result out.
+"""Train a model with one target domain held out, or on all domains: settings in; records, models and a result out.
 
     config = RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0", averages=("swad", "ema"))
     result = train(config)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -160,17 +160,20 @@ def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     sources = [name for name in benchmark.domains if name not in targets]
     if not sources:
         problems.append(f"at least one domain must be left to train on, got the targets {'+'.join(targets)!r}")
+    return problems + source_problems(config, sources)
+
+
+def source_problems(config: RunConfig, sources: Sequence[str]) -> list[str]:
+    """Say if the algorithm of a run needs more source domains than there are."""
     algorithm = config.training.algorithm
-    if sources and (needed := _domains_needed(algorithm)) > len(sources):
-        problems.append(f"{algorithm} needs {needed} source domains, got {', '.join(sources)}: hold out fewer")
-    return problems
-
-
-def _domains_needed(algorithm: str) -> int:
     try:
-        return get_algorithm(algorithm).min_domains
+        needed = get_algorithm(algorithm).min_domains
     except AlgorithmError:  # reported with the algorithm's problems
-        return 1
+        return []
+    if not sources or len(sources) >= needed:
+        return []
+    advice = "hold out fewer" if config.data.targets else "choose an algorithm for one domain, such as erm"
+    return [f"{algorithm} needs at least {needed} source domains, got {', '.join(sources)}: {advice}"]
 
 
 def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:

@@ -34,6 +34,8 @@ class RunResult:
 
     def target_accuracy(self, label: str, split: str = "in") -> float:
         """Mean accuracy over the held-out domains."""
+        if not self.config.data.targets:
+            raise ValueError(f"the run {self.run_dir} has no target: use source_accuracy")
         accuracies = [self.scores[label][name][split]["accuracy"] for name in self.config.data.targets]
         return sum(accuracies) / len(accuracies)
 

@@ -38,7 +38,7 @@ from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.export import cpu_weights
 from swad.training.numerics import autocast
-from swad.training.resolve import averaging_plan
+from swad.training.resolve import averaging_plan, source_problems
 from swad.training.run_dir import RunError
 from swad.training.step import COMPILE, GRAPH, Engine, choose_engine
 from swad.util.packages import has_triton
@@ -248,11 +248,8 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
     assert config.model.network is not None
     algorithm_class = get_algorithm(config.training.algorithm)
     image_spec, n_domains = sources.image_spec, len(sources.names)
-    if n_domains < algorithm_class.min_domains:
-        raise RunError(
-            f"{config.training.algorithm} needs at least {algorithm_class.min_domains} source domains, "
-            f"got {', '.join(sources.names)}: hold out fewer domains"
-        )
+    if problems := source_problems(config, sources.names):
+        raise RunError(problems[0])
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(_WEIGHTS, config.training.seed))
     network = networks.build(

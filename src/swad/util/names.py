@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NO_TARGET = "none"
+"""The target of a run that holds no domain out and trains on all of them."""
+
 
 def plain(name: str) -> str:
     """Return a name without case, spaces and punctuation, for comparisons.

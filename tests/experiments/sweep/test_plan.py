@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from helpers.commands import environment
 from swad.algorithms.registry import get_algorithm
 from swad.data import benchmarks
+from swad.experiments.sweep import checks
 from swad.experiments.sweep.plan import expand, merge
 from swad.experiments.sweep.search import PAPER_GRID
 from swad.experiments.sweep.spec import SweepSpec
@@ -46,6 +47,22 @@ def test_domainbed_protocol_has_5280_runs():
     assert per_dataset == {name: 60 * number for name, number in sets.items()}
     defaults = [run for run in plan.runs if not run.config.training.hyperparameters]
     assert len(defaults) == 5280 // 20  # draw 0 of every trial and target set
+
+
+def test_a_sweep_without_a_target():
+    spec = SweepSpec(protocol="paper", datasets=("digits",), targets=("none", "paper"), trials=(0, 1))
+    plan = expand(spec, "sweep")
+    by_target = {search.target: search for search in plan.searches}
+    assert list(by_target) == ["paper", "none"]
+    for name, targets in (("none", ()), ("paper", ("paper",))):
+        assert {run.config.data.targets for run in by_target[name].runs} == {targets}
+        assert {run.config.output.parent.name for run in by_target[name].runs} == {f"{name}-0"}
+    assert len(by_target["none"].runs) == len(by_target["paper"].runs)
+    assert not checks.find_problems(spec)
+    # A folder with one domain has nothing to hold out, and an algorithm that needs several cannot use it.
+    folder = SweepSpec(datasets=("folder",), data="mine", domains={"folder": ("images",)}, algorithms=("erm", "coral"))
+    assert {run.config.data.targets for run in expand(folder, "sweep").runs} == {()}
+    assert "coral needs at least 2 source domains, got images" in "".join(checks.find_problems(folder))
 
 
 def test_draws_of_domainbed_differ_between_trials_and_those_of_random_do_not():

@@ -26,7 +26,7 @@ from swad.models import networks
 from swad.results.selection import SELECTORS
 from swad.training import resolve
 from swad.training.config import SETTINGS, ConfigError, RunConfig
-from swad.util.names import did_you_mean
+from swad.util.names import NO_TARGET, did_you_mean
 
 
 def require_valid(spec: SweepSpec) -> None:
@@ -195,14 +195,14 @@ def _target_problems(spec: SweepSpec) -> list[str]:
         return []
     every = [domain for domains in known.values() for domain in domains]
     for target in spec.targets:
-        if target not in every:
+        if target not in (*every, NO_TARGET):
             hint = did_you_mean(target, every) or f"there are {', '.join(dict.fromkeys(every))}"
             problems.append(f"there is no domain {target!r}: {hint}")
     if spec.targets and not problems:
         problems += [
             f"dataset {name} has none of the targets {', '.join(spec.targets)}: its domains are {', '.join(domains)}"
             for name, domains in known.items()
-            if not set(spec.targets) & set(domains)
+            if not set(spec.targets) & {*domains, NO_TARGET}
         ]
     return problems
 
@@ -224,6 +224,9 @@ def _run_problems(spec: SweepSpec) -> list[str]:
             except (TypeError, ValueError, ArithmeticError) as error:
                 return [*problems, str(error)]
             problems += resolve.find_problems(config)
+            if not benchmarks.get(dataset).domains:  # those of a folder are known from its directory alone
+                sources = [name for name in spec.domain_names(dataset) if name not in config.data.targets]
+                problems += resolve.source_problems(config, sources)
             problems += _point_problems(spec, dataset, algorithm)
             if spec.select == "lodo" and sets and len(sets) == len(single_targets(spec, dataset)):
                 problems.append(

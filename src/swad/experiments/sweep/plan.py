@@ -28,6 +28,7 @@ from swad.experiments.sweep.search import Point, points
 from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.training.config import SETTINGS, RunConfig
 from swad.training.resolve import default_hyperparameters
+from swad.util.names import NO_TARGET
 
 RUNS = "runs"
 """The folder of the runs in the directory of a sweep."""
@@ -181,9 +182,11 @@ def dataset_label(spec: SweepSpec, dataset: str) -> str:
 
 
 def single_targets(spec: SweepSpec, dataset: str) -> list[str]:
-    """Return the domains of a dataset that are held out one by one."""
+    """Return the domains of a dataset that are held out one by one, and "none" if no domain is held out."""
     domains = spec.domain_names(dataset)
-    return [name for name in domains if not spec.targets or name in spec.targets]
+    if not spec.targets:
+        return list(domains) if len(domains) != 1 else [NO_TARGET]
+    return [name for name in (*domains, NO_TARGET) if name in spec.targets]
 
 
 def target_sets(spec: SweepSpec, dataset: str, algorithm: str) -> list[tuple[str, ...]]:
@@ -271,7 +274,7 @@ class _Factory:
         lodo, trials = self.spec.select == "lodo", self.spec.trials[1:]
         for target in single_targets(self.spec, self.dataset):
             sets = [targets for targets in self.sets if target in targets]
-            members = tuple(run for run in own if target in run.config.data.targets)
+            members = tuple(run for run in own if target in (run.config.data.targets or (NO_TARGET,)))
 
             def repeat(point: Point, sets: Sequence[tuple[str, ...]] = sets) -> list[PlannedRun]:
                 return [run for trial in trials for run in self.runs(trial, [point], "repeat", sets)]

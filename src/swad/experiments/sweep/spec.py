@@ -47,7 +47,8 @@ class SweepSpec:
         algorithms: Names of algorithms (see `swad algorithms`); NAME+sam combines one with SAM.
         averages: Weight averages. All come from one trajectory, so that none costs a training of its own.
         datasets: Names of datasets (see `swad datasets`). Empty: those of the protocol.
-        targets: Domains to hold out, each in turn. Empty: every domain.
+        targets: Domains to hold out, each in turn; "none" trains on all domains. Empty: every domain, or "none" for a
+            dataset without domains.
         trials: Numbers of the train-validation splits.
         protocol: How hyperparameters are searched (see `swad.experiments.sweep.search`).
         select: How the reported step and hyperparameters are selected. "lodo" adds the runs with two targets that it

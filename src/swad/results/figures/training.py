@@ -154,7 +154,7 @@ def _draw(
             if row == 0:
                 _mark_range(axes, averaged, bare)
                 if not bare:
-                    axes.set_title(f"target: {'+'.join(run.targets)}", loc="left", pad=18, color=INK)
+                    axes.set_title(f"target: {run.target}", loc="left", pad=18, color=INK)
             if column == 0:
                 axes.set_ylabel(METRICS.get(metric, metric))
             if row == len(metrics) - 1:

@@ -169,7 +169,7 @@ def build_page(
     tables = [accuracy_table(each, "all", allow_missing_targets) for each in by_dataset]
     sweep = build_sweep(runs, by_dataset, tables) if is_sweep(runs) else None
     # The explorer of a sweep draws the curves of any run, so the page need not hold hundreds of figures.
-    groups = {(run.dataset, run.algorithm, run.targets, run.trial) for run in runs if len(run.targets) == 1}
+    groups = {(run.dataset, run.algorithm, run.targets, run.trial) for run in runs if len(run.targets) < 2}
     draw_curves = sweep is None or len(groups) <= MAX_FIGURES
     experiments = [
         _experiment(f"e{number}", each, table, unit, draw_curves)
@@ -214,10 +214,10 @@ def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]
     groups: dict[tuple[str, str, int], list[RunData]] = {}
     related: dict[tuple[str, str, int], list[RunData]] = {}  # with those that also hold out another domain
     for run in runs:
-        for target in run.targets:
+        for target in run.targets or (run.target,):
             related.setdefault((run.algorithm, target, run.trial), []).append(run)
-        if len(run.targets) == 1:
-            groups.setdefault((run.algorithm, run.targets[0], run.trial), []).append(run)
+        if len(run.targets) < 2:
+            groups.setdefault((run.algorithm, run.target, run.trial), []).append(run)
     selected = []
     for key, members in sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0])):
         longest = max(members, key=last_step)
@@ -238,7 +238,7 @@ def _experiment(id: str, results: DatasetResults, table: Table, unit: str, draw_
     domains = sorted({name for run in members for name in (*run.targets, *run.table.find("loss", "out", None)) if name})
     groups: dict[tuple[str, str], list[RunData]] = {}
     for run in selected_runs(members, results.selection) if draw_curves else ():
-        groups.setdefault((run.algorithm, run.targets[0]), []).append(run)
+        groups.setdefault((run.algorithm, run.target), []).append(run)
     targets = []
     for number, ((algorithm, target), group) in enumerate(groups.items()):
         prefix = f"{id}-t{number}"
@@ -297,7 +297,7 @@ def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
 def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
     figure = valley_figure(run, metrics=(metric,), size=(4.4, 2.45), domains=domains, bare=True)
     title = METRICS[metric]
-    svg = themed_svg(figure, id, f"{title} of every source against the step, target {run.targets[0]}")
+    svg = themed_svg(figure, id, f"{title} of every source against the step, target {run.target}")
     # The layout is fixed once the figure is drawn. The page uses it to convert the pointer's position to a step.
     axes = figure.axes[0]
     box = axes.get_position()

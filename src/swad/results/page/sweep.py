@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from swad.results.labels import algorithm_label, directory_names
-from swad.results.method_results import DatasetResults, evaluated_averages
-from swad.results.run_tables import BOLD, NOTHING_BOLD
+from swad.results.method_results import DatasetResults, evaluated_averages, same_kind
+from swad.results.run_tables import AVERAGE, BOLD, NOTHING_BOLD
 from swad.results.runs import RunData, setting_text
 from swad.results.selection import ORACLES, target_accuracy, validation_accuracy
 from swad.results.tables import OURS, Cell, Row, Table
 from swad.results.training_curves import final_value, last_step, source_curves, valley, valley_averages
 from swad.util.codes import Codes
 from swad.util.garbage import paused_garbage_collection
+from swad.util.names import NO_TARGET
 from swad.util.statistics import mean, student_quantile
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class Sweep:
 def is_sweep(runs: Sequence[RunData]) -> bool:
     """Return whether the explorer helps: many runs, several datasets, or several runs to choose from."""
     cells = {(run.dataset, run.algorithm, run.targets, run.trial) for run in runs}
-    return len(runs) > MANY_RUNS or len({run.dataset for run in runs}) > 1 or len(cells) < len(runs)
+    return len(runs) > MANY_RUNS or len({run.table_name for run in runs}) > 1 or len(cells) < len(runs)
 
 
 @paused_garbage_collection()
@@ -111,7 +112,7 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
     """Build the table of methods x datasets from the means of the datasets' own tables."""
     means: dict[str, dict[int, Cell]] = {label: {} for label in labels}
     for number, table in enumerate(tables):
-        column = table.columns.index("Avg.")
+        column = table.columns.index(AVERAGE) if AVERAGE in table.columns else 0  # without a target there is one
         for row in table.rows:
             if row.group == OURS and row.name in means:
                 means[row.name][number] = row.cells[column]
@@ -122,9 +123,10 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
         # A mean over some of the datasets is not comparable with one over all.
         average = Cell(mean(values)) if len(values) == len(cells) else Cell()
         rows.append(Row(label, (*cells, average)))
-    if len(results) == 1:
+    with_mean = len(results) > 1 and same_kind(results)
+    if not with_mean:
         rows = [Row(row.name, row.cells[:-1]) for row in rows]
-    columns = tuple(dataset.dataset for dataset in results) + (("Avg.",) if len(results) > 1 else ())
+    columns = tuple(dataset.dataset for dataset in results) + ((AVERAGE,) if with_mean else ())
     if any(cell.best for row in rows for cell in row.cells):
         note = BOLD
     elif any(cell.value is not None for row in rows for cell in row.cells):
@@ -166,9 +168,9 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
         ranges.append(None if state is None else [names[0], state.start, state.end, state.n_averaged, state.threshold])
     return {
         "name": directory_names(runs),
-        "dataset": _coded(run.dataset for run in runs),
+        "dataset": _coded(run.table_name for run in runs),
         "algorithm": _coded(algorithm_label(run.algorithm) for run in runs),
-        "target": _coded(" + ".join(run.targets) for run in runs),
+        "target": _coded(" + ".join(run.targets) or NO_TARGET for run in runs),
         "trial": [run.trial for run in runs],
         "finished": [int(run.finished) for run in runs],
         "steps": [last_step(run) for run in runs],

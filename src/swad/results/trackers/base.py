@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from swad.results.records import Record
-from swad.util.names import did_you_mean
+from swad.util.names import NO_TARGET, did_you_mean
 
 NAMES = ("wandb", "mlflow", "tensorboard")
 """The tools; each is also the name of the package that it needs."""
@@ -43,7 +43,7 @@ class TrackedRun:
     def name(self) -> str:
         """Target and trial, as in records."""
         target = self.settings.get("target")
-        names = [target] if isinstance(target, str) else list(target or ())
+        names = [target] if isinstance(target, str) else list(target or (NO_TARGET,))
         return f"{'+'.join(names)}-{self.settings.get('trial', 0)}"
 
     @property
