@@ -60,6 +60,9 @@ def test_networks_that_cannot_be_fused_are_unchanged():
     statistics = {name: tensor.clone() for name, tensor in trained.named_buffers()}
     assert fuse(trained, images, kernels=False) == 0
     assert all(tensor.equal(statistics[name]) for name, tensor in trained.named_buffers())
+    hooked = network("biased").float()
+    hooked[0].register_forward_hook(lambda module, inputs, output: output)
+    assert fuse(hooked, images, kernels=False) == 1, "a convolution with a hook"
 
     class Twice(nn.Module):
         def __init__(self) -> None:

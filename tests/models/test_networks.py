@@ -93,6 +93,23 @@ def test_frozen_statistics_stay_and_scale_and_shift_train():
     assert not any(norm.training for norm in networks.batch_norms(twin))
 
 
+def test_a_frozen_copy_has_no_parameters_and_keeps_its_statistics():
+    model = networks.build("test_resnet", 5, freeze_bn=False).train()
+    images = torch.randn(4, 3, 32, 32)
+    wanted = copy.deepcopy(model).eval()(images)
+    twin = networks.frozen_copy(model).train()
+    assert not list(twin.parameters())
+    assert twin(images).equal(wanted)
+    assert twin.state_dict().keys() == model.state_dict().keys()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert twin(images).equal(wanted), "they share no tensor"
+    fresh = networks.frozen_copy(model)
+    fresh.load_state_dict(twin.state_dict())
+    assert fresh(images).equal(wanted)
+
+
 def test_saved_weights_load_in_plain_timm():
     model = networks.build(TINY, 5)
     plain = timm.create_model(TINY, num_classes=5)

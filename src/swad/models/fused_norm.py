@@ -100,6 +100,8 @@ def _find_pairs(model: nn.Module, images: Tensor) -> list[_Pair]:
 
     handles = []
     for module in model.modules():
+        if module._forward_hooks and isinstance(module, nn.Conv2d):
+            continue  # its hooks must see, and may change, what the batch norm receives
         if type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str):
             handles.append(module.register_forward_hook(after_conv))
         elif isinstance(module, _BatchNorm) and is_frozen(module) and module.affine and module.track_running_stats:

@@ -12,6 +12,7 @@ step can be computed twice, and the saved model has no dropout to switch off.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -193,6 +194,20 @@ class _NoOpTrain:
 
     def __call__(self, mode: bool = True) -> nn.Module:
         return self.module
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """Return a copy that no optimizer trains: its weights are buffers, and its batch norms keep their statistics.
+
+    As buffers, the weights are saved in checkpoints, and an algorithm can change them as it changes any buffer.
+    """
+    twin = copy.deepcopy(model)
+    for module in twin.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            delattr(module, name)
+            module.register_buffer(name, weight.detach())
+    freeze_statistics(twin)
+    return twin
 
 
 # --- weights from files -----------------------------------------------------------------------------------------
