@@ -20,7 +20,7 @@ from torch.nn import functional
 from helpers import HELPERS
 from helpers.contract_worker import STEPS, first_steps
 from helpers.runs import RecordingCallback, crash_at, require_same, short
-from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, update
+from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.hyperparameters import draw, fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -38,9 +38,8 @@ every = pytest.mark.parametrize("name", NAMES)
 def early(name: str) -> dict[str, float]:
     """Return hyperparameters that bring every change of behavior into the first steps."""
     fields = {one.name for one in dataclasses.fields(get_algorithm(name).Hyperparameters)}
-    # ARM has a narrow context network: as published it costs many times as much as all other algorithms.
-    wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3, "context_width": 4}
-    return {field: value for field, value in wanted.items() if field in fields}
+    wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3, "warm_up": 1}
+    return {field: value for field, value in wanted.items() if field in fields} | quick(name)
 
 
 def state_of(algorithm) -> dict[str, torch.Tensor]:

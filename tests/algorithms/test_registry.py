@@ -14,8 +14,8 @@ def test_names_are_matched_without_case_and_dashes():
     assert "erm" in list_algorithms()
     assert get_algorithm("ERM") is get_algorithm("erm")
     assert canonical_name("E-R-M") == "erm"
-    with pytest.raises(AlgorithmError, match=r"there is no algorithm 'ern': did you mean 'erm'\?$"):
-        get_algorithm("ern")
+    with pytest.raises(AlgorithmError, match=r"there is no algorithm 'ermm': did you mean 'erm'\?$"):
+        get_algorithm("ermm")
 
 
 def test_every_listed_file_is_an_algorithm_and_the_shared_modules_are_not():

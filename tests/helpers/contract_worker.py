@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from helpers.tiny_algorithms import batch_for, make, update
+from helpers.tiny_algorithms import batch_for, make, quick, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.registry import get_algorithm
 from swad.training.distributed import Dist, process_group
@@ -22,8 +22,8 @@ STEPS = 2
 def first_steps(name: str, dist: Dist | None = None) -> dict[str, Any]:
     """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard."""
     fields = {field.name for field in dataclasses.fields(get_algorithm(name).Hyperparameters)}
-    # Annealing after one step covers both phases. ARM's context network is narrow, because it would take minutes.
-    options = {field: value for field, value in (("anneal", 1), ("context_width", 4)) if field in fields}
+    # Annealing after one step covers both phases.
+    options = ({"anneal": 1} if "anneal" in fields else {}) | quick(name)
     algorithm = make(name, dropout=0.5, lr=0.1, **options)
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:

@@ -19,6 +19,20 @@ CLASSES = 5
 SHAPE = (3, 28, 28)
 
 
+QUICK: dict[str, dict[str, Any]] = {
+    "arm": {"context_width": 4},
+    "eisnet": {"whole": 0.5},
+    "er": {"mlp_width": 8},
+    "padain": {"p": 0.5},
+}
+"""Hyperparameters for the tests of all algorithms: parts that are fast, and draws that show within a few steps."""
+
+
+def quick(name: str) -> dict[str, Any]:
+    """Return those of an algorithm, alone or combined with another."""
+    return QUICK.get(name.partition("+")[0], {})
+
+
 def make(
     name: str,
     predictor: nn.Module | None = None,

@@ -1,4 +1,4 @@
-"""Helpers that several algorithms share: random numbers drawn on the host, and complete gradients."""
+"""Helpers that several algorithms share: random numbers drawn on the host, and complete or scaled gradients."""
 
 from __future__ import annotations
 
@@ -32,3 +32,12 @@ def to_device(values: list[float], device: torch.device) -> Tensor:
 def gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return the gradient of every weight, with zeros for weights that the loss does not reach."""
     return [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+
+
+def scale_gradient(rows: Tensor, factor: float) -> Tensor:
+    """Return the same rows, with their gradient multiplied by a factor: a negative one reverses it."""
+    if not rows.requires_grad:
+        return rows
+    same = rows.view_as(rows)
+    same.register_hook(lambda gradient: factor * gradient)  # type: ignore[no-untyped-call]
+    return same

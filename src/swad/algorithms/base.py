@@ -92,8 +92,12 @@ class Algorithm(nn.Module):
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
         self.pending_buffers: dict[str, Tensor] = {}
-        # The trainer sets these: the shape of an image, and how images are split over processes.
+        # The trainer sets these: images and their normalization, training images of each domain, and how the images
+        # of a step are split over processes.
         self.image_shape: tuple[int, int, int] | None = None
+        self.image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+        self.image_std: tuple[float, ...] = (1.0, 1.0, 1.0)
+        self.domain_sizes: tuple[int, ...] = (1,) * n_domains
         self.gather: Callable[[Tensor], Tensor] = _identity
         self.local_shard: Callable[[Tensor], Tensor] = _identity
         self._features: Callable[[nn.Module, Tensor], Tensor] = networks.features

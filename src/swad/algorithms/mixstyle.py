@@ -24,7 +24,6 @@ statistics carry no gradient. For every step and stage it is drawn with probabil
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -32,8 +31,7 @@ from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms._helpers import draw_beta, host_stream, to_device
-from swad.algorithms.base import Batch, Noise
-from swad.algorithms.erm import ERM
+from swad.algorithms._mixed_maps import MixedMaps, MixingState
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 from swad.models import networks
 
@@ -50,7 +48,7 @@ class MixStyleHyperparameters(Hyperparameters):
     p: float = hyper(0.5, Constant(0.5), "probability that a stage is mixed in a step", high=1)
 
 
-class MixStyle(ERM):
+class MixStyle(MixedMaps):
     """Cross entropy of images with mixed styles."""
 
     paper = "Zhou, Yang, Qiao and Xiang: Domain Generalization with MixStyle. ICLR, 2021."
@@ -61,7 +59,6 @@ class MixStyle(ERM):
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
-        self._mixing = MixingState()
         stages, channels = networks.stages(self.predictor)[:N_STAGES], networks.channels(self.predictor)
         self.n_stages = len(stages)
         # Registered before the network is compiled: the compiler does not see later hooks.
@@ -84,32 +81,6 @@ class MixStyle(ERM):
             "share": to_device(shares, device).view(self.n_stages, -1),
             "partner": (domain[:, :, None] * size + orders(self.n_domains, size)).flatten(1),
         }
-
-    def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """Mean cross entropy, with maps mixed by the hooks on the stages."""
-        if self.training:
-            self._mixing.start(noise, self.gather, self.local_shard)
-        try:
-            return super().loss(batch, noise)
-        finally:
-            self._mixing.stop()
-
-
-class MixingState:
-    """What the hooks need during a step, and nothing between steps. It is copied together with the network."""
-
-    def __init__(self) -> None:
-        self.stop()
-
-    def start(self, noise: Noise, gather: Callable[[Tensor], Tensor], local_shard: Callable[[Tensor], Tensor]) -> None:
-        """Mix maps from here on."""
-        self.noise: Noise | None = noise
-        self.gather: Callable[[Tensor], Tensor] | None = gather
-        self.local_shard: Callable[[Tensor], Tensor] | None = local_shard
-
-    def stop(self) -> None:
-        """Leave maps unchanged from here on."""
-        self.noise = self.gather = self.local_shard = None
 
 
 class MixStageOutput:

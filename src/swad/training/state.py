@@ -268,6 +268,8 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
         algorithm.to(memory_format=torch.channels_last)
     algorithm.to(dist.device).train()
     algorithm.image_shape = (image_spec.channels, image_spec.size, image_spec.size)
+    algorithm.image_mean, algorithm.image_std = image_spec.mean, image_spec.std
+    algorithm.domain_sizes = tuple(len(split) for split in sources.train)
     algorithm.gather = partial(dist.gather, n_domains)
     algorithm.local_shard = partial(dist.local_shard, n_domains)
     return algorithm

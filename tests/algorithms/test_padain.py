@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from helpers.fake_processes import require_same_step
+from helpers.tiny_algorithms import batch_for, make, noise_for
+from swad.algorithms.base import StepContext
+from swad.algorithms.padain import convolutions
+from swad.data.loaders import Batch
+from swad.models import networks, small_cnn
+from swad.models.fused_norm import fuse
+
+EPS = 1e-5
+
+
+def swapped(maps, partner):
+    """Swap statistics image by image and channel by channel, in double precision."""
+    maps, wanted = maps.double(), torch.empty_like(maps, dtype=torch.float64)
+    positions = maps[0, 0].numel()
+    for n in range(len(maps)):
+        for c in range(maps.shape[1]):
+            x, y = maps[n, c], maps[partner[n], c]
+            deviations = []
+            for values in (x, y):
+                squares = ((values - values.mean()) ** 2).sum()
+                deviations.append((squares / (positions - 1) + EPS) ** 0.5)
+            wanted[n, c] = (x - x.mean()) / (deviations[0] + EPS) * deviations[1] + y.mean()
+    return wanted
+
+
+def test_maps_get_the_statistics_of_their_partner_before_the_norm():
+    """Every convolution swaps or not by its own draw; what comes out is what the batch norm receives."""
+    algorithm = make("padain", networks.build("test_resnet", 5), batch_size=1, p=0.5)
+    layers = convolutions(algorithm.predictor)
+    norms = networks.batch_norms(algorithm.predictor)
+    every_other = torch.arange(len(layers)) % 2 == 0
+    noise = noise_for(algorithm) | {"coin": every_other, "partner": torch.tensor([[1, 2, 0]]).expand(len(layers), 3)}
+    outputs, inputs = [], []
+    for layer in layers:
+        own = layer.forward
+
+        def forward(x, own=own):
+            outputs.append(own(x))
+            return outputs[-1]
+
+        layer.forward = forward
+    for norm in norms:
+        norm.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    with torch.no_grad():
+        algorithm.loss(batch_for(algorithm, 1, (3, 16, 16)), noise)
+    assert len(outputs) == len(layers) == algorithm.n_layers
+    for k, before in enumerate(outputs):
+        wanted = before.double()
+        if noise["coin"][k] and before.shape[2] > 1:
+            wanted = swapped(before, noise["partner"][k])
+            assert not torch.allclose(wanted, before.double(), atol=1e-2)
+        found = [one for one in inputs if one.shape == before.shape and torch.allclose(one.double(), wanted, atol=1e-4)]
+        assert found, f"the norm after convolution {k} received something else"
+    assert any(before.shape[2] == 1 for before in outputs), "maps of one position are left unchanged"
+
+
+def test_only_the_partners_statistics_carry_no_gradient():
+    algorithm = make("padain", p=1.0)
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    algorithm.loss(batch, noise).backward()
+    twin = copy.deepcopy(algorithm.predictor).double()
+
+    def swap(maps, k):
+        mean = maps.mean((2, 3), keepdim=True)
+        deviation = (maps.var((2, 3), keepdim=True) + EPS).sqrt()
+        partner = noise["partner"][k]
+        return (maps - mean) / (deviation + EPS) * deviation[partner].detach() + mean[partner].detach()
+
+    for layer in convolutions(twin):
+        layer._forward_hooks.clear()
+    maps = swap(twin.stem[0](batch.images.double()), 0).relu()
+    maps = swap(twin.body[0](maps), 1).relu()
+    pooled = functional.max_pool2d(maps, 2, 2)
+    loss = functional.cross_entropy(twin.head(twin.hidden(pooled.flatten(1))), batch.labels)
+    wanted = torch.autograd.grad(loss, list(twin.parameters()))
+    for weight, gradient in zip(algorithm.predictor.parameters(), wanted, strict=True):
+        torch.testing.assert_close(weight.grad.double(), gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "layers", "shortcuts"), [("resnet50", 49, 4), ("mobilenetv2_100", 52, 0)])
+def test_all_convolutions_but_those_of_shortcuts_swap(name, layers, shortcuts):
+    timm = pytest.importorskip("timm")
+    with torch.device("meta"):
+        network = timm.create_model(name)
+    assert len(convolutions(network)) == layers
+    assert sum(isinstance(module, nn.Conv2d) for module in network.modules()) == layers + shortcuts
+
+
+def test_a_network_without_convolutions_is_an_error():
+    with pytest.raises(networks.NetworkError, match="pAdaIN needs a network with convolutions, got Sequential"):
+        make("padain", nn.Sequential(nn.Flatten(), nn.Linear(12, 5)))
+
+
+def test_draws_follow_the_probability_and_permute_the_whole_batch():
+    algorithm = make("padain", p=0.25)
+    noises = [noise_for(algorithm, step) for step in range(1, 301)]
+    assert torch.stack([noise["coin"] for noise in noises]).double().mean().item() == pytest.approx(0.25, abs=0.05)
+    for noise in noises[:9]:
+        assert all(sorted(order.tolist()) == list(range(12)) for order in noise["partner"])
+        assert not noise["partner"][0].equal(noise["partner"][1]), "every convolution has its own"
+
+
+def test_only_training_is_swapped_and_probability_zero_is_erm():
+    algorithm, plain = make("padain", p=1.0), make("erm")
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    assert algorithm.predictor(batch.images).equal(plain.predictor(batch.images))
+    assert not algorithm.loss(batch, noise).equal(plain.loss(batch, {}))
+    assert algorithm.predictor(batch.images).equal(plain.predictor(batch.images))
+    assert algorithm.eval().loss(batch, noise).equal(plain.loss(batch, {}))
+    never = make("padain", p=0.0)
+    assert never.loss(batch, noise_for(never)).equal(plain.loss(batch, {}))
+
+
+def test_batch_norms_after_swapped_maps_are_not_fused():
+    """Only those of shortcuts are, and the loss stays the same."""
+    algorithm = make("padain", networks.build("test_resnet", 5), p=1.0)
+    for norm in networks.batch_norms(algorithm.predictor):
+        norm.running_var.uniform_(0.5, 1.5)
+        norm.weight.data.uniform_(0.5, 1.5)
+    batch, noise = batch_for(algorithm, 1, (3, 32, 32)), noise_for(algorithm)
+    loss = algorithm.loss(batch, noise)
+    shortcuts = sum(
+        "downsample" in name and isinstance(m, nn.Conv2d) for name, m in algorithm.predictor.named_modules()
+    )
+    assert fuse(algorithm.predictor, batch.images[:2], kernels=False) == shortcuts > 0
+    torch.testing.assert_close(algorithm.loss(batch, noise), loss)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
+    algorithm = make("padain", p=1.0, dropout=dropout)
+    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
+
+
+@pytest.mark.slow
+def test_it_learns_the_class_without_global_statistics():
+    """Brightness tells the label in training only, a spot always: pAdaIN learns the spot, ERM the brightness."""
+
+    def draw(seed, shift):
+        generator = torch.Generator().manual_seed(seed)
+        labels = torch.randint(0, 2, (32,), generator=generator)
+        images = 0.2 * torch.randn((32, 1, 28, 28), generator=generator)
+        images += torch.where(shift * (labels == 1), 1.0, 0.0)[:, None, None, None]
+        for image, label in zip(images, labels.tolist(), strict=True):
+            image[:, 4 + 12 * label : 8 + 12 * label, 12:16] += 1
+        return Batch(seed, images, labels)
+
+    def right(name, **options):
+        torch.manual_seed(0)
+        algorithm = make(name, small_cnn.SmallNet(2, 1), domains=2, batch_size=16, lr=1e-3, **options)
+        for step in range(1, 61):
+            algorithm.update(draw(step, True), noise_for(algorithm, step), StepContext())
+        fresh = draw(999, False)
+        return (algorithm.predictor.eval()(fresh.images).argmax(1) == fresh.labels).double().mean().item()
+
+    assert right("padain", p=0.5) > right("erm") + 0.1
