@@ -92,12 +92,13 @@ class Algorithm(nn.Module):
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
         self.pending_buffers: dict[str, Tensor] = {}
-        # The trainer sets these: images and their normalization, training images of each domain, and how the images
-        # of a step are split over processes.
+        # The trainer sets these: images and their normalization, training images of each domain, the momentum
+        # of SGD if it replaces Adam, and how the images of a step are split over processes.
         self.image_shape: tuple[int, int, int] | None = None
         self.image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
         self.image_std: tuple[float, ...] = (1.0, 1.0, 1.0)
         self.domain_sizes: tuple[int, ...] = (1,) * n_domains
+        self.momentum: float | None = None
         self.gather: Callable[[Tensor], Tensor] = _identity
         self.local_shard: Callable[[Tensor], Tensor] = _identity
         self._features: Callable[[nn.Module, Tensor], Tensor] = networks.features
@@ -122,8 +123,9 @@ class Algorithm(nn.Module):
         return {"dropout_mask": kept.float() / (1 - dropout)}
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return the optimizers by name: one Adam over the predictor, unless the algorithm trains more."""
-        return {"main": self.adam(self.predictor.parameters())}
+        """Return the optimizers by name: one over the predictor, unless the algorithm trains more."""
+        parameters = self.predictor.parameters()
+        return {"main": self.adam(parameters) if self.momentum is None else self.sgd(parameters)}
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Make one step and return its loss, still on the device."""
@@ -135,6 +137,28 @@ class Algorithm(nn.Module):
         self.step(ctx, *self.optimizers)
         self.apply_pending_buffers()
         return loss.detach()
+
+    def accumulate(self, parts: Iterable[Batch], n_parts: int, ctx: StepContext) -> Tensor:
+        """Make one step on the mean gradient of equal parts of a batch, and return the mean loss.
+
+        It equals `update` on the whole batch if the loss is a mean over images that takes no random numbers. Batch
+        norms see one part at a time.
+        """
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+        losses = []
+        for part in parts:
+            with ctx.autocast():
+                loss = self.loss(part, {}) / n_parts
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        self.step(ctx, *self.optimizers)
+        return torch.stack(losses).sum()
+
+    @classmethod
+    def accumulates(cls) -> bool:
+        """Whether `accumulate` equals `update`: one step on one loss of the images, without random numbers."""
+        return cls.update is Algorithm.update and cls.draw_randomness is Algorithm.draw_randomness and not cls.needs
 
     def phase(self, step: int) -> str:
         """Return the name of the behavior that update `step` has, for algorithms that change it during training."""
@@ -206,6 +230,19 @@ class Algorithm(nn.Module):
             options["lr"] = torch.tensor(options["lr"], device=parameters[0].device)
             return torch.optim.Adam(parameters, fused=True, capturable=True, **options)
         return torch.optim.Adam(parameters, fused=True, **options)
+
+    def sgd(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
+        """Return SGD with momentum; the lr is that of a batch of 256 images and grows in proportion to the batch.
+
+        Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017.
+        """
+        parameters = list(parameters)
+        assert self.momentum is not None
+        lr: float | Tensor = self.hyperparameters.lr * self.n_images / 256
+        if parameters[0].is_cuda:
+            lr = torch.tensor(lr, device=parameters[0].device)  # so that a captured step can follow a schedule
+        weight_decay = self.hyperparameters.weight_decay
+        return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, weight_decay=weight_decay, fused=True)
 
     def step(self, ctx: StepContext, *names: str) -> None:
         """Average the gradients over the processes, clip them, and step the named optimizers."""

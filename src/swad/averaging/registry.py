@@ -61,6 +61,7 @@ class Plan:
         tolerance_ratio: The dataset's default for SWAD.
         offset: 1 where evaluations come one update late, as in the published code.
         cycle: Updates in a cycle of the learning rate, if it is cyclic.
+        start: The last update before the windows, if it is not derived from the others.
     """
 
     steps: int
@@ -68,10 +69,13 @@ class Plan:
     tolerance_ratio: float = 0.3
     offset: int = 0
     cycle: int | None = None
+    start: int | None = None
 
     @property
     def late(self) -> int:
         """The last update before the last 20 % of training, a whole number of intervals before the end."""
+        if self.start is not None:
+            return self.start
         every = self.interval
         return self.offset + self.steps - min(self.steps, max(1, round(self.steps / 5 / every)) * every)
 

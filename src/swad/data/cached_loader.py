@@ -83,6 +83,10 @@ class CachedTrainLoader(TrainLoader):
         )
         return Batch(step, self._split_views(images), self._labels.index_select(0, inputs["rows"]))
 
+    def compile(self, compile: Callable[[Any], Any]) -> None:
+        """Compile what `finish` computes on the device."""
+        self.augment = compile(self.augment)
+
     def _inputs(self, step: int) -> Inputs:
         return next(inputs for _, inputs in self._inputs_of(range(step, step + 1)))
 

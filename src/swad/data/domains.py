@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +134,8 @@ class ImageSpec:
         size: Height and width of the images that the network sees.
         channels: Number of channels.
         low_res: Low-resolution images (MNIST, digits): neither resized nor augmented, only normalized.
+        transforms: Augmentation and evaluation crop. domainbed: mild crops and color jitter, evaluated on the whole
+            image. imagenet: crops of any size and flips, evaluated on the center.
         mean: Mean of each channel, for pixels from 0 to 1.
         std: Standard deviation of each channel.
     """
@@ -143,6 +145,7 @@ class ImageSpec:
     low_res: bool = False
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    transforms: Literal["domainbed", "imagenet"] = "domainbed"
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class Defaults:
     tolerance_ratio: float = 0.3
     batch_size: int = 32
     lr: float = 5e-5
+    recipe: Literal["imagenet"] | None = None
+    """How to train: None for DomainBed's protocol."""
 
 
 @dataclass(frozen=True, eq=False)

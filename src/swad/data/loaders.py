@@ -72,6 +72,9 @@ class TrainLoader:
         device: Device on which batches are finished. Default: the CPU.
     """
 
+    n_parts = 1
+    """Number of parts over which the gradients of a step are accumulated."""
+
     def __init__(
         self,
         splits: Sequence[DomainSplit],
@@ -103,7 +106,8 @@ class TrainLoader:
         self.positions = range(rank * share, (rank + 1) * share)
         self.in_memory = image_spec.low_res and all(isinstance(split.domain, ArrayDomain) for split in splits)
         self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
-        self._normalize = Normalize(image_spec, device)
+        self.prepare: Callable[[Tensor], Tensor] = Normalize(image_spec, device)
+        """From bytes on the device to images."""
         self._all_images = (
             torch.cat([_images_on_device(split.domain, device) for split in splits]) if self.in_memory else None
         )
@@ -142,19 +146,19 @@ class TrainLoader:
     def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
         """Iterate over ``(step, inputs)``, on the host or on the device; `finish` makes the batches."""
         if self.workers == 0:
-            for step in _Steps(start, stop):
+            for step in Steps(start, stop):
                 yield step, self._inputs(step)
             return
         loader: DataLoader[Inputs] = DataLoader(
-            _FunctionDataset(self._inputs),  # type: ignore[arg-type]
+            FunctionDataset(self._inputs),  # type: ignore[arg-type]
             batch_size=None,
-            sampler=_Steps(start, stop),
+            sampler=Steps(start, stop),
             num_workers=self.workers,
             prefetch_factor=2,
             pin_memory=_on_gpu(self.device),
         )
-        with _without_worker_traceback():
-            yield from zip(_Steps(start, stop), loader, strict=True)
+        with without_worker_traceback():
+            yield from zip(Steps(start, stop), loader, strict=True)
 
     def finish(self, step: int, inputs: Inputs) -> Batch:
         """Make the batch from inputs that are on the device."""
@@ -165,7 +169,14 @@ class TrainLoader:
             images = images if self.views == 1 else images.repeat(self.views, 1, 1, 1)
         else:
             images = inputs["images"]
-        return Batch(step, self._split_views(self._normalize(images)), labels)
+        return Batch(step, self._split_views(self.prepare(images)), labels)
+
+    def parts(self, step: int, inputs: Inputs) -> Iterator[Batch]:
+        """Make the batches over which the gradients of a step are accumulated: here, the whole batch."""
+        yield self.finish(step, inputs)
+
+    def compile(self, compile: Callable[[Any], Any]) -> None:
+        """Compile what `finish` computes on the device; normalizing alone does not gain from it."""
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
@@ -185,7 +196,7 @@ class TrainLoader:
             for i, (split, local_keys) in enumerate(zip(self.splits, keys, strict=True)):
                 for position, key in zip(self.positions, local_keys.tolist(), strict=True):
                     seed = (self.seed, step, i, position, view)
-                    images.append(_augmented(split.domain, key, self._transform, seed))
+                    images.append(augmented(split.domain, key, self._transform, seed))
         return torch.stack(images)
 
     def _split_views(self, images: Tensor) -> Tensor:
@@ -288,14 +299,14 @@ class EvalLoader:
             yield from map(self._bytes, self._starts())
             return
         loader: DataLoader[Tensor] = DataLoader(
-            _FunctionDataset(self._bytes),  # type: ignore[arg-type]
+            FunctionDataset(self._bytes),  # type: ignore[arg-type]
             batch_size=None,
             sampler=self._starts(),
             num_workers=min(self.workers, len(self._starts())),
             prefetch_factor=2,
             pin_memory=_on_gpu(self.device),
         )
-        with _without_worker_traceback():
+        with without_worker_traceback():
             yield from loader
 
     def _bytes(self, start: int) -> Tensor:
@@ -312,7 +323,7 @@ class EvalLoader:
         positions = self.positions[start : start + self.batch_size].tolist()
         return torch.stack(
             [
-                _augmented(self.split.domain, key, self._transform, (self._augment_seed, position))
+                augmented(self.split.domain, key, self._transform, (self._augment_seed, position))
                 for position, key in zip(positions, keys.tolist(), strict=True)
             ]
         )
@@ -323,7 +334,7 @@ def default_workers() -> int:
     return min(8, available_cores())
 
 
-class _FunctionDataset:
+class FunctionDataset:
     """A function as a map-style dataset for `DataLoader`."""
 
     def __init__(self, function: Callable[[int], Any]) -> None:
@@ -333,7 +344,7 @@ class _FunctionDataset:
         return self.function(key)
 
 
-class _Steps:
+class Steps:
     """A sampler of steps from ``start`` to ``stop``, inclusive; endless if ``stop`` is None."""
 
     def __init__(self, start: int, stop: int | None) -> None:
@@ -365,7 +376,7 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 
 @contextmanager
-def _without_worker_traceback() -> Iterator[None]:
+def without_worker_traceback() -> Iterator[None]:
     """Reduce a worker's `DataError`, which torch wraps in the worker's traceback, to its message."""
     try:
         yield
@@ -374,7 +385,7 @@ def _without_worker_traceback() -> Iterator[None]:
         raise DataError(str(error).strip().splitlines()[-1].removeprefix(name)) from None
 
 
-def _augmented(domain: Domain, key: int, transform: Transform, seed: tuple[int, ...]) -> Tensor:
+def augmented(domain: Domain, key: int, transform: Transform, seed: tuple[int, ...]) -> Tensor:
     """Augment one image with a random stream of its own; torch's global random state is restored."""
     word = int(np.random.SeedSequence((_AUGMENTATION, *seed)).generate_state(1, np.uint64)[0])
     # torchvision draws from the CPU's default generator. torch.manual_seed would reseed every GPU as well.

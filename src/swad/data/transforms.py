@@ -1,4 +1,4 @@
-"""DomainBed's image transforms: PIL images to byte tensors on the CPU, then normalization on the device."""
+"""Transforms of DomainBed and of ImageNet: PIL images to byte tensors on the CPU, then normalization on the device."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ def train_transform(image_spec: ImageSpec) -> Transform:
         return eval_transform(image_spec)
     from torchvision.transforms import v2
 
+    if image_spec.transforms == "imagenet":
+        crop = v2.RandomResizedCrop(image_spec.size)
+        return v2.Compose([crop, v2.RandomHorizontalFlip(), v2.PILToTensor()])  # type: ignore[no-any-return]
     return v2.Compose(  # type: ignore[no-any-return]
         [
             v2.RandomResizedCrop(image_spec.size, scale=(0.7, 1.0)),
@@ -36,11 +39,18 @@ def train_transform(image_spec: ImageSpec) -> Transform:
 
 
 def eval_transform(image_spec: ImageSpec) -> Transform:
-    """Return the evaluation transform: resize the whole image to a square; low-resolution images keep their size."""
+    """Return the evaluation transform: resize the whole image to a square; low-resolution images keep their size.
+
+    The transforms of ImageNet keep the proportions: they resize the shorter side to 8/7 of the size (256 for 224) and
+    crop the center.
+    """
     if image_spec.low_res:
         return to_bytes
     from torchvision.transforms import v2
 
+    if image_spec.transforms == "imagenet":
+        resize = v2.Resize(round(image_spec.size * 8 / 7))
+        return v2.Compose([resize, v2.CenterCrop(image_spec.size), v2.PILToTensor()])  # type: ignore[no-any-return]
     return v2.Compose([v2.Resize((image_spec.size, image_spec.size)), v2.PILToTensor()])  # type: ignore[no-any-return]
 
 

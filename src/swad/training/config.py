@@ -18,6 +18,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from swad.training import recipe
+from swad.training.recipe import LRSchedule
 from swad.training.setting import Setting, add_args, setting
 from swad.util.names import NO_TARGET, did_you_mean
 
@@ -145,19 +147,44 @@ class TrainingConfig:
         role="identity",
         help="Training algorithm (see `swad algorithms`). Append +sam to combine it with SAM.",
     )
+    recipe: Literal["imagenet"] | None = setting(
+        None,
+        role="protocol",
+        help="imagenet: train on one large dataset from scratch, with SGD, warm-up, decay and epochs. Default: the "
+        "dataset's; without one, DomainBed's protocol.",
+    )
     hyperparameters: Mapping[str, float] = setting(
         factory=dict,
         role="hyperparameter",
         help="Hyperparameters of the algorithm: lr, batch_size (images per source domain and step), weight_decay, "
-        "dropout and its own.",
+        "dropout and its own. In the imagenet recipe, lr is that of 256 images, and batch_size counts all images.",
     )
     clip: float | None = setting(None, role="hyperparameter", help="Clip gradients to this norm. Default: no clipping.")
-    steps: int | None = setting(None, role="protocol", minimum=1, help="Optimizer steps. Default: the dataset's.")
-    lr_schedule: Literal["constant", "cyclic"] = setting(
+    steps: int | None = setting(
+        None, role="protocol", minimum=1, help="Optimizer steps. Default: the dataset's, or those of the epochs."
+    )
+    epochs: float | None = setting(
+        None, role="protocol", help="Epochs of the imagenet recipe, unless steps are given. Default: 90."
+    )
+    warmup_epochs: float | None = setting(
+        None,
+        role="hyperparameter",
+        help="Epochs in which the imagenet recipe raises the learning rate. Default: 5, or less in proportion if "
+        "training is shorter than 90 epochs.",
+    )
+    lr_schedule: LRSchedule = setting(
         "constant",
         role="hyperparameter",
         help="cyclic: over the last 20 % of training the learning rate decays to a twentieth in cycles of 2 %, and SWA "
-        "averages the weights at the end of each cycle.",
+        "averages the weights at the end of each cycle. In the imagenet recipe, both first decay to a twentieth, and "
+        "decay goes down to zero instead.",
+    )
+    micro_batch: int | None = setting(
+        None,
+        role="protocol",
+        minimum=1,
+        help="Most images of a process in one forward pass; gradients of a larger batch are accumulated. Batch norms "
+        "see one pass. Default: 256 in the imagenet recipe.",
     )
     seed: int | None = setting(
         None,
@@ -376,9 +403,28 @@ class RunConfig:
 
     @property
     def cycle_steps(self) -> int | None:
-        """Steps in one cycle of the learning rate; None if it is constant."""
+        """Steps in one cycle of the learning rate; None if it is not cyclic."""
         assert self.training.steps is not None
-        return max(1, self.training.steps // 50) if self.training.lr_schedule == "cyclic" else None
+        if self.training.lr_schedule != "cyclic":
+            return None
+        if self.training.recipe is not None:
+            return self._epochs_in_steps(recipe.CYCLE_EPOCHS)
+        return max(1, self.training.steps // 50)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps in which the learning rate rises."""
+        epochs = self.training.warmup_epochs
+        return self._epochs_in_steps(recipe.WARMUP_EPOCHS) if epochs is None else self._in_steps(epochs)
+
+    def _epochs_in_steps(self, of_90: float) -> int:
+        assert self.training.epochs is not None
+        return max(1, self._in_steps(recipe.scaled_epochs(self.training.epochs, of_90)))
+
+    def _in_steps(self, epochs: float) -> int:
+        assert self.training.steps is not None
+        assert self.training.epochs is not None
+        return round(epochs * self.training.steps / self.training.epochs)
 
     def evaluates(self, step: int) -> bool:
         """Whether an evaluation follows step number `step`."""
@@ -395,6 +441,11 @@ class RunConfig:
         clip = self.training.clip
         if isinstance(clip, int | float) and not 0 < clip < math.inf:
             problems.append(f"clip must be a number above 0, got {clip!r}")
+        epochs, warmup = self.training.epochs, self.training.warmup_epochs
+        if isinstance(epochs, int | float) and not 0 < epochs < math.inf:
+            problems.append(f"epochs must be a number above 0, got {epochs!r}")
+        if isinstance(warmup, int | float) and not 0 <= warmup < math.inf:
+            problems.append(f"warmup_epochs must be a number of at least 0, got {warmup!r}")
         for name in ("image_mean", "image_std"):
             values = getattr(self.data, name)
             valid = all(type(value) in (int, float) and math.isfinite(value) for value in values or ())

@@ -180,6 +180,7 @@ def model_card(
             "low_res": image_spec.low_res,
             "mean": list(image_spec.mean),
             "std": list(image_spec.std),
+            "transforms": image_spec.transforms,
         },
         "dataset": config.data.dataset,
         "algorithm": config.training.algorithm,

@@ -26,8 +26,11 @@ from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
 from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.data.domains import DataError
+from swad.data.epoch_loader import steps_per_epoch
+from swad.data.splits import hold_out
 from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST, input_config
 from swad.results.trackers.base import name_problems
+from swad.training import recipe
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.run_dir import stored_settings
 from swad.util.names import did_you_mean
@@ -51,15 +54,21 @@ def resolve(config: RunConfig) -> RunConfig:
         raise ConfigError(problems)
     if config.machine.device == "auto":
         config = config.replace(device="cuda" if torch.cuda.is_available() else "cpu")
-    return fill_defaults(
+    resolved = fill_defaults(
         config,
         stored=stored_settings(config.output),
         n_images=_count_images(config),
+        n_training=_count_training_images(config) if _recipe(config) else 0,
         bf16=config.machine.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
     )
+    if resolved.training.recipe is not None and (problems := _schedule_problems(resolved, None)):
+        raise ConfigError(problems)  # only now: these steps follow from the number of images
+    return resolved
 
 
-def fill_defaults(config: RunConfig, *, stored: Mapping[str, Any], n_images: int, bf16: bool) -> RunConfig:
+def fill_defaults(
+    config: RunConfig, *, stored: Mapping[str, Any], n_images: int, bf16: bool, n_training: int = 0
+) -> RunConfig:
     """Fill in every default of valid settings.
 
     Args:
@@ -67,15 +76,18 @@ def fill_defaults(config: RunConfig, *, stored: Mapping[str, Any], n_images: int
         stored: The settings of the run that is resumed, by field name; empty for a new one.
         n_images: Images in the dataset, which decide whether a cache is built by default.
         bf16: Whether the device computes in bf16.
+        n_training: Training images, which are an epoch of the imagenet recipe.
     """
     benchmark = benchmarks.get(config.data.dataset)
-    algorithm = canonical_name(config.training.algorithm)
+    config = config.replace(recipe=_recipe(config), algorithm=canonical_name(config.training.algorithm))
+    if config.training.recipe is not None:
+        config = _fill_recipe(config, n_training)
+    algorithm = config.training.algorithm
     network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
     steps = config.training.steps or benchmark.defaults.steps
     images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
     complete = config.replace(
         dataset=benchmark.name,
-        algorithm=algorithm,
         hyperparameters={**default_hyperparameters(benchmark.name, algorithm), **config.training.hyperparameters},
         network=network,
         **images,
@@ -92,13 +104,37 @@ def fill_defaults(config: RunConfig, *, stored: Mapping[str, Any], n_images: int
     return complete.replace(seed=derived_seed(complete) if seed is None else seed)
 
 
+def _recipe(config: RunConfig) -> Literal["imagenet"] | None:
+    return config.training.recipe or benchmarks.get(config.data.dataset).defaults.recipe
+
+
+def _fill_recipe(config: RunConfig, n_training: int) -> RunConfig:
+    """Fill in what the imagenet recipe decides: hyperparameters, epochs, evaluations, random weights, batch norms."""
+    hyperparameters = {**recipe.HYPERPARAMETERS, **config.training.hyperparameters}
+    per_epoch = steps_per_epoch(n_training, int(hyperparameters["batch_size"]))
+    steps = config.training.steps or max(1, round((config.training.epochs or recipe.EPOCHS) * per_epoch))
+    return config.replace(
+        hyperparameters=hyperparameters,
+        steps=steps,
+        epochs=steps / per_epoch,
+        evaluate_every=config.evaluation.evaluate_every or min(per_epoch, steps),
+        micro_batch=config.training.micro_batch or min(recipe.MICRO_BATCH, int(hyperparameters["batch_size"])),
+        weights=config.model.weights or "random",
+        freeze_bn=False,
+        input_pipeline="torchvision",
+    )
+
+
 def averaging_plan(config: RunConfig) -> registry.Plan:
     """The steps and evaluations of a resolved run, from which the windows of its averages follow."""
     steps, every = config.training.steps, config.evaluation.evaluate_every
     assert steps is not None
     assert every is not None
     ratio = benchmarks.get(config.data.dataset).defaults.tolerance_ratio
-    return registry.Plan(steps, every, ratio, config.eval_offset, config.cycle_steps)
+    plan = registry.Plan(steps, every, ratio, config.eval_offset)
+    # In the recipe a cyclic run shares its first 80 % with a constant one, so cycles do not move the window.
+    start = plan.late if config.training.recipe is not None else None
+    return dataclasses.replace(plan, cycle=config.cycle_steps, start=start)
 
 
 def derived_seed(config: RunConfig) -> int:
@@ -143,8 +179,38 @@ def find_problems(config: RunConfig) -> list[str]:
     if benchmark is not None:
         problems += _target_problems(config, benchmark) + _dataset_problems(config, benchmark)
     problems += _algorithm_problems(config, benchmark)
-    problems += _schedule_problems(config, benchmark)
+    if benchmark is not None and (config.training.recipe or benchmark.defaults.recipe):
+        problems += _recipe_problems(config)
+    else:
+        problems += _problems_without_recipe(config) + _schedule_problems(config, benchmark)
     return problems + _machine_problems(config)
+
+
+def _recipe_problems(config: RunConfig) -> list[str]:
+    """List what does not go together with the imagenet recipe; its windows depend on the number of images."""
+    problems = registry.problems(config.evaluation.averages, None) + _label_problems(config)
+    if config.evaluation.schedule == "reference":
+        problems.append("the reference schedule belongs to DomainBed's protocol: use the default with this recipe")
+    try:
+        algorithm_class = get_algorithm(config.training.algorithm)
+    except AlgorithmError:  # reported with the algorithm's problems
+        return problems
+    if not algorithm_class.accumulates():
+        problems.append(
+            f"the imagenet recipe pools all images and accumulates their gradients, which {config.training.algorithm} "
+            "does not support: use erm"
+        )
+    if config.training.hyperparameters.get("dropout"):
+        problems.append("the imagenet recipe accumulates gradients, which dropout does not support: use dropout=0")
+    return problems
+
+
+def _problems_without_recipe(config: RunConfig) -> list[str]:
+    training = config.training
+    given = {"epochs": training.epochs, "warmup_epochs": training.warmup_epochs, "micro_batch": training.micro_batch}
+    names = [name for name, value in given.items() if value is not None]
+    names += ["lr_schedule=decay"] * (training.lr_schedule == "decay")
+    return [f"{', '.join(names)} belongs to the imagenet recipe: set recipe=imagenet, or use steps"] if names else []
 
 
 def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
@@ -248,6 +314,11 @@ def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[s
     if not all(type(step) is int and 1 <= step <= last for step in snapshots):
         problems.append(f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, snapshots))}")
     plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
+    if config.training.recipe is not None and config.warmup_steps > averaging_plan(config).late:
+        problems.append(
+            f"the warm-up must end before the last 20 % of the {steps} steps, got {config.warmup_steps} steps: "
+            "lower warmup_epochs"
+        )
     return problems + registry.problems(config.evaluation.averages, plan) + _label_problems(config)
 
 
@@ -333,6 +404,20 @@ def _count_images(config: RunConfig) -> int:
     total = benchmarks.get(config.data.dataset).total
     needed = config.machine.device.startswith("cuda") and config.data.input_pipeline is None
     return _count_files(config.data.data_dir) if total is None and needed else total or 0
+
+
+def _count_training_images(config: RunConfig) -> int:
+    data = config.data
+    options = json.dumps(dict(data.dataset_options), sort_keys=True)
+    return _training_images(data.dataset, data.data_dir, options, data.targets, data.trial, data.three_way)
+
+
+@cache
+def _training_images(
+    dataset: str, folder: Path | None, options: str, targets: tuple[str, ...], trial: int, three_way: bool
+) -> int:
+    loaded = benchmarks.load(dataset, folder, check_counts=False, **json.loads(options))
+    return sum(len(part) for part in hold_out(loaded, targets, trial=trial, three_way=three_way).sources.train)
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from swad.data import benchmarks
 from swad.data.cache import default_folder
-from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain
+from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain, ImageSpec
 from swad.data.verify import find_bad_images
 from swad.training.config import RunConfig
 from swad.training.run_dir import RunError
@@ -27,9 +27,15 @@ def load_dataset(config: RunConfig, data_dir: Path | None = None) -> Dataset:
     data = config.data
     root = data.data_dir if data_dir is None else data_dir
     dataset = benchmarks.load(data.dataset, root, check_counts=data.check_counts, **data.dataset_options)
-    values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std}
+    return replace(dataset, image_spec=image_spec(config, dataset.image_spec))
+
+
+def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
+    """Return the form of the images of a run: that of the dataset, with the changes that the settings ask for."""
+    data, recipe = config.data, config.training.recipe
+    values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std, "transforms": recipe}
     changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-    return replace(dataset, image_spec=replace(dataset.image_spec, **changes)) if changes else dataset
+    return replace(spec, **changes)
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,18 @@ from swad.algorithms.registry import get_algorithm
 from swad.averaging import registry
 from swad.averaging.base import Average
 from swad.averaging.group import AverageGroup
-from swad.averaging.lr_schedules import cyclic_lr
+from swad.averaging.lr_schedules import Decay, cyclic_lr
 from swad.averaging.segment_log import SegmentLog
 from swad.averaging.swad import SWAD
 from swad.averaging.valley import LossValley, Status
 from swad.data.cache import ImageCache
 from swad.data.cached_loader import CachedTrainLoader
+from swad.data.epoch_loader import EpochLoader
 from swad.data.loaders import Inputs, TrainLoader
 from swad.data.splits import Sources
 from swad.models import networks
 from swad.models.fused_norm import fuse
+from swad.training import recipe
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.export import cpu_weights
@@ -126,7 +128,11 @@ class Training:
     def _step_function(self, step: int, inputs: Inputs, noise: Noise) -> Tensor:
         """Everything that a CUDA graph captures: from the inputs to the averages."""
         on_device = {name: value.to(self.dist.device, non_blocking=True) for name, value in inputs.items()}
-        loss = self.algorithm.update(self.loader.finish(step, on_device), noise, self.step_context)
+        if self.loader.n_parts == 1:
+            loss = self.algorithm.update(self.loader.finish(step, on_device), noise, self.step_context)
+        else:
+            parts = self.loader.parts(step, on_device)
+            loss = self.algorithm.accumulate(parts, self.loader.n_parts, self.step_context)
         self.dist.average([*self._running_stats, loss])
         if self.group is not None:
             self.group.update_parameters(self.predictor)
@@ -168,8 +174,7 @@ class Training:
         if kind == COMPILE:
             compiled = partial(torch.compile, dynamic=False)
             algorithm.compile_forward(compiled)
-            if isinstance(self.loader, CachedTrainLoader):
-                self.loader.augment = compiled(self.loader.augment)
+            self.loader.compile(compiled)
         return Engine(kind, self._step_function, log)
 
     # -- evaluations ----------------------------------------------------------------------------------------------
@@ -247,9 +252,10 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
     assert config.training.seed is not None
     assert config.model.network is not None
     algorithm_class = get_algorithm(config.training.algorithm)
-    image_spec, n_domains = sources.image_spec, len(sources.names)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
+    # The imagenet recipe pools the images of all domains.
+    image_spec, n_domains = sources.image_spec, 1 if config.training.recipe else len(sources.names)
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(_WEIGHTS, config.training.seed))
     network = networks.build(
@@ -267,6 +273,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
         # MobileNetV2 went from 22 to 105 images/s and ResNet-50 from 8 to 19.
         algorithm.to(memory_format=torch.channels_last)
     algorithm.to(dist.device).train()
+    algorithm.momentum = recipe.MOMENTUM if config.training.recipe is not None else None
     algorithm.image_shape = (image_spec.channels, image_spec.size, image_spec.size)
     algorithm.image_mean, algorithm.image_std = image_spec.mean, image_spec.std
     algorithm.domain_sizes = tuple(len(split) for split in sources.train)
@@ -288,6 +295,9 @@ def build_loader(
     data = (sources.train, sources.image_spec, algorithm.hyperparameters.batch_size, config.training.seed)
     options: dict[str, Any] = {"rank": dist.rank, "world_size": dist.world_size, "device": dist.device}
     options["views"] = algorithm.views
+    if config.training.recipe is not None:
+        micro_batch, workers = config.training.micro_batch, config.machine.workers
+        return EpochLoader(*data, micro_batch=micro_batch, workers=workers, **options)
     if cache is None:
         return TrainLoader(*data, workers=config.machine.workers, **options)
     return CachedTrainLoader(cache, *data, log=log, **options)
@@ -295,9 +305,14 @@ def build_loader(
 
 def build_schedulers(config: RunConfig, algorithm: Algorithm) -> list[LambdaLR]:
     """Build the learning rate schedulers; none for a constant learning rate."""
+    start = averaging_plan(config).late
+    if config.training.recipe is not None:
+        decays = config.training.lr_schedule == "decay"
+        end, low = (config.total_steps, 0.0) if decays else (start, recipe.LOW)
+        decay = Decay(config.warmup_steps, end, low, cycle=config.cycle_steps)
+        return [LambdaLR(optimizer, decay) for optimizer in algorithm.optimizers.values()]
     if config.cycle_steps is None:
         return []
-    start = averaging_plan(config).late
     return [cyclic_lr(optimizer, config.cycle_steps, start=start) for optimizer in algorithm.optimizers.values()]
 
 

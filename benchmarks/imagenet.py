@@ -1,0 +1,229 @@
+"""Measure the ImageNet training step against a plain compiled PyTorch loop, and the speed of the corruptions.
+
+    python benchmarks/imagenet.py --json benchmarks/results/imagenet-h200.json
+    python benchmarks/imagenet.py --accumulate          # also a batch of 2,048 images in 8 passes
+    python benchmarks/imagenet.py --quick               # a tiny network on the CPU, to try the script
+
+*swad* makes the step of `swad train imagenet`: 256 random images of 224 pixels as bytes in pinned memory, copied ahead
+and normalized on the GPU, bf16, channels_last, SGD with momentum, batch norms trained, SWAD, SWA and EMA updated. The
+two plain loops compile the same network with `torch.compile` and have the same precision, layout and optimizer, and no
+average. *plain, bytes* copies and normalizes the same bytes; *plain, ready* finds normalized images on the GPU. All
+loops run in one process in turns, so that other load and the clock of the GPU affect all of them. The best turn counts.
+
+The corruptions are those of `swad robustness` at severity 3, on a batch of bytes that is on the device already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from measurements import header, write
+from swad.data.domains import Defaults, FileDomain, ImageSpec
+from swad.data.epoch_loader import copied_ahead
+from swad.data.splits import DomainSplit, Sources
+from swad.data.transforms import Normalize
+from swad.models import networks
+from swad.robustness.corruptions import CORRUPTIONS, corrupt
+from swad.training.config import RunConfig
+from swad.training.distributed import Dist
+from swad.training.resolve import fill_defaults
+from swad.training.run_data import image_spec
+from swad.training.state import Training
+
+AVERAGES = ("without_opt_overfit:as=swad", "swa", "ema")
+N_IMAGES, N_CLASSES = 1_281_167, 1000
+HOST_BATCHES = 4
+"""Different batches in pinned memory, used in turn."""
+
+
+def make_training(network: str, batch_size: int, micro_batch: int, size: int, device: str) -> Training:
+    """Return the training that `swad train imagenet` builds, for images that do not exist."""
+    requested = RunConfig.from_options(
+        dataset="imagenet", target="none", output="unused", data_dir="unused", network=network, averages=AVERAGES,
+        device=device, image_size=size, micro_batch=micro_batch, workers=0, hyperparameters={"batch_size": batch_size},
+    )  # fmt: skip
+    config = fill_defaults(requested, stored={}, n_images=0, bf16=device == "cuda", n_training=N_IMAGES)
+    labels = np.random.default_rng(0).integers(0, N_CLASSES, N_IMAGES)
+    domain = FileDomain("images", labels, Path("unused"), ("unused",) * N_IMAGES)
+    train, val = (DomainSplit(domain, name, keys) for name, keys in (("train", np.arange(N_IMAGES)), ("val", labels)))
+    classes = tuple(map(str, range(N_CLASSES)))
+    spec = image_spec(config, ImageSpec())
+    sources = Sources("ImageNet", classes, spec, Defaults(), (train,), (val,), ())
+    return Training(config, sources, Dist(torch.device(device)), Path("unused"), None, print)
+
+
+def host_batches(n: int, size: int, device: str) -> list[Tensor]:
+    """Return random images as bytes, in pinned memory if there is a GPU."""
+    batches = [torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8) for _ in range(HOST_BATCHES)]
+    return [batch.pin_memory() for batch in batches] if device == "cuda" else batches
+
+
+def our_step(training: Training, batches: list[Tensor]) -> Callable[[], object]:
+    """Return a function that makes the next step of a training."""
+    loader = training.loader
+
+    def inputs() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for step in count(1):
+            rows = torch.from_numpy(loader.rows(step)).chunk(loader.n_parts)
+            parts = {f"rows.{i}": part for i, part in enumerate(rows)}
+            yield step, parts | {f"images.{i}": batches[(step + i) % len(batches)] for i in range(loader.n_parts)}
+
+    stream = copied_ahead(inputs(), loader.device) if loader.device.type == "cuda" else inputs()
+    return lambda: training.train_step(*next(stream))
+
+
+def plain_steps(
+    training: Training, batches: list[Tensor], compiled: Callable[..., Any]
+) -> dict[str, Callable[[], None]]:
+    """Return functions that make a step of a plain loop, with one optimizer, one loss and no average, by name."""
+    device, spec, network = training.loader.device, training.loader.image_spec, training.config.model.network
+    assert network is not None
+    model = networks.build(network, N_CLASSES, freeze_bn=False).to(device, memory_format=torch.channels_last).train()
+    call = compiled(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
+    normalize = Normalize(spec, device)
+    prepare = compiled(lambda images: normalize(images).contiguous(memory_format=torch.channels_last))
+    labels = torch.randint(N_CLASSES, (len(batches[0]),), device=device)
+    ready, numbers = prepare(batches[0].to(device)), count()
+
+    def step(images: Tensor) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext():
+            loss = functional.cross_entropy(call(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    def step_on_bytes() -> None:
+        step(prepare(batches[next(numbers) % len(batches)].to(device, non_blocking=True)))
+
+    return {"plain_bytes": step_on_bytes, "plain_ready": lambda: step(ready)}
+
+
+def measure_steps(network: str, batch_size: int, size: int, device: str, steps: int, rounds: int) -> dict[str, float]:
+    """Return images per second of each loop."""
+    batches = host_batches(batch_size, size, device)
+    measured: dict[str, float] = {}
+    start = time.perf_counter()
+    training = make_training(network, batch_size, batch_size, size, device)
+    loops: dict[str, Callable[[], object]] = {"swad": our_step(training, batches)}
+    loops["swad"]()
+    wait(device)
+    measured["swad_first_step_s"] = time.perf_counter() - start
+    compiled = (lambda call: torch.compile(call, dynamic=False)) if device == "cuda" else (lambda call: call)
+    loops |= plain_steps(training, batches, compiled)
+    seconds = in_turns(loops, steps, rounds, device)
+    for name, value in seconds.items():
+        measured |= {f"{name}_ms": 1e3 * value, f"{name}_images_per_s": batch_size / value}
+    for name in ("plain_bytes", "plain_ready"):
+        measured[f"speed_over_{name}"] = seconds[name] / seconds["swad"]
+    if device == "cuda":
+        measured["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return {"engine": training.engine.kind, **measured}  # type: ignore[dict-item]
+
+
+def measure_accumulation(
+    network: str, batch_size: int, parts: int, size: int, device: str, steps: int
+) -> dict[str, float]:
+    """Return the speed of a step whose gradients are accumulated over parts."""
+    training = make_training(network, batch_size * parts, batch_size, size, device)
+    loop = {"swad": our_step(training, host_batches(batch_size, size, device))}
+    seconds = in_turns(loop, steps, 2, device)["swad"]
+    return {
+        "images": batch_size * parts,
+        "passes": parts,
+        "ms": 1e3 * seconds,
+        "images_per_s": batch_size * parts / seconds,
+    }
+
+
+def in_turns(loops: dict[str, Callable[[], object]], steps: int, rounds: int, device: str) -> dict[str, float]:
+    """Return seconds per step of each loop: the best of several turns."""
+    best = dict.fromkeys(loops, float("inf"))
+    for step in loops.values():
+        for _ in range(5 if device == "cuda" else 1):  # compile, capture, allocate
+            step()
+    for _ in range(rounds):
+        for name, step in loops.items():
+            wait(device)
+            start = time.perf_counter()
+            for _ in range(steps):
+                step()
+            wait(device)
+            best[name] = min(best[name], (time.perf_counter() - start) / steps)
+    return best
+
+
+def measure_corruptions(n: int, size: int, device: str, seconds: float) -> dict[str, float]:
+    """Return images per second of each corruption at severity 3."""
+    images = torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, device=device)
+    speeds = {}
+    for name in CORRUPTIONS:
+        corrupt(images, name, 3)
+        wait(device)
+        calls, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            corrupt(images, name, 3)
+            wait(device)
+            calls += 1
+        speeds[name] = calls * n / (time.perf_counter() - start)
+        print(f"{name:20}{speeds[name]:12,.0f} images/s", flush=True)
+    return speeds
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", default="resnet50_v1,mobilenetv2_100", help="timm models, separated by commas")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--size", type=int, default=224, help="height and width of the images")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--steps", type=int, default=20, help="steps in a turn")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--accumulate", action="store_true", help="also measure a batch in 8 passes")
+    parser.add_argument("--quick", action="store_true", help="try the script: a tiny network on the CPU")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
+    options = parser.parse_args()
+    if options.quick:
+        options.networks, options.batch_size, options.size, options.device = "test_resnet", 4, 32, "cpu"
+        options.steps = options.rounds = 1
+    sizes = (options.batch_size, options.size, options.device)
+    report = {**header(), "images_per_step": options.batch_size, "size": options.size, "steps": {}}
+    for network in options.networks.split(","):
+        torch._dynamo.reset()
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        row = report["steps"][network] = measure_steps(network, *sizes, options.steps, options.rounds)
+        print(
+            f"{network}: {row['swad_images_per_s']:,.0f} images/s ({row['engine']}, averages included); plain loop on "
+            f"the same bytes {row['plain_bytes_images_per_s']:,.0f} (x {row['speed_over_plain_bytes']:.3f}), on ready "
+            f"images {row['plain_ready_images_per_s']:,.0f} (x {row['speed_over_plain_ready']:.3f})",
+            flush=True,
+        )
+        write(report, options.json)
+        if options.accumulate:
+            batch_size, size, device = sizes
+            row["accumulated"] = measure_accumulation(network, batch_size, 8, size, device, max(1, options.steps // 4))
+            print(f"{network}, 8 passes per step: {row['accumulated']['images_per_s']:,.0f} images/s", flush=True)
+            write(report, options.json)
+    report["corruptions_images_per_s"] = measure_corruptions(*sizes, 0.02 if options.quick else 0.5)
+    write(report, options.json)
+
+
+if __name__ == "__main__":
+    main()
