@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from swad.algorithms.hyperparameters import Constant, draw, fill, search_range
+from swad.algorithms.hyperparameters import Constant, Hyperparameters, draw, fill, hyper, search_range
 from swad.algorithms.registry import get_algorithm, list_algorithms
 
 LR, SMALL_LR = "10^U(-5, -3.5)", "10^U(-4.5, -2.5)"
@@ -175,3 +176,16 @@ def test_values_above_the_maximum_are_named():
     kind = get_algorithm("cutmix").Hyperparameters
     assert fill(kind, {"p": 1.5}).problems() == ["p must be at most 1, got 1.5"]
     assert not fill(kind, {"p": 1}).problems()
+
+
+def test_a_hyperparameter_can_be_a_word():
+    @dataclass(frozen=True)
+    class Words(Hyperparameters):
+        mix: str = hyper("inputs", Constant("inputs"), "what is mixed", options=("inputs", "outputs"))
+
+    assert not Words().problems()
+    assert not Words(mix="outputs").problems()
+    assert Words(mix="both").problems() == ["mix must be inputs or outputs, got 'both'"]
+    assert Words(mix=1).problems() == ["mix must be inputs or outputs, got 1"]
+    assert {draw(Words, "PACS", number)["mix"] for number in (1, 2)} == {"inputs"}
+    assert str(Constant("inputs")) == "inputs, not searched"

@@ -99,7 +99,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
         (["train", "digits", "-t", "Outlines"], "got 'Outlines': did you mean 'outline'?"),
         (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; choose from swad"),
-        (["train", "digits", "--set", "lr"], "--set takes name=number, got 'lr'"),
+        (["train", "digits", "--set", "lr"], "--set takes name=value, got 'lr'"),
         (["train", "digits", "--set", "lr=1", "--set", "lr=2"], "--set takes every name once, got lr twice"),
         (
             ["train", "digits", "--algorithm", "coral", "--target", "paper+board+clutter"],

@@ -130,7 +130,7 @@ def test_all_problems_are_listed_at_once(tmp_path):
         "got 'x'",
         "got 'slrum': did you mean 'slurm'?",
         "--jobs must be 1 or more, got 0",
-        "--set takes name=number, got 'lr'",
+        "--set takes name=value, got 'lr'",
         "dataset PACS needs its directory",
     ):
         assert words in str(error.value)

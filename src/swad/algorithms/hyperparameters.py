@@ -81,12 +81,12 @@ class Choice:
 class Constant:
     """Always the same value: the hyperparameter is not searched."""
 
-    value: float
+    value: float | str
 
     def __str__(self) -> str:
-        return f"{self.value:g}, not searched"
+        return f"{as_text(self.value)}, not searched"
 
-    def draw(self, random: np.random.RandomState) -> float:
+    def draw(self, random: np.random.RandomState) -> float | str:
         """Return the value."""
         return self.value
 
@@ -94,13 +94,23 @@ class Constant:
 Range = Power | Uniform | Choice | Constant
 
 
+def as_text(value: Any) -> str:
+    """Write the value of a hyperparameter.
+
+    >>> as_text(5e-5), as_text("outputs")
+    ('5e-05', 'outputs')
+    """
+    return value if isinstance(value, str) else f"{value:g}"
+
+
 def hyper(
-    default: float,
+    default: float | str,
     search: Range,
     help: str,
     *,
     low: float = 0,
     high: float = math.inf,
+    options: tuple[str, ...] = (),
     low_res: Range | None = None,
     by_dataset: Mapping[str, Range] | None = None,
     range_2020: Range | None = None,
@@ -114,6 +124,7 @@ def hyper(
         help: What it means, in a few words; `swad algorithms show` prints it.
         low: The smallest value allowed.
         high: The largest value allowed.
+        options: The words allowed, for a hyperparameter that is a word and no number.
         low_res: The search range on low-resolution images (digits, MNIST), if it differs.
         by_dataset: Search ranges of single datasets by name, if they differ.
         range_2020: The search range in DomainBed's version of October 2020, if it differs.
@@ -128,6 +139,7 @@ def hyper(
         "help": help,
         "low": low,
         "high": high,
+        "options": options,
     }
     return field(default=default, metadata=metadata)
 
@@ -160,7 +172,10 @@ class Hyperparameters:
         for declared in dataclasses.fields(self):
             name, value, limits = declared.name, getattr(self, declared.name), declared.metadata
             integer = isinstance(declared.default, int)
-            if isinstance(value, bool) or not isinstance(value, int if integer else int | float):
+            if limits["options"]:
+                if value not in limits["options"]:
+                    problems.append(f"{name} must be {' or '.join(limits['options'])}, got {value!r}")
+            elif isinstance(value, bool) or not isinstance(value, int if integer else int | float):
                 problems.append(f"{name} must be {'an integer' if integer else 'a number'}, got {value!r}")
             elif not math.isfinite(value):
                 problems.append(f"{name} must be a finite number, got {value!r}")

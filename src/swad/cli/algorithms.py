@@ -51,6 +51,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME
     from rich.table import Table
 
     from swad.algorithms import registry
+    from swad.algorithms.hyperparameters import as_text
     from swad.cli._console import make_console
 
     algorithm = registry.get_algorithm(name)
@@ -73,7 +74,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME
         exceptions = "".join(f"; {dataset}: {own_range}" for dataset, own_range in field.metadata["by_dataset"].items())
         table.add_row(
             field.name,
-            f"{field.default:g}",
+            as_text(field.default),
             f"{search_range}{exceptions}",
             "" if low_res_range == search_range else str(low_res_range),
             field.metadata["help"],

@@ -52,21 +52,20 @@ def _averages(texts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(average for text in texts or SETTINGS["averages"].default for average in registry.split(text))
 
 
-def _numbers(texts: Sequence[str] | None) -> dict[str, float]:
-    """Parse NAME=NUMBER; a number without point or exponent stays whole."""
-    numbers: dict[str, float] = {}
+def _values(texts: Sequence[str] | None) -> dict[str, float | str]:
+    """Parse NAME=VALUE, a number or a word; a number without point or exponent stays whole."""
+    values: dict[str, float | str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
-        try:
-            number = parse.number(value)
-        except ValueError:
-            equals = ""
         if not equals:
-            raise ValueError(f"--set takes name=number, got {text!r}: e.g. --set lr=3e-5")
-        if name in numbers:
+            raise ValueError(f"--set takes name=value, got {text!r}: e.g. --set lr=3e-5")
+        if name in values:
             raise ValueError(f"--set takes every name once, got {name} twice: another value needs another --output")
-        numbers[name] = number
-    return numbers
+        try:
+            values[name] = parse.number(value)
+        except ValueError:
+            values[name] = value
+    return values
 
 
 def _complete_dataset(incomplete: str) -> list[str]:
@@ -119,8 +118,8 @@ SPECIAL: dict[str, Special] = {
         None,
         "Set a hyperparameter: lr, batch_size (images per source domain and step), weight_decay, dropout or one of "
         "the algorithm's own. Repeat it for more.",
-        "NAME=NUMBER",
-        _numbers,
+        "NAME=VALUE",
+        _values,
     ),
     "averages": Special(
         ("--average", "-a"),

@@ -153,7 +153,7 @@ class TrainingConfig:
         help="imagenet: train on one large dataset from scratch, with SGD, warm-up, decay and epochs. Default: the "
         "dataset's; without one, DomainBed's protocol.",
     )
-    hyperparameters: Mapping[str, float] = setting(
+    hyperparameters: Mapping[str, float | str] = setting(
         factory=dict,
         role="hyperparameter",
         help="Hyperparameters of the algorithm: lr, batch_size (images per source domain and step), weight_decay, "

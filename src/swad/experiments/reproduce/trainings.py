@@ -142,7 +142,7 @@ def validation_subsample(dataset: str, share: float) -> int | None:
     return None if share == 1.0 else max(1, int(share * 0.2 * min(counts.values(), default=500)))
 
 
-def _low_res_hyperparameters(dataset: str, algorithm: str) -> dict[str, float]:
+def _low_res_hyperparameters(dataset: str, algorithm: str) -> dict[str, float | str]:
     """Return what two methods need on low-resolution images.
 
     Their images are not augmented, so the two views of the Π-model differ by noise. The context network of ARM keeps

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from swad.algorithms.hyperparameters import as_text
 from swad.experiments.launchers.base import Launcher, Outcome, Task
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.plan import Plan, PlannedRun, Search
@@ -193,7 +194,7 @@ class _Scheduler:
             if point is None or search not in self._searches:
                 continue
             complete.append(search)
-            chosen = ", ".join(f"{name}={value:g}" for name, value in point.items()) or "the defaults"
+            chosen = ", ".join(f"{name}={as_text(value)}" for name, value in point.items()) or "the defaults"
             self._display.log(f"{search.name}: chose {chosen}")
             repeats = [run for run in search.repeat(point) if not self._is_covered(run)]
             self._add(repeats)
