@@ -107,7 +107,7 @@ def test_the_context_keeps_the_scale_of_images():
 )
 def test_networks_need_one_convolution_that_receives_the_images(network):
     with pytest.raises(NetworkError, match="needs exactly one such convolution, which"):
-        get_algorithm("arm").wrap_predictor(network, get_algorithm("arm").Hyperparameters())
+        get_algorithm("arm").wrap_predictor(network, get_algorithm("arm").Hyperparameters(), 3)
 
 
 def test_defaults_are_those_of_domainbed():

@@ -96,9 +96,9 @@ def test_the_layout_is_known_when_columns_equal_channels():
     algorithm = make("mixstyle", networks.build("test_resnet", 5), p=1.0, alpha=1.0, batch_size=1)
     hook = next(iter(networks.stages(algorithm.predictor)[0]._forward_hooks.values()))
     side = networks.channels(algorithm.predictor)[0]
-    assert hook._position_axes(torch.zeros(1, side, side, side)) == (2, 3)
+    assert hook.channel_axis(torch.zeros(1, side, side, side)) == 1
     hook.layout = "NHWC"
-    assert hook._position_axes(torch.zeros(1, side, side, side)) == (1, 2)
+    assert hook.channel_axis(torch.zeros(1, side, side, side)) == 3
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ class ARM(ERM):
     predictor: ContextPredictor
 
     @classmethod
-    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
+    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> nn.Module:
         """Return the network with its context network."""
         assert isinstance(hyperparameters, ARMHyperparameters)
         return ContextPredictor(network, hyperparameters.batch_size, hyperparameters.context_width)

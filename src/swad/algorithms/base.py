@@ -88,7 +88,7 @@ class Algorithm(nn.Module):
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__()
-        self.predictor = self.wrap_predictor(predictor, hyperparameters)
+        self.predictor = self.wrap_predictor(predictor, hyperparameters, n_domains)
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
         self.pending_buffers: dict[str, Tensor] = {}
@@ -168,8 +168,11 @@ class Algorithm(nn.Module):
         """Run before the first update of every phase but the first; may change state in place only."""
 
     @classmethod
-    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
-        """Return the predictor for a network: the network itself, unless the algorithm predicts in another way."""
+    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> nn.Module:
+        """Return the predictor for a network: the network itself, unless the algorithm predicts in another way.
+
+        Saved predictors are loaded with the same arguments, so they hold all that the predictor's shape depends on.
+        """
         return network
 
     @classmethod

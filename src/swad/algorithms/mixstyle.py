@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms._helpers import draw_beta, host_stream, to_device
 from swad.algorithms._mixed_maps import MixedMaps, MixingState
+from swad.algorithms._stage_hook import StageHook
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 from swad.models import networks
 
@@ -83,38 +84,23 @@ class MixStyle(MixedMaps):
         }
 
 
-class MixStageOutput:
+class MixStageOutput(StageHook):
     """The forward hook of one stage."""
 
     def __init__(self, mixing: MixingState, stage: int, network: nn.Module, channels: int) -> None:
-        self.mixing, self.stage, self.channels = mixing, stage, channels
+        super().__init__("MixStyle", network, stage, channels)
+        self.mixing = mixing
         self.prefix: int = getattr(network, "num_prefix_tokens", 0)
-        self.network, self.layout = type(network).__name__, getattr(network, "output_fmt", "NCHW")
 
     def __call__(self, module: nn.Module, inputs: object, maps: Tensor) -> Tensor:
         """Return the map after the stage, mixed if the current step says so."""
         if self.mixing.noise is None:
             return maps
-        axes = self._position_axes(maps)
+        channel_axis = self.channel_axis(maps)
+        axes = tuple(axis for axis in range(1, maps.ndim) if axis != channel_axis)
         if maps.ndim == 3 and self.prefix:
             return torch.cat([maps[:, : self.prefix], self._mix(maps[:, self.prefix :], axes)], 1)
         return self._mix(maps, axes)
-
-    def _position_axes(self, maps: object) -> tuple[int, ...]:
-        """Return the axes of positions: all but images and channels, which networks put first or last."""
-        if isinstance(maps, Tensor) and maps.ndim == 3 and maps.shape[-1] == self.channels:
-            return (1,)
-        if isinstance(maps, Tensor) and maps.ndim == 4:
-            first, last = maps.shape[1] == self.channels, maps.shape[-1] == self.channels
-            if first and last:  # as many columns as channels: timm knows the layout
-                first = self.layout == "NCHW"
-            if first or last:
-                return (2, 3) if first else (1, 2)
-        output = f"shape {tuple(maps.shape)}" if isinstance(maps, Tensor) else f"a {type(maps).__name__}"
-        raise networks.NetworkError(
-            f"MixStyle needs maps with {self.channels} channels first or last after stage {self.stage + 1} of "
-            f"{self.network}, got {output}: choose another network"
-        )
 
     def _mix(self, maps: Tensor, axes: tuple[int, ...]) -> Tensor:
         noise, gather, local_shard = self.mixing.noise, self.mixing.gather, self.mixing.local_shard

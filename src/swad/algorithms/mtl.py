@@ -80,7 +80,7 @@ class MTL(Algorithm):
         self.register_buffer("embeddings", torch.zeros(n_domains, self.n_features))
 
     @classmethod
-    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters) -> nn.Module:
+    def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> nn.Module:
         """Return the network with a head that is twice as wide."""
         return EmbeddingPredictor(network, hyperparameters.batch_size)
 

@@ -124,7 +124,7 @@ def _predictor(weights: dict[str, Tensor], card: Mapping[str, Any]) -> Predictor
         image_size=spec["size"],
     )
     algorithm, hyperparameters = _algorithm(card)
-    model = algorithm.wrap_predictor(network, hyperparameters)
+    model = algorithm.wrap_predictor(network, hyperparameters, len(card["sources"]))
     model.load_state_dict(weights)
     image_spec = ImageSpec(**{name: _tuple(value) for name, value in spec.items()})
     return Predictor(model.eval(), _transform(image_spec), tuple(card["classes"]))

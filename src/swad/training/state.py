@@ -351,12 +351,7 @@ def _seed_torch(seed: int, device: torch.device) -> None:
 
 def _running_statistics(model: nn.Module) -> list[Tensor]:
     """The batch norm statistics that must be averaged over processes, since each has seen its own images only."""
-    return [
-        tensor
-        for module in networks.batch_norms(model)
-        for tensor in module.buffers(recurse=False)
-        if tensor.is_floating_point()
-    ]
+    return [tensor for name, tensor in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
 def _move_lr_to_device(optimizer: torch.optim.Optimizer) -> None:
