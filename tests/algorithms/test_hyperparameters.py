@@ -44,6 +44,13 @@ OWN = {
     "coral": {"gamma": (1, GAMMA)},
     "cutmix": {"alpha": (1, "1, not searched"), "p": (0.5, "0.5, not searched")},
     "dann": ADVERSARIAL,
+    "dmg": {"overlap": (0.1, "10^U(-2, 0)"), "mask_lr": (1e-4, "0.0001, not searched")},
+    "dson": {
+        "mix": ("statistics", "statistics, not searched"),
+        "share": ("network", "network, not searched"),
+        "start": (0.5, "0.5, not searched"),
+        "mixture_lr": (1e-3, "0.001, not searched"),
+    },
     "eisnet": {
         "jigsaw": (0.7, "10^U(-1, 0.5)"),
         "triplet": (0.5, "10^U(-1, 0.5)"),

@@ -25,7 +25,7 @@ def settings(name, **more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mtl", "arm", "mixstyle", "sagnet", "coral+sam", "mtl+sam"])
+@pytest.mark.parametrize("name", ["mtl", "arm", "mixstyle", "sagnet", "dmg", "dson", "coral+sam", "mtl+sam"])
 def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
     whole = short(tmp_path / "whole" / name, **settings(name))
     result = train(whole)
