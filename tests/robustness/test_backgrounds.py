@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from hypothesis import given
+from hypothesis import strategies as st
 
+from helpers.imagenet_trees import make_backgrounds
 from swad.robustness import backgrounds
 
 
@@ -20,52 +24,79 @@ def test_the_class_map_has_the_published_counts():
 def test_outputs_of_1000_and_of_9_classes_become_coarse():
     outputs = torch.zeros(2, 1000)
     outputs[0, 207], outputs[1, 999] = 1, 1  # a retriever; toilet paper
-    assert backgrounds.coarse_predictions(outputs).tolist() == [0, -1]
-    assert backgrounds.coarse_predictions(torch.eye(9)).tolist() == list(range(9))
+    assert backgrounds.labels().predict(outputs).tolist() == [0, -1]
+    assert backgrounds.labels().predict(torch.eye(9)).tolist() == list(range(9))
     with pytest.raises(ValueError, match="got 200 outputs"):
-        backgrounds.coarse_predictions(torch.zeros(1, 200))
+        backgrounds.labels().predict(torch.zeros(1, 200))
 
 
 def test_variations_are_found_with_spaces_in_their_classes(tmp_path):
-    for variation in ("original", "mixed_rand"):
-        for name in backgrounds.FOLDERS[:8]:
-            folder = tmp_path / "bg_challenge" / variation / "val" / name
-            folder.mkdir(parents=True)
-            Image.new("RGB", (4, 4)).save(folder / "a.JPEG")
-    found = backgrounds.find_variations(tmp_path)
+    make_backgrounds(tmp_path)
+    shutil.rmtree(tmp_path / "bg_challenge/mixed_same")
+    shutil.rmtree(tmp_path / "bg_challenge/mixed_rand/val/08_fish")
+    found = {part.name: part.images for part in backgrounds.parts(tmp_path)}
     assert {name: (len(images), images.missing) for name, images in found.items()} == {
-        "original": (8, ("08_fish",)),
-        "mixed_rand": (8, ("08_fish",)),
+        "backgrounds/original": (18, ()),
+        "backgrounds/mixed_rand": (16, ("08_fish",)),
+        "backgrounds/only_bg_t": (18, ()),
     }
-    assert found["original"].labels == tuple(range(8))
+    assert found["backgrounds/original"].labels.tolist() == [label for label in range(9) for _ in range(2)]
     with pytest.raises(ValueError, match="no variation such as original/val"):
-        backgrounds.find_variations(tmp_path / "bg_challenge" / "original")
+        backgrounds.parts(tmp_path / "bg_challenge/original")
+    assert backgrounds.missing_folders(tmp_path / "bg_challenge") == []
+    shutil.rmtree(tmp_path / "bg_challenge/fg_mask")
+    with pytest.raises(ValueError, match="needs the folder fg_mask/val"):
+        backgrounds.load_challenge(tmp_path, torch.device("cpu"))
 
 
-def test_an_object_must_be_recognized_on_every_background():
-    """The classifier answers 1 on bright images and 0 on dark ones; the object covers half of the image."""
-    foregrounds = [torch.full((3, 2, 2), value) for value in (1.0, 0.0, 1.0, 0.2)]
-    masks = [torch.tensor([[1, 1], [0, 0]])] * 4
-    behind = torch.tensor([0.0, 0.1, 0.9]).view(3, 1, 1, 1).expand(3, 3, 2, 2)
-    seen = []
+def random_challenge(n_objects, n_backgrounds, seed):
+    draw = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (n_objects + n_backgrounds, 3, 4, 4), dtype=torch.uint8, generator=draw)
+    masks = torch.rand(n_objects, 4, 4, generator=draw) < 0.7
+    labels = torch.randint(0, 2, (n_objects,), generator=draw)
+    return backgrounds.Challenge(images[:n_objects], masks, labels, images[n_objects:])
 
-    def predict(images):
+
+def bright(images):
+    """A classifier that answers 1 for bright images."""
+    return (images.mean((1, 2, 3)) > 0.49).long()
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 99))
+def test_an_object_must_be_recognized_on_every_background(n_objects, n_backgrounds, batch_size, seed):
+    challenge = random_challenge(n_objects, n_backgrounds, seed)
+    expected = []
+    for number in range(n_objects):
+        mask, answers = challenge.masks[number].float(), []
+        for behind in challenge.backgrounds:
+            image = behind / 255 * (1 - mask) + challenge.foregrounds[number] / 255 * mask
+            answers.append(int(bright(image[None])))
+        if all(answer == challenge.labels[number] for answer in answers):
+            expected.append(number)
+    states = []
+    found = backgrounds.recognized_objects(bright, challenge, batch_size=batch_size, on_round=states.append)
+    assert list(found) == expected
+    for state in states:  # killed after any round
+        assert backgrounds.recognized_objects(bright, challenge, state=state, batch_size=batch_size) == found
+
+
+def test_a_wrong_answer_ends_an_object_and_batches_stay_full():
+    seen, reported = [], []
+    challenge = random_challenge(8, 20, seed=0)
+    wrong = torch.tensor([0, 1, 1, 1, 1, 1, 1, 1])
+    challenge = backgrounds.Challenge(challenge.foregrounds, challenge.masks, wrong, challenge.backgrounds)
+
+    def zero(images):
         seen.append(len(images))
-        return (images.mean((1, 2, 3)) > 0.48).long()
+        return torch.zeros(len(images))
 
-    # Means of the four objects on the three backgrounds: .5 .55 .95; 0 .05 .45; as the first; .1 .15 .55.
-    accuracy = backgrounds.challenge_accuracy(predict, foregrounds, masks, [1, 0, 0, 0], behind, batch_size=1)
-    assert accuracy == 50  # the first two; the third is wrong at once, the fourth on the last background
-    assert seen == [1] * (3 + 3 + 1 + 3)
-    as_bytes = (behind * 255).round().byte()
-    assert backgrounds.challenge_accuracy(predict, foregrounds, masks, [1, 0, 0, 0], as_bytes) == 50
-    always_dog = backgrounds.challenge_accuracy(lambda x: torch.zeros(len(x)), foregrounds, masks, [0, 0, 1, 1], behind)
-    assert always_dog == 50
-
-
-def test_the_gap_needs_both_variations():
-    assert backgrounds.Result({"mixed_same": 86.2, "mixed_rand": 78.9}).gap == pytest.approx(7.3)
-    assert backgrounds.Result({"mixed_same": 86.2}).gap is None
+    progress = lambda *call: reported.append(call)  # noqa: E731
+    found = backgrounds.recognized_objects(zero, challenge, batch_size=4, progress=progress)
+    assert found == (0,)
+    # All eight on the first background; then the only one that is left, on four backgrounds at a time.
+    assert seen == [4, 4, 4, 4, 4, 4, 3]
+    assert reported[0] == ("challenge", 8, 8 + 19)
+    assert reported[-1] == ("challenge", 27, 27)
 
 
 def test_masks_are_read_without_pickle(tmp_path):
@@ -73,7 +104,10 @@ def test_masks_are_read_without_pickle(tmp_path):
     folder = tmp_path / "fg_mask/val/02_wheeled vehicle"
     folder.mkdir(parents=True)
     np.save(folder / "x.npy", np.eye(3, dtype=bool))
-    assert torch.equal(backgrounds.read_mask(tmp_path, image), torch.eye(3))
+    assert torch.equal(backgrounds.read_mask(tmp_path, image), torch.eye(3).bool())
+    np.save(folder / "x.npy", np.full((3, 3), 255))
+    with pytest.raises(ValueError, match="0 and 1 only"):
+        backgrounds.read_mask(tmp_path, image)
     np.save(folder / "x.npy", np.zeros((3, 3, 1)))
     with pytest.raises(ValueError, match=r"shape \[height, width\]"):
         backgrounds.read_mask(tmp_path, image)

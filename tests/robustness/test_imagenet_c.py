@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.imagenet_trees import make_imagenet_c
 from swad.robustness.corruptions import CORRUPTIONS
 from swad.robustness.imagenet_c import (
     ALEXNET_CLEAN_ERROR,
@@ -14,6 +15,7 @@ from swad.robustness.imagenet_c import (
     find_folders,
     mce,
     mean_error,
+    parts,
     relative_mce,
 )
 
@@ -68,6 +70,13 @@ def test_the_official_script_averages_over_19():
     assert mean_error(errors) == pytest.approx(50)
 
 
+def test_scores_over_some_corruptions_need_only_those():
+    errors = {"fog": ALEXNET_ERRORS["fog"], "snow": [0.5] * 5}
+    assert mce(errors, ["fog"]) == pytest.approx(100)
+    assert mce(errors, ["fog", "snow"]) == pytest.approx((100 + 50 / ALEXNET_MEANS["snow"]) / 2)
+    assert relative_mce(errors, ALEXNET_CLEAN_ERROR, ["fog"]) == pytest.approx(100)
+
+
 def test_all_problems_are_reported_together():
     errors = {**ALEXNET_ERRORS, "snow": [0.5] * 4, "fog": [50.0] * 5, "frosst": [0.5] * 5}
     del errors["contrast"]
@@ -90,3 +99,11 @@ def test_nested_and_flat_archives_are_found(tmp_path):
         find_folders(tmp_path / "noise/gaussian_noise/1")
     with pytest.raises(ValueError, match="is not a folder"):
         find_folders(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_part_for_each_corruption_and_severity(tmp_path, nested):
+    found = parts(make_imagenet_c(tmp_path, nested, without=("frost",)))
+    assert [part.name for part in found[:2]] == ["imagenet-c/gaussian_noise/1", "imagenet-c/gaussian_noise/2"]
+    assert len(found) == 18 * 5
+    assert all(len(part.images) == 5 and part.stored and len(part.images.missing) == 999 for part in found)

@@ -1,70 +1,123 @@
-"""`swad robustness`: errors of saved weights under corruption."""
+"""`swad robustness`: errors of saved weights under corruption, and classifiers on ImageNet's robustness benchmarks."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Workers
+from swad.cli._options import DataNow, Device, FigureFormats, Images, Workers
 
 EXAMPLES = """
 swad robustness runs/PACS
 swad robustness runs/PACS/erm/sketch-0 --weights best,swad --corruptions fog,snow --severities 1,3,5
+swad robustness runs/imagenet --imagenet DATA/imagenet --imagenet-r DATA/imagenet-r --backgrounds DATA/bg_challenge
+swad robustness resnet50.tv_in1k=resnet50.safetensors --imagenet-c imagenet-c --precision bf16 --output resnet50
 """
 
 
 def robustness(
-    runs: Runs,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="Run directories, or directories of runs. With the benchmarks of ImageNet also weights files of runs, "
+            "timm models (resnet50.tv_in1k), and timm models with a local safetensors file (resnet50=FILE).",
+        ),
+    ],
+    imagenet: Annotated[
+        Path | None, typer.Option(help="ImageNet's validation images in class folders, or a directory with val.")
+    ] = None,
+    imagenet_c: Annotated[
+        Path | None,
+        typer.Option(help="ImageNet-C: CORRUPTION/SEVERITY, also inside noise, blur, weather, digital, extra."),
+    ] = None,
+    imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R with its 200 class folders.")] = None,
+    backgrounds: Annotated[Path | None, typer.Option(help="The Background Challenge: bg_challenge.")] = None,
     weights: Annotated[
         str,
         typer.Option(
-            help="Weights to measure, e.g. best,swa,swad. The others are compared with the first. Default: all that a "
-            "run reports."
+            help="Weights of runs to measure, e.g. best,swa,swad. The others are compared with the first. Default: all "
+            "that a run reports."
         ),
     ] = "",
-    corruptions: Annotated[str, typer.Option(help="Some of the 15 corruptions of ImageNet-C. Default: all.")] = "",
-    severities: Annotated[str, typer.Option(help="Severities from 1 to 5.")] = "1,2,3,4,5",
+    corruptions: Annotated[
+        str, typer.Option(help="Without a benchmark: some of the 15 corruptions of ImageNet-C. Default: all.")
+    ] = "",
+    severities: Annotated[str, typer.Option(help="Without a benchmark: severities from 1 to 5.")] = "1,2,3,4,5",
     images: Images = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
-    output: FigureFolder = None,
+    seed: Annotated[int, typer.Option(help="Without a benchmark: seed of the corruptions.")] = 0,
+    precision: Annotated[str, typer.Option(help="With a benchmark: precision of the network, fp32 or bf16.")] = "fp32",
+    batch_size: Annotated[
+        int | None, typer.Option(help="With a benchmark: images of a forward pass. Default: 256 on a GPU, else 32.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Directory for figures. Default: RUN/figures; robustness if no MODEL is a directory."
+        ),
+    ] = None,
     figure_formats: FigureFormats = "svg,pdf,png",
     data: DataNow = None,
     device: Device = "auto",
     workers: Workers = None,
 ) -> None:
-    """Measure the error under noise, blur, weather and digital corruption, on seen and unseen domains.
+    """Measure errors under noise, blur, weather and digital corruption, or on ImageNet-C, ImageNet-R and backgrounds.
 
-    Images are corrupted here by the definitions of ImageNet-C; nothing is downloaded. Results are saved in each run's
-    robustness.jsonl. Run the same command again to resume after an interrupt.
+    Without a benchmark, the images of runs are corrupted by the definitions of ImageNet-C, on seen and unseen domains;
+    nothing is downloaded. With --imagenet, --imagenet-c, --imagenet-r or --backgrounds, classifiers of ImageNet are
+    evaluated on the stored images. Results are saved in robustness.jsonl, in each run or in --output. Run the same
+    command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.flatness_report import choose_weights
     from swad.experiments.robustness_report import measure_robustness
+    from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig
     from swad.experiments.run_robustness import CorruptionConfig
     from swad.experiments.saved_run import open_runs
 
-    default = CorruptionConfig()
-    config = CorruptionConfig(
-        corruptions=tuple(parse.words(corruptions)) or default.corruptions,
-        severities=tuple(parse.whole_numbers(severities)),
-        n_images=parse.at_least("images", images, 0) or None,
-        seed=seed,
-    )
-    formats = parse.figure_formats(figure_formats)
-    saved_runs, notes = open_runs(runs, data)
-    names = choose_weights(saved_runs, parse.words(weights))
-    print_notes(notes)
-    with measuring() as progress:
-        report = measure_robustness(
-            saved_runs,
-            names,
-            config,
-            output=output if output is not None else runs[0] / "figures",
-            formats=formats,
-            device=parse.device(device),
-            workers=workers,
-            progress=progress,
+    formats, names = parse.figure_formats(figure_formats), parse.words(weights)
+    directories = [Path(model) for model in models if Path(model).is_dir()]
+    folder = output or (directories[0] / "figures" if directories else Path("robustness"))
+    benchmarks = Benchmarks(imagenet, imagenet_c, imagenet_r, backgrounds)
+    if benchmarks != Benchmarks():
+        from swad.experiments.imagenet_models import find_models
+        from swad.experiments.imagenet_report import measure_imagenet
+
+        size = None if batch_size is None else parse.at_least("batch-size", batch_size, 1)
+        evaluation = EvaluationConfig(parse.device(device), precision, size, workers)
+        classifiers, notes = find_models(models, names, folder, data)
+        print_notes(notes)
+        with measuring() as progress:
+            report = measure_imagenet(
+                classifiers, benchmarks, evaluation, output=folder, formats=formats, progress=progress
+            )
+    else:
+        if others := [model for model in models if Path(model) not in directories]:
+            raise ValueError(
+                f"{others[0]} is no directory of runs: give one, or a benchmark such as --imagenet DIR for a timm model"
+            )
+        default = CorruptionConfig()
+        config = CorruptionConfig(
+            corruptions=tuple(parse.words(corruptions)) or default.corruptions,
+            severities=tuple(parse.whole_numbers(severities)),
+            n_images=parse.at_least("images", images, 0) or None,
+            seed=seed,
         )
+        runs, notes = open_runs(directories, data)
+        chosen = choose_weights(runs, names)
+        print_notes(notes)
+        with measuring() as progress:
+            report = measure_robustness(
+                runs,
+                chosen,
+                config,
+                output=folder,
+                formats=formats,
+                device=parse.device(device),
+                workers=workers,
+                progress=progress,
+            )
     print_report(report.tables, report.written, report.row_files)

@@ -143,8 +143,7 @@ class SavedRun:
 
     def fingerprint(self, name: str) -> str:
         """Return a hash of a weights file, to detect that it changed after a measurement."""
-        with self.file(name).open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+        return fingerprint(self.file(name))
 
     @cached_property
     def held_out(self) -> HeldOut:
@@ -186,6 +185,12 @@ class SavedRun:
         """Number of images per forward pass; on a CPU small batches of large images avoid page faults."""
         default = 256 if device.type != "cpu" or self.held_out.sources.image_spec.low_res else 16
         return self.eval_group_size or default
+
+
+def fingerprint(path: Path) -> str:
+    """Return a short hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
 def _source_splits(sources: Sources, split: SourceSplit) -> tuple[DomainSplit, ...]:

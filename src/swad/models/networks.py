@@ -40,18 +40,22 @@ class NetworkError(ValueError):
 
 
 class InputConfig(NamedTuple):
-    """The images that a network was made for: height and width, and the mean and deviation of each channel."""
+    """The images that a network was made for."""
 
     size: int = 224
+    """Height and width."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    crop: float = 0.875
+    """Share of the shorter side that is kept when ImageNet is evaluated."""
+    interpolation: str = "bilinear"
 
 
 def input_config(name: str) -> InputConfig:
     """Return the images that a timm network was made for; ImageNet's usual ones if timm does not know.
 
     >>> input_config("vit_tiny_patch16_384")
-    InputConfig(size=384, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    InputConfig(size=384, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), crop=1.0, interpolation='bicubic')
     """
     _require_known(name)
     known = _pretrained_config(name)
@@ -61,7 +65,8 @@ def input_config(name: str) -> InputConfig:
     _, height, width = values["input_size"]
     if height != width:
         raise NetworkError(f"{name} takes images of {height} × {width} pixels, and images are resized to a square")
-    return InputConfig(height, tuple(map(float, values["mean"])), tuple(map(float, values["std"])))
+    mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
+    return InputConfig(height, mean, std, float(values["crop_pct"]), str(values["interpolation"]))
 
 
 def build(
@@ -95,6 +100,25 @@ def build(
         load_backbone(model, Path(weights))
     if freeze_bn:
         freeze_statistics(model)
+    return model
+
+
+def build_classifier(name: str, weights: Path | None = None) -> nn.Module:
+    """Build a timm network with the head of its weights.
+
+    Args:
+        name: A timm model name, with the tag of its weights: resnet50.tv_in1k.
+        weights: A safetensors file with timm's names. Default: timm's weights of that name, from the hub.
+    """
+    instead = f"name a local safetensors file ({name}=FILE)"
+    if weights is None:
+        return _create(name, instead, pretrained=True)
+    stored = read_safetensors(weights)
+    model = _create(name, instead)
+    n_outputs = {len(stored[head]) for prefix in _head_prefixes(model) if (head := f"{prefix}bias") in stored}
+    if n_outputs and n_outputs != {getattr(model, "num_classes", None)}:
+        model = _create(name, instead, num_classes=max(n_outputs))
+    _load(model, stored, weights)
     return model
 
 
@@ -218,11 +242,13 @@ def load_backbone(model: nn.Module, path: Path) -> None:
 
     The head of the file is ignored. Any other tensor that is missing, unknown or of another shape is an error.
     """
-    stored = read_safetensors(path)
-    heads = _head_prefixes(model)
+    _load(model, read_safetensors(path), path, ignore=_head_prefixes(model))
+
+
+def _load(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ignore: tuple[str, ...] = ()) -> None:
     own = model.state_dict()
-    wanted = {name for name in own if not name.startswith(heads)}
-    offered = {name: tensor for name, tensor in stored.items() if not name.startswith(heads)}
+    wanted = {name for name in own if not name.startswith(ignore)}
+    offered = {name: tensor for name, tensor in stored.items() if not name.startswith(ignore)}
     # Nothing here reads this counter, and half of the published files lack it.
     missing = sorted(name for name in wanted - offered.keys() if not name.endswith("num_batches_tracked"))
     unknown = sorted(offered.keys() - wanted)
@@ -302,28 +328,33 @@ def _require_known(name: str) -> None:
 
 
 def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None) -> nn.Module:
-    timm = _import_timm()
-    _require_known(name)
     options: dict[str, Any] = {"pretrained": pretrained, "num_classes": n_classes, "in_chans": channels}
-    try:
-        with _quiet("timm", "huggingface_hub", "httpx", "urllib3"):
-            if takes_image_size(name, image_size):
-                options["img_size"] = image_size
-            model = timm.create_model(name, **options)
-    except Exception as error:  # timm, the hub and the model code raise many classes; the text has the cause
-        reason = " ".join(str(error).split())[:200]
-        if pretrained:
-            raise NetworkError(
-                f"cannot get the pretrained weights of {name}: {reason}; connect to the internet, or use a local "
-                "safetensors file as weights (--weights FILE)"
-            ) from None
-        raise NetworkError(f"timm cannot build {name}: {reason}") from None
-    if isinstance(layer := model.get_classifier(), nn.Linear):
+    _require_known(name)
+    if takes_image_size(name, image_size):
+        options["img_size"] = image_size
+    model = _create(name, "use a local safetensors file as weights (--weights FILE)", **options)
+    if isinstance(layer := cast(Any, model).get_classifier(), nn.Linear):
         # Initialize the head like any linear layer of torch. timm's initialization of EfficientNets and MobileNets is
         # 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.
         layer.reset_parameters()
     _disable_stochastic(model)
-    return cast(nn.Module, model)
+    return model
+
+
+def _create(name: str, instead: str, **options: Any) -> nn.Module:
+    """Create a timm network; `instead` says what to do without the hub."""
+    timm = _import_timm()
+    _require_known(name)
+    try:
+        with _quiet("timm", "huggingface_hub", "httpx", "urllib3"):
+            return cast(nn.Module, timm.create_model(name, **options))
+    except Exception as error:  # timm, the hub and the model code raise many classes; the text has the cause
+        reason = " ".join(str(error).split())[:200]
+        if options.get("pretrained"):
+            raise NetworkError(
+                f"cannot get the pretrained weights of {name}: {reason}; connect to the internet, or {instead}"
+            ) from None
+        raise NetworkError(f"timm cannot build {name}: {reason}") from None
 
 
 def _pretrained_config(name: str) -> Any:

@@ -17,7 +17,12 @@ from swad.util.statistics import mean, summarize
 ROBUSTNESS = "robustness.jsonl"
 """The file of a run directory that holds its errors under corruption."""
 
-SIDES = {"seen": "validation images of the sources", "unseen": "images of the held-out domain"}
+STORED = "stored"
+SIDES = {
+    "seen": "validation images of the sources",
+    "unseen": "images of the held-out domain",
+    STORED: "the stored images of ImageNet-C",
+}
 
 GROUPS = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -42,6 +47,11 @@ class CorruptionErrors:
     dataset: str
     side: str
     errors: Mapping[str, Mapping[Unit, Mapping[Case, float]]]
+
+    @property
+    def title(self) -> str:
+        """The dataset and its side."""
+        return self.dataset if self.side == STORED else f"{self.dataset}, {self.side}"
 
     @property
     def methods(self) -> list[str]:
@@ -109,7 +119,7 @@ def corruption_table(results: CorruptionErrors) -> Table:
         "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
         "images.",
     )
-    title = f"Corruption error: {results.dataset}, {results.side}"
+    title = f"Corruption error: {results.title}"
     return Table(title, ("Clean", "Corrupted", "Added", *kinds), tuple(rows), notes)
 
 
@@ -146,20 +156,25 @@ def comparison_table(results: CorruptionErrors) -> Table | None:
     if any(each is not None and each.n_trials == 1 for each in compared):
         note += " One trial has no spread between trainings: nothing is claimed from it."
     columns = ("Difference", "95 % interval", "p", "Trials")
-    return Table(f"Compared with {baseline}: {results.dataset}, {results.side}", columns, tuple(rows), (note,))
+    return Table(f"Compared with {baseline}: {results.title}", columns, tuple(rows), (note,))
 
 
 def severity_curves(results: CorruptionErrors) -> dict[str, tuple[list[int], list[float]]]:
-    """Return, by method, severities from 0 and the mean error over corruptions and runs at each."""
-    severities = sorted({severity for _, severity in results.cases()})
-    curves = {}
-    for method in results.methods:
-        values = [mean(results.mean_errors(method, [CLEAN]).values())]
-        for severity in severities:
-            cases = [case for case in results.cases() if case[1] == severity]
-            values.append(mean(results.mean_errors(method, cases).values()))
-        curves[method] = ([0, *severities], values)
-    return curves
+    """Return, by method, severities and the mean error over corruptions and runs at each; 0 is the clean image."""
+    cases = results.cases()
+    if all(CLEAN in by_case for units in results.errors.values() for by_case in units.values()):
+        cases = [CLEAN, *cases]
+    severities = sorted({severity for _, severity in cases})
+    return {
+        method: (
+            severities,
+            [
+                mean(results.mean_errors(method, [case for case in cases if case[1] == severity]).values())
+                for severity in severities
+            ],
+        )
+        for method in results.methods
+    }
 
 
 def _cell(by_unit: Mapping[Unit, float]) -> Cell:

@@ -16,8 +16,9 @@ challenge itself an object counts only if it is recognized on *every* background
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swad.robustness.folders import ClassFolders, read_class_folders
+from swad.robustness.evaluation import Labels, Part, default_batch_size, image_batches
+from swad.robustness.folders import read_class_folders
 from swad.util.progress import Progress
 
 FOLDERS = (
@@ -51,6 +53,13 @@ VARIATIONS = (
     "only_bg_t",
 )
 
+N_IMAGES = 4_050
+"""Images of each variation: 450 of each class."""
+MEAN, STD = (0.4717, 0.4499, 0.3837), (0.2600, 0.2516, 0.2575)
+"""Normalization of classifiers of the nine classes, as their authors trained them."""
+PREFIX = "backgrounds"
+CHALLENGE = f"{PREFIX}/challenge"
+
 _MEMBERS = (
     "151-170 173-268",
     "7-24 87-100 127-146",
@@ -66,21 +75,6 @@ _MEMBERS = (
 """Classes of ImageNet-1k that belong to each of the nine."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """Accuracies in percent; None where the images were not there."""
-
-    accuracy: Mapping[str, float] = field(default_factory=dict)
-    """By variation."""
-    challenge: float | None = None
-
-    @property
-    def gap(self) -> float | None:
-        """Accuracy on mixed_same minus accuracy on mixed_rand."""
-        same, rand = self.accuracy.get("mixed_same"), self.accuracy.get("mixed_rand")
-        return None if same is None or rand is None else same - rand
-
-
 @cache
 def class_map() -> Tensor:
     """Return the coarse class of each of the 1,000 classes of ImageNet; -1 for none."""
@@ -92,73 +86,128 @@ def class_map() -> Tensor:
     return coarse
 
 
-def coarse_predictions(outputs: Tensor) -> Tensor:
-    """Return the coarse class of the largest output; -1 for a class that belongs to none.
-
-    A classifier of the nine classes themselves is taken as it is.
-    """
-    predicted = outputs.argmax(1)
-    if outputs.shape[1] == len(FOLDERS):
-        return predicted
-    if outputs.shape[1] != len(class_map()):
-        raise ValueError(
-            f"the Background Challenge needs a classifier of the 1,000 classes of ImageNet or of its 9, "
-            f"got {outputs.shape[1]:,} outputs"
-        )
-    return class_map().to(outputs.device)[predicted]
+@cache
+def labels() -> Labels:
+    """Return the labels: the nine classes. An answer that belongs to none is wrong."""
+    return Labels(class_map())
 
 
-def find_variations(root: Path) -> dict[str, ClassFolders]:
-    """Return the images of every variation below `root`, or below its folder bg_challenge."""
-    base = root / "bg_challenge" if (root / "bg_challenge").is_dir() else root
-    found = {
-        name: read_class_folders(base / name / "val", CLASSES) for name in VARIATIONS if (base / name / "val").is_dir()
-    }
-    if not found:
-        raise ValueError(f"{root} holds no variation such as original/val: unpack the archive of the challenge")
-    return found
+def parts(root: str | os.PathLike[str]) -> list[Part]:
+    """Return a part for each variation below `root`, or below its folder bg_challenge."""
+    base = _base(root)
+    return [
+        Part(f"{PREFIX}/{name}", read_class_folders(base / name / "val", CLASSES), labels(), N_IMAGES, stored=True)
+        for name in VARIATIONS
+        if (base / name / "val").is_dir()
+    ]
+
+
+def _base(root: str | os.PathLike[str]) -> Path:
+    for base in (Path(root) / "bg_challenge", Path(root)):
+        if any((base / name / "val").is_dir() for name in VARIATIONS):
+            return base
+    raise ValueError(f"{root} holds no variation such as original/val: unpack the archive of the challenge")
+
+
+def missing_folders(root: str | os.PathLike[str]) -> list[str]:
+    """Return which of the folders that the challenge needs are not there."""
+    return [name for name in ("original", "only_bg_t", "fg_mask") if not (_base(root) / name / "val").is_dir()]
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """The objects and backgrounds of the challenge, as bytes on the device."""
+
+    foregrounds: Tensor
+    masks: Tensor
+    """1 where the object is, `[objects, height, width]`."""
+    labels: Tensor
+    backgrounds: Tensor
+
+
+@dataclass(frozen=True)
+class ChallengeState:
+    """How far the challenge is: the backgrounds that are done, and the objects that were recognized on all of them."""
+
+    position: int
+    recognized: tuple[int, ...]
+
+
+def load_challenge(
+    root: str | os.PathLike[str], device: torch.device, workers: int | None = None, progress: Progress | None = None
+) -> Challenge:
+    """Read objects, masks and backgrounds onto the device: 1.4 GB for the published 4,050 of each."""
+    if missing := missing_folders(root):
+        raise ValueError(f"the challenge needs the folder {missing[0]}/val in {root}: unpack the whole archive")
+    base, by_name = _base(root), {part.name: part for part in parts(root)}
+    originals, behind = by_name[f"{PREFIX}/original"], by_name[f"{PREFIX}/only_bg_t"]
+    masks = torch.stack([read_mask(base, path) for path in originals.images.paths])
+    images: tuple[list[Tensor], list[Tensor]] = ([], [])
+    done, total = 0, len(originals.images) + len(behind.images)
+    for number, batch in image_batches([originals, behind], None, device, workers=workers):
+        images[number].append(batch)
+        done += len(batch)
+        if progress is not None:
+            progress("read backgrounds", done, total)
+    foregrounds, backgrounds = map(torch.cat, images)
+    sizes = {tuple(each.shape[-2:]) for each in (masks, foregrounds, backgrounds)}
+    if len(sizes) > 1:
+        raise ValueError(f"images and masks of the challenge must have one size, got {sorted(sizes)} in {base}")
+    answers = torch.from_numpy(originals.images.labels).to(device)
+    return Challenge(foregrounds, masks.to(device), answers, backgrounds)
 
 
 @torch.inference_mode()
-def challenge_accuracy(
+def recognized_objects(
     predict: Callable[[Tensor], Tensor],
-    foregrounds: Sequence[Tensor],
-    masks: Sequence[Tensor],
-    labels: Sequence[int],
-    backgrounds: Tensor,
+    challenge: Challenge,
     *,
-    batch_size: int = 256,
+    state: ChallengeState | None = None,
+    batch_size: int | None = None,
+    on_round: Callable[[ChallengeState], None] | None = None,
     progress: Progress | None = None,
-) -> float:
-    """Return the percentage of objects that are recognized on every background.
+) -> tuple[int, ...]:
+    """Return the numbers of the objects that are recognized on every background.
 
-    An object on a background is `background * (1 - mask) + foreground * mask`. An object is given up at its first wrong
-    answer, so a weak classifier costs far fewer than foregrounds x backgrounds images.
+    An object on a background is `background * (1 - mask) + foreground * mask`. Each background in turn gets all objects
+    that were recognized so far: an object is given up at its first wrong answer, and batches stay full. Backgrounds are
+    shuffled, since those of one class are alike; the order does not change the result.
 
     Args:
         predict: From images between 0 and 1 to coarse classes.
-        foregrounds: Images of the objects, `[3, height, width]` each, between 0 and 1.
-        masks: 1 where the object is, `[height, width]` each.
-        labels: Coarse class of every object.
-        backgrounds: All backgrounds, `[backgrounds, 3, height, width]`, on the device of the model: bytes or floats
-            between 0 and 1.
-        batch_size: Composed images per forward pass.
-        progress: Called after every object.
+        challenge: Objects, masks and backgrounds.
+        state: Where an interrupted call stopped.
+        batch_size: Composed images per forward pass. Default: 256 on a GPU, 32 on a CPU.
+        on_round: Called after one or several backgrounds with the state to resume from.
+        progress: Called with the number of images done, and that number plus the most that may still be needed.
     """
-    recognized = 0
-    for done, (foreground, mask, label) in enumerate(zip(foregrounds, masks, labels, strict=True), start=1):
-        foreground, mask = foreground.to(backgrounds.device), mask.to(backgrounds.device).float()
-        correct = True
-        for batch in torch.split(backgrounds, batch_size):
-            images = batch.float() / 255 if batch.dtype == torch.uint8 else batch
-            composed = images * (1 - mask) + foreground * mask
-            if not bool((predict(composed) == label).all()):
-                correct = False
-                break
-        recognized += correct
+    device, n_backgrounds = challenge.backgrounds.device, len(challenge.backgrounds)
+    batch_size = batch_size or default_batch_size(device)
+    order = torch.randperm(n_backgrounds, generator=torch.Generator().manual_seed(0)).to(device)
+    position = 0 if state is None else state.position
+    everything = range(len(challenge.labels))
+    left = torch.tensor([*(everything if state is None else state.recognized)], dtype=torch.long, device=device)
+    done = 0
+    while position < n_backgrounds and len(left):
+        behind = order[position : position + max(1, batch_size // len(left))]
+        objects, scenes = left.repeat_interleave(len(behind)), behind.repeat(len(left))
+        correct = [
+            predict(_compose(challenge, some, scene)) == challenge.labels[some]
+            for some, scene in zip(torch.split(objects, batch_size), torch.split(scenes, batch_size), strict=True)
+        ]
+        left = left[torch.cat(correct).view(len(left), len(behind)).all(1)]
+        position, done = position + len(behind), done + len(objects)
+        if on_round is not None:
+            on_round(ChallengeState(position, tuple(left.tolist())))
         if progress is not None:
-            progress("Background Challenge", done, len(labels))
-    return 100 * recognized / len(labels)
+            progress("challenge", done, done + len(left) * (n_backgrounds - position))
+    return tuple(left.tolist())
+
+
+def _compose(challenge: Challenge, objects: Tensor, scenes: Tensor) -> Tensor:
+    mask = challenge.masks[objects].unsqueeze(1).float()
+    foregrounds, backgrounds = challenge.foregrounds[objects], challenge.backgrounds[scenes]
+    return (backgrounds * (1 - mask) + foregrounds * mask) / 255
 
 
 def read_mask(root: Path, image: Path) -> Tensor:
@@ -174,4 +223,6 @@ def read_mask(root: Path, image: Path) -> Tensor:
         raise ValueError(f"{path} is no mask ({error}): restore the file") from None
     if mask.ndim != 2:
         raise ValueError(f"{path} must have the shape [height, width], got {mask.shape}: restore the file")
-    return torch.from_numpy(mask.astype(np.float32))
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(f"{path} must hold 0 and 1 only: restore the file")
+    return torch.from_numpy(mask.astype(bool))

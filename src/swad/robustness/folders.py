@@ -1,39 +1,59 @@
-"""Images in class folders, and the predictions of a model on them: what the three benchmarks share."""
+"""Images in class folders, as all benchmarks of ImageNet store them."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+import numpy as np
 
 from swad.data.image_folder import EXTENSIONS
-from swad.util.cpu import available_cores
-from swad.util.progress import Progress
-
-Preprocess = Callable[[Any], Tensor]
-"""From a PIL image to the tensor that the model takes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassFolders:
-    """The images of class folders, in sorted order."""
+    """The images of class folders, in sorted order.
+
+    ImageNet-C has 4.75 million images. Their names are one array, which worker processes share: as Python objects they
+    would be copied into each of them.
+    """
 
     root: Path
-    paths: tuple[Path, ...]
-    labels: tuple[int, ...]
+    names: np.ndarray[Any, np.dtype[np.bytes_]] = field(repr=False)
+    """CLASS/FILE of each image, as the file system encodes it."""
+    labels: np.ndarray[Any, np.dtype[np.int64]] = field(repr=False)
     missing: tuple[str, ...] = ()
     """Classes without a folder, or whose folder has no image."""
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.names)
+
+    def path(self, index: int) -> Path:
+        """Return the path of an image."""
+        return self.root / os.fsdecode(self.names[index])
+
+    @property
+    def paths(self) -> list[Path]:
+        """The paths of all images."""
+        return [self.path(index) for index in range(len(self))]
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the names of all images: the same for the same images, wherever they are."""
+        return hashlib.blake2b(b"\n".join(self.names.tolist()), digest_size=8).hexdigest()
+
+    def only(self, classes: Mapping[str, int]) -> ClassFolders:
+        """Return the images of some of the classes, with other labels."""
+        folders = [os.fsdecode(name).split(os.sep)[0] for name in self.names]
+        chosen = [index for index, name in enumerate(folders) if name in classes]
+        labels = np.array([classes[folders[index]] for index in chosen], np.int64)
+        return ClassFolders(self.root, self.names[chosen], labels, tuple(sorted(classes.keys() - set(folders))))
 
 
 def read_class_folders(root: str | os.PathLike[str], classes: Mapping[str, int]) -> ClassFolders:
@@ -46,29 +66,29 @@ def read_class_folders(root: str | os.PathLike[str], classes: Mapping[str, int])
     root = Path(root)
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder: give one with a folder for every class")
-    folders = {entry.name: Path(entry.path) for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != "."}
-    if unknown := sorted(folders.keys() - classes.keys()):
+    folders = {entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != "."}
+    if unknown := sorted(folders - classes.keys()):
         raise ValueError(
             f"{root} has folders that are no class of this benchmark: {', '.join(unknown[:3])}"
             f"{f' and {len(unknown) - 3} more' if unknown[3:] else ''}; expected names such as {min(classes)}"
         )
-    paths: list[Path] = []
+    names: list[bytes] = []
     labels: list[int] = []
     missing = []
     for name in sorted(classes):
-        images = _images(folders[name]) if name in folders else []
+        images = _images(root / name) if name in folders else []
         if not images:
             missing.append(name)
-        paths += images
+        names += [os.fsencode(os.path.join(name, image)) for image in images]
         labels += [classes[name]] * len(images)
-    if not paths:
+    if not names:
         raise ValueError(f"{root} holds no image in a class folder such as {min(classes)}: check the path")
-    return ClassFolders(root, tuple(paths), tuple(labels), tuple(missing))
+    return ClassFolders(root, np.array(names), np.array(labels, np.int64), tuple(missing))
 
 
-def _images(folder: Path) -> list[Path]:
-    entries = (Path(entry.path) for entry in os.scandir(folder) if entry.is_file() and entry.name[0] != ".")
-    return sorted(path for path in entries if path.suffix.lower() in EXTENSIONS)
+def _images(folder: Path) -> list[str]:
+    names = (entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name[0] != ".")
+    return sorted(name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS)
 
 
 @cache
@@ -84,73 +104,3 @@ def timm_list(name: str) -> list[str]:
     except ModuleNotFoundError:
         raise ImportError("the classes of ImageNet come with timm: pip install 'swad[vision]'") from None
     return text.split()
-
-
-class _Images(Dataset[Tensor]):
-    def __init__(self, paths: Sequence[Path], preprocess: Preprocess) -> None:
-        self.paths, self.preprocess = paths, preprocess
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Tensor:
-        from PIL import Image
-
-        path = self.paths[index]
-        try:
-            with Image.open(path) as image:
-                return self.preprocess(image.convert("RGB"))
-        except OSError as error:
-            raise ValueError(f"cannot read {path} ({error}): restore the image or remove it") from None
-
-
-def image_batches(
-    paths: Sequence[Path], preprocess: Preprocess, batch_size: int = 256, workers: int | None = None
-) -> Iterator[Tensor]:
-    """Yield batches of preprocessed images in their order, read by worker processes."""
-    workers = min(8, available_cores()) if workers is None else workers
-    yield from DataLoader(_Images(paths, preprocess), batch_size, num_workers=workers, pin_memory=False)
-
-
-@torch.inference_mode()
-def logits(
-    model: nn.Module,
-    paths: Sequence[Path],
-    preprocess: Preprocess,
-    *,
-    device: torch.device | str = "cpu",
-    batch_size: int = 256,
-    workers: int | None = None,
-    bf16: bool = False,
-    progress: Progress | None = None,
-    description: str = "images",
-) -> Iterator[Tensor]:
-    """Yield the model's outputs batch by batch, on its device, in fp32.
-
-    Args:
-        model: A classifier in evaluation mode, on `device`.
-        paths: Image files.
-        preprocess: Turns an image into the model's input.
-        device: Device of the model.
-        batch_size: Images per forward pass.
-        workers: Processes that decode images. Default: one per core, at most 8.
-        bf16: Compute in bf16.
-        progress: Called after every batch.
-        description: Name of the work for `progress`.
-    """
-    device, done = torch.device(device), 0
-    for batch in image_batches(paths, preprocess, batch_size, workers):
-        images = batch.to(device, non_blocking=True)
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            output = model(images)
-        yield output.float()
-        done += len(batch)
-        if progress is not None:
-            progress(description, done, len(paths))
-
-
-def top1_error(outputs: Iterator[Tensor], labels: Sequence[int]) -> float:
-    """Return the fraction of images whose largest output is not that of their label."""
-    predicted = torch.cat([output.argmax(1) for output in outputs])
-    correct = (predicted == torch.tensor(labels, device=predicted.device)).sum().item()
-    return 1 - correct / len(labels)

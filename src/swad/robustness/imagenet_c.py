@@ -22,7 +22,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from swad.robustness import imagenet
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
+from swad.robustness.evaluation import Part
+from swad.robustness.folders import imagenet_classes, read_class_folders
 from swad.util.names import did_you_mean
 
 Errors = Mapping[str, Sequence[float]]
@@ -53,29 +56,33 @@ ALEXNET_CLEAN_ERROR = 0.43478
 EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 """The four further corruptions, in the folder `extra`."""
 
+PREFIX = "imagenet-c"
 
-def mce(errors: Errors) -> float:
+
+def mce(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> float:
     """Return the mean corruption error in percent, normalized by AlexNet.
 
     Args:
-        errors: By corruption, the error at severities 1 to 5 as fractions. All 15 are needed.
+        errors: By corruption, the error at severities 1 to 5 as fractions.
+        names: The corruptions to average over. Default: all 15; over fewer it is no mCE to compare with papers.
     """
-    _require(errors, CORRUPTIONS)
-    return 100 * _mean(sum(errors[name]) / sum(ALEXNET_ERRORS[name]) for name in CORRUPTIONS)
+    _require(errors, names)
+    return 100 * _mean(sum(errors[name]) / sum(ALEXNET_ERRORS[name]) for name in names)
 
 
-def relative_mce(errors: Errors, clean_error: float) -> float:
+def relative_mce(errors: Errors, clean_error: float, names: Sequence[str] = tuple(CORRUPTIONS)) -> float:
     """Return the relative mean corruption error in percent: how much corruptions add, compared with AlexNet.
 
     Args:
-        errors: By corruption, the error at severities 1 to 5 as fractions. All 15 are needed.
+        errors: By corruption, the error at severities 1 to 5 as fractions.
         clean_error: The error on uncorrupted images, as a fraction.
+        names: The corruptions to average over. Default: all 15.
     """
-    _require(errors, CORRUPTIONS)
+    _require(errors, names)
     return 100 * _mean(
         sum(error - clean_error for error in errors[name])
         / sum(error - ALEXNET_CLEAN_ERROR for error in ALEXNET_ERRORS[name])
-        for name in CORRUPTIONS
+        for name in names
     )
 
 
@@ -133,3 +140,17 @@ def find_folders(root: str | os.PathLike[str]) -> dict[tuple[str, int], Path]:
             f"{root} holds no folder CORRUPTION/SEVERITY such as gaussian_noise/1: unpack the archives of ImageNet-C"
         )
     return folders
+
+
+def parts(root: str | os.PathLike[str]) -> list[Part]:
+    """Return a part for every corruption and severity that is there, in the order of `find_folders`."""
+    return [
+        Part(
+            f"{PREFIX}/{name}/{severity}",
+            read_class_folders(folder, imagenet_classes()),
+            imagenet.labels(),
+            imagenet.N_IMAGES,
+            stored=True,
+        )
+        for (name, severity), folder in find_folders(root).items()
+    ]

@@ -7,32 +7,20 @@ ImageNet itself, also masked, and the gap between the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
 from functools import cache
 
 import torch
-from torch import Tensor
 
-from swad.robustness.folders import imagenet_classes, timm_list
+from swad.robustness import imagenet
+from swad.robustness.evaluation import N_CLASSES, Labels, Part
+from swad.robustness.folders import imagenet_classes, read_class_folders, timm_list
 
 N_IMAGES = 30_000
 """Images in the published set."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Accuracies in percent."""
-
-    accuracy: float
-    """On ImageNet-R, among its 200 classes."""
-    clean_accuracy: float | None = None
-    """On the validation images of ImageNet of these classes, among the 200 classes."""
-
-    @property
-    def gap(self) -> float | None:
-        """Points that are lost from ImageNet to ImageNet-R."""
-        return None if self.clean_accuracy is None else self.clean_accuracy - self.accuracy
+N_CLEAN = 10_000
+"""Validation images of ImageNet of the 200 classes."""
+NAME, CLEAN = "imagenet-r", "imagenet-200"
 
 
 @cache
@@ -47,12 +35,19 @@ def indices() -> tuple[int, ...]:
     return tuple(imagenet_classes()[name] for name in classes())
 
 
-def masked(outputs: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Keep the outputs of the 200 classes."""
-    for output in outputs:
-        if output.shape[1] != len(imagenet_classes()):
-            raise ValueError(
-                f"ImageNet-R needs a classifier of the {len(imagenet_classes()):,} classes of ImageNet, "
-                f"got {output.shape[1]:,} outputs"
-            )
-        yield output[:, torch.tensor(indices(), device=output.device)]
+@cache
+def labels() -> Labels:
+    """Return the labels: the positions among the 200, with all other outputs masked."""
+    of_class = torch.full((N_CLASSES,), -1)
+    of_class[list(indices())] = torch.arange(len(indices()))
+    return Labels(of_class, masked=True)
+
+
+def part(root: str | os.PathLike[str]) -> Part:
+    """Return the renditions as one part."""
+    return Part(NAME, read_class_folders(root, classes()), labels(), N_IMAGES)
+
+
+def clean_part(root: str | os.PathLike[str]) -> Part:
+    """Return ImageNet's own images of the 200 classes as one part."""
+    return Part(CLEAN, imagenet.find_images(root).only(classes()), labels(), N_CLEAN)

@@ -29,7 +29,7 @@ def severity_figure(results: Sequence[CorruptionErrors]) -> Figure:
                 # Methods may have the same errors: a line that covers another is dashed, and its points are smaller.
                 style = {"linestyle": DASHES[index % len(DASHES)], "ms": max(7.0 - 1.6 * index, 2.0)}
                 axes.plot(severities, percent, marker="o", color=PALETTE[colors[method]], label=method, **style)
-            axes.set_title(f"{each.dataset}, {each.side}")
+            axes.set_title(each.title)
             axes.set_xlabel("severity")
             axes.set_ylabel("error (%)")
             axes.set_xticks(range(6))

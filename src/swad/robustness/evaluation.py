@@ -1,0 +1,244 @@
+"""Evaluate classifiers of ImageNet on parts of its benchmarks: several at once, as fast as images can be decoded.
+
+A part is a folder of images that are judged together, such as one corruption at one severity. Worker processes decode
+the images of all parts in one stream, so a GPU never waits for workers to start. Each batch goes to the device once, as
+bytes, and through every classifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset
+
+from swad.models.networks import InputConfig
+from swad.robustness.folders import ClassFolders
+from swad.util.cpu import available_cores
+from swad.util.progress import Progress
+
+N_CLASSES = 1000
+"""Classes of ImageNet."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a benchmark, and how the outputs of a classifier of ImageNet become one of them."""
+
+    of_class: Tensor
+    """Label of each of the 1,000 classes of ImageNet; -1 for a class that has none."""
+    masked: bool = False
+    """Whether outputs of classes without a label are left out. Otherwise such an answer is wrong."""
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Return the label of each image; -1 for none. Outputs of the labels themselves are taken as they are."""
+        of_class = self.of_class.to(outputs.device)
+        if outputs.shape[1] == int(of_class.max()) + 1:
+            return outputs.argmax(1)
+        if outputs.shape[1] != N_CLASSES:
+            raise ValueError(
+                f"this benchmark needs a classifier of the {N_CLASSES:,} classes of ImageNet or of its own "
+                f"{int(of_class.max()) + 1}, got {outputs.shape[1]:,} outputs"
+            )
+        if self.masked:
+            outputs = outputs.masked_fill(of_class < 0, -torch.inf)
+        return of_class[outputs.argmax(1)]
+
+    def known(self, classes: Tensor) -> Tensor:
+        """Return the labels that a classifier of these classes of ImageNet can answer with."""
+        labels = self.of_class[classes]
+        return labels[labels >= 0]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images that are judged together.
+
+    Args:
+        name: Name of the part, such as imagenet-c/fog/3.
+        images: The images.
+        labels: Labels of the benchmark.
+        expected: Number of images in the published set.
+        stored: Whether the images are stored as the model takes them, so that they are not cropped.
+    """
+
+    name: str
+    images: ClassFolders
+    labels: Labels
+    expected: int
+    stored: bool = False
+
+
+class Classifier:
+    """A model with its input and its classes: from images as bytes to outputs in fp32.
+
+    Args:
+        model: From normalized images to outputs.
+        input: Size, crop and normalization of the images that the model takes.
+        classes: Class of ImageNet of every output, for a model of some of them. Default: all 1,000 in their order, or
+            the labels of a benchmark.
+        device: Device to compute on.
+        bf16: Compute in bf16.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        input: InputConfig | None = None,
+        classes: Sequence[int] | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        bf16: bool = False,
+    ) -> None:
+        self.input = input or InputConfig()
+        self.device, self.bf16 = torch.device(device), bf16
+        # Convolutions of a GPU are fastest in this layout, and decoded images already have it.
+        layout = torch.channels_last if self.device.type == "cuda" else torch.preserve_format
+        self.model = model.eval().to(self.device).to(memory_format=layout)
+        self.classes = torch.arange(N_CLASSES) if classes is None else torch.tensor(classes)
+        self._all_classes = classes is None
+        self._mean = torch.tensor(self.input.mean, device=self.device).view(-1, 1, 1)
+        self._std = torch.tensor(self.input.std, device=self.device).view(-1, 1, 1)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the outputs for `[images, 3, height, width]`: bytes, or floats from 0 to 1."""
+        values = images.float() / 255 if images.dtype == torch.uint8 else images
+        if values.shape[2:] != (self.input.size, self.input.size):
+            size = (self.input.size, self.input.size)
+            values = interpolate(values, size, mode=self.input.interpolation, antialias=True).clamp(0, 1)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            outputs: Tensor = self.model((values - self._mean) / self._std)
+        outputs = outputs.float()
+        if self._all_classes:
+            return outputs
+        everything = outputs.new_full((len(outputs), N_CLASSES), -torch.inf)
+        everything[:, self.classes.to(self.device)] = outputs
+        return everything
+
+
+def decode(image: Any, input: InputConfig, stored: bool) -> Tensor:
+    """Turn a PIL image into bytes, `[height, width, 3]`, as ImageNet is evaluated: resize, then crop the center.
+
+    A stored image that already has the size of the input is not touched, and any other is resized without a crop
+    inside it.
+    """
+    image = image.convert("RGB")
+    if not stored or image.size != (input.size, input.size):
+        short = input.size if stored else int(input.size / input.crop)
+        size = tuple(int(short * side / min(image.size)) for side in image.size)
+        if size != image.size:
+            image = image.resize(size, _resampling(input.interpolation))
+        left, top = (round((side - input.size) / 2) for side in size)
+        image = image.crop((left, top, left + input.size, top + input.size))
+    return torch.from_numpy(np.array(image))
+
+
+def _resampling(name: str) -> Any:
+    from PIL import Image
+
+    return Image.Resampling[name.upper()]
+
+
+class _Files(Dataset[Tensor]):
+    """The images of several parts, one after the other; `input` None decodes them at their own size."""
+
+    def __init__(self, parts: Sequence[Part], input: InputConfig | None) -> None:
+        self.parts, self.input = parts, input
+        self.ends = np.cumsum([len(part.images) for part in parts])
+
+    def __getitem__(self, index: int) -> Tensor:
+        from PIL import Image
+
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        part = self.parts[number]
+        path = part.images.path(index - int(self.ends[number]))  # counted from the end of the part
+        try:
+            with Image.open(path) as image:
+                if self.input is None:
+                    return torch.from_numpy(np.array(image.convert("RGB")))
+                return decode(image, self.input, part.stored)
+        except OSError as error:
+            raise ValueError(f"cannot read {path} ({error}): restore the image or remove it") from None
+
+
+def default_batch_size(device: torch.device) -> int:
+    """Return the images of a forward pass: enough to fill a GPU; on a CPU large batches cause page faults."""
+    return 256 if device.type == "cuda" else 32
+
+
+def image_batches(
+    parts: Sequence[Part],
+    input: InputConfig | None,
+    device: torch.device,
+    batch_size: int | None = None,
+    workers: int | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the number of a part and a batch of its images, `[images, 3, height, width]` as bytes on the device.
+
+    Args:
+        parts: The parts, in the order in which they are read. A batch holds images of one part.
+        input: Input of the model; None for images at their own size.
+        device: Device of the batches.
+        batch_size: Images of a batch. Default: 256 on a GPU, 32 on a CPU.
+        workers: Processes that decode images. Default: one per core on a GPU, else half of them.
+    """
+    on_gpu = device.type == "cuda"
+    batch_size = batch_size or default_batch_size(device)
+    workers = max(1, available_cores() // (1 if on_gpu else 2)) if workers is None else workers
+    files, numbers, batches = _Files(parts, input), [], []
+    for number, end in enumerate(files.ends.tolist()):
+        start = end - len(parts[number].images)
+        for first in range(start, end, batch_size):
+            numbers.append(number)
+            batches.append(range(first, min(first + batch_size, end)))
+    loader = DataLoader(files, batch_sampler=batches, num_workers=workers, pin_memory=on_gpu)  # type: ignore[arg-type]
+    for number, batch in zip(numbers, loader, strict=True):
+        yield number, batch.to(device, non_blocking=True).permute(0, 3, 1, 2)
+
+
+def evaluate(
+    classifiers: Mapping[str, Classifier],
+    parts: Sequence[tuple[Part, Sequence[str]]],
+    *,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[Part, dict[str, tuple[int, int]]]]:
+    """Yield every part with the number of correct and of judged images by classifier, as soon as they are known.
+
+    A classifier of some of the classes is judged on the images of labels that it knows.
+
+    Args:
+        classifiers: Classifiers by name, with the same input and device.
+        parts: Each part, with the names of the classifiers to evaluate on it.
+        batch_size: Images of a forward pass.
+        workers: Processes that decode images.
+        progress: Called after every batch with the images that are done.
+    """
+    first = next(iter(classifiers.values()))
+    total, done = sum(len(part.images) for part, _ in parts), 0
+    stream = image_batches([part for part, _ in parts], first.input, first.device, batch_size, workers)
+    for number, batches in groupby(stream, key=itemgetter(0)):
+        part, names = parts[number]
+        labels, position = torch.from_numpy(part.images.labels).to(first.device), 0
+        known = {
+            name: torch.isin(labels, part.labels.known(classifiers[name].classes).to(first.device)) for name in names
+        }
+        correct = {name: torch.zeros((), dtype=torch.long, device=first.device) for name in names}
+        for _, images in batches:
+            now = slice(position, position + len(images))
+            with torch.inference_mode():
+                for name in names:
+                    right = part.labels.predict(classifiers[name](images)) == labels[now]
+                    correct[name] += (right & known[name][now]).sum()  # read at the end of the part: no wait for a GPU
+            position, done = position + len(images), done + len(images)
+            if progress is not None:
+                progress("images", done, total)
+        yield part, {name: (int(correct[name]), int(known[name].sum())) for name in names}
