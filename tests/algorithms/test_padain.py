@@ -35,7 +35,7 @@ def swapped(maps, partner):
 
 def test_maps_get_the_statistics_of_their_partner_before_the_norm():
     """Every convolution swaps or not by its own draw; what comes out is what the batch norm receives."""
-    algorithm = make("padain", networks.build("test_resnet", 5), batch_size=1, p=0.5)
+    algorithm = make("padain", networks.build("test_resnet", 5), batch_size=1, p=1.0)
     layers = convolutions(algorithm.predictor)
     norms = networks.batch_norms(algorithm.predictor)
     every_other = torch.arange(len(layers)) % 2 == 0
@@ -103,11 +103,19 @@ def test_a_network_without_convolutions_is_an_error():
 
 def test_draws_follow_the_probability_and_permute_the_whole_batch():
     algorithm = make("padain", p=0.25)
-    noises = [noise_for(algorithm, step) for step in range(1, 301)]
-    assert torch.stack([noise["coin"] for noise in noises]).double().mean().item() == pytest.approx(0.25, abs=0.05)
-    for noise in noises[:9]:
-        assert all(sorted(order.tolist()) == list(range(12)) for order in noise["partner"])
-        assert not noise["partner"][0].equal(noise["partner"][1]), "every convolution has its own"
+    noises = {step: noise_for(algorithm, step) for step in range(1, 301)}
+    assert torch.stack([noise["coin"] for noise in noises.values()]).double().mean().item() == pytest.approx(
+        0.25, abs=0.05
+    )
+    assert {noise["coin"].any().item() == (algorithm.phase(step) == "swap") for step, noise in noises.items()} == {True}
+    assert {algorithm.phase(step) for step in noises} == {"plain", "swap"}
+    for step in range(1, 10):
+        first, second = noises[step]["partner"]
+        assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(12))
+        assert not first.equal(second), "every convolution has its own"
+    coins = [algorithm.draw_coins(step) for step in noises]
+    algorithm.seed = 1
+    assert coins != [algorithm.draw_coins(step) for step in noises], "other runs have other draws"
 
 
 def test_only_training_is_swapped_and_probability_zero_is_erm():
@@ -121,19 +129,42 @@ def test_only_training_is_swapped_and_probability_zero_is_erm():
     assert never.loss(batch, noise_for(never)).equal(plain.loss(batch, {}))
 
 
-def test_batch_norms_after_swapped_maps_are_not_fused():
-    """Only those of shortcuts are, and the loss stays the same."""
-    algorithm = make("padain", networks.build("test_resnet", 5), p=1.0)
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_batch_norms_are_fused_only_where_nothing_swaps(p):
+    """Maps change between a convolution and its batch norm, so a fused one would swap something else."""
+    algorithm = make("padain", networks.build("test_resnet", 5), p=p)
     for norm in networks.batch_norms(algorithm.predictor):
+        norm.running_mean.normal_(0, 0.2)
         norm.running_var.uniform_(0.5, 1.5)
         norm.weight.data.uniform_(0.5, 1.5)
     batch, noise = batch_for(algorithm, 1, (3, 32, 32)), noise_for(algorithm)
-    loss = algorithm.loss(batch, noise)
-    shortcuts = sum(
-        "downsample" in name and isinstance(m, nn.Conv2d) for name, m in algorithm.predictor.named_modules()
+    calls: list[bool] = []
+    algorithm.predictor.register_forward_pre_hook(
+        lambda network, args: calls.append(any("forward" in module.__dict__ for module in network.modules()))
     )
-    assert fuse(algorithm.predictor, batch.images[:2], kernels=False) == shortcuts > 0
+    loss = algorithm.loss(batch, noise)
+    assert fuse(algorithm.predictor, batch.images[:2], kernels=False) > 0
     torch.testing.assert_close(algorithm.loss(batch, noise), loss)
+    assert (calls[0], calls[-1]) == (False, p == 0)
+
+
+@pytest.mark.slow
+def test_compiled_networks_swap_too():
+    layers = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    networks.freeze_statistics(network)
+    network[1].running_var.fill_(2)
+    algorithm = make("padain", network, batch_size=1, p=0.3)
+    by_phase = {algorithm.phase(step): step for step in range(1, 50)}
+    steps = [by_phase["plain"], by_phase["swap"], by_phase["plain"]]
+    batches = [batch_for(algorithm, step, (3, 8, 8)) for step in steps]
+    wanted = [algorithm.loss(batch, noise_for(algorithm, batch.step)) for batch in batches]
+    assert fuse(algorithm.predictor, batches[0].images[:2], kernels=False) > 0
+    torch._dynamo.reset()
+    algorithm._predict = torch.compile(algorithm._predict, backend="eager")
+    for batch, want in zip(batches, wanted, strict=True):
+        torch.testing.assert_close(algorithm.loss(batch, noise_for(algorithm, batch.step)), want)
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

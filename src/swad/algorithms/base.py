@@ -92,8 +92,9 @@ class Algorithm(nn.Module):
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
         self.pending_buffers: dict[str, Tensor] = {}
-        # The trainer sets these: images and their normalization, training images of each domain, the momentum
-        # of SGD if it replaces Adam, and how the images of a step are split over processes.
+        # The trainer sets these: the seed of the run, images and their normalization, training images of each domain,
+        # the momentum of SGD if it replaces Adam, and how the images of a step are split over processes.
+        self.seed = 0
         self.image_shape: tuple[int, int, int] | None = None
         self.image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
         self.image_std: tuple[float, ...] = (1.0, 1.0, 1.0)

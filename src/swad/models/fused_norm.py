@@ -14,6 +14,8 @@ how the network is computed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -67,6 +69,22 @@ def restore(model: nn.Module) -> None:
             del module.__dict__["forward"]
 
 
+@contextmanager
+def unfused(model: nn.Module) -> Iterator[None]:
+    """Give every module its own `forward` for the duration of the block, in which hooks then see every map."""
+    forwards = {
+        module: module.__dict__["forward"]
+        for module in model.modules()
+        if isinstance(module.__dict__.get("forward"), _Forward)
+    }
+    restore(model)
+    try:
+        yield
+    finally:
+        for module, forward in forwards.items():
+            module.__dict__["forward"] = forward
+
+
 @dataclass
 class _Pair:
     """A convolution, the batch norm after it, and the activation after that if it can be fused too."""
@@ -100,8 +118,6 @@ def _find_pairs(model: nn.Module, images: Tensor) -> list[_Pair]:
 
     handles = []
     for module in model.modules():
-        if module._forward_hooks and isinstance(module, nn.Conv2d):
-            continue  # its hooks must see, and may change, what the batch norm receives
         if type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str):
             handles.append(module.register_forward_hook(after_conv))
         elif isinstance(module, _BatchNorm) and is_frozen(module) and module.affine and module.track_running_stats:

@@ -274,6 +274,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
         algorithm.to(memory_format=torch.channels_last)
     algorithm.to(dist.device).train()
     algorithm.momentum = recipe.MOMENTUM if config.training.recipe is not None else None
+    algorithm.seed = config.training.seed
     algorithm.image_shape = (image_spec.channels, image_spec.size, image_spec.size)
     algorithm.image_mean, algorithm.image_std = image_spec.mean, image_spec.std
     algorithm.domain_sizes = tuple(len(split) for split in sources.train)
