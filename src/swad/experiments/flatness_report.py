@@ -281,7 +281,9 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
             # Among several targets the mean is enough; each target is in the figure and in the JSON file.
             if len(groups) == 1 or title not in groups:
                 items += [
-                    curve_table(f"{dataset}, {title}: F{of_error} on {side} domains", sides[side]) for side in SIDES
+                    curve_table(f"{dataset}, {title}: F{of_error} on {side} domains", sides[side])
+                    for side in SIDES
+                    if side in sides
                 ]
         items += [
             domain_table(runs),

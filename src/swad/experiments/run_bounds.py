@@ -11,6 +11,7 @@ from swad.experiments.run_flatness import run_worst_case
 from swad.experiments.saved_run import SavedRun, find_device
 from swad.flatness import Bound, bound, divergence
 from swad.models.networks import features
+from swad.training.run_dir import RunError
 from swad.util.progress import Progress
 
 
@@ -50,6 +51,8 @@ def run_bounds(
         workers: Processes that read images.
         progress: Called after every ascent step.
     """
+    if not run.config.data.targets:
+        raise RunError(f"the bounds are of the error on a target, and {run.path} has none: give a run with a target")
     torch_device = find_device(device)
     worst_rows = run_worst_case(
         run, [name], radii, n_images=n_images, device=device, workers=workers, progress=progress

@@ -113,7 +113,9 @@ def run_local(
     names = full_names(run, names)
     window = list(run.window_snapshots) if WINDOW in names else []
     measured_names = list(dict.fromkeys([*(name for name in names if name != WINDOW), *window]))
-    groups = {"seen": source_domains(run), "unseen": list(run.config.data.targets)}
+    groups = {"seen": source_domains(run)}
+    if run.config.data.targets:
+        groups["unseen"] = list(run.config.data.targets)
     with RowFile(run.path, FLATNESS) as file:
         settings = config.settings(run, torch_device)
         key = file.add_settings(settings)
@@ -251,7 +253,8 @@ def run_curvature(
     def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
         model = run.model(name, torch_device)
         rows: list[Row] = []
-        for i, side in enumerate(SIDES):
+        sides = [side for side in SIDES if images.side(side)]
+        for i, side in enumerate(sides):
             result = curvature(
                 model,
                 image_losses(images.side(side), batch_size=run.batch_size(torch_device)),
@@ -259,7 +262,7 @@ def run_curvature(
                 trace_vectors=trace_vectors,
                 include=include,
                 exclude=exclude,
-                progress=_part_progress(name_progress, i, len(SIDES)),
+                progress=_part_progress(name_progress, i, len(sides)),
             )
             rows += [{**row.as_dict(), "domain": row.domain or side} for row in result.rows]
         return rows

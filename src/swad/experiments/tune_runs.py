@@ -77,7 +77,7 @@ class TunableRun:
             run=self.path,
             dataset=self.run.dataset,
             algorithm=self.run.algorithm,
-            target=self.run.targets[0],
+            target=self.run.target,
             trial=self.run.trial,
             setting=setting,
             spans=_spans_text(status, setting),
@@ -116,7 +116,7 @@ class TunableRun:
 
 
 def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[list[TunableRun], list[str]]:
-    """Return the finished runs that hold out one domain, and notes on what is missing.
+    """Return the finished runs that hold out at most one domain, and notes on what is missing.
 
     Args:
         paths: Run directories, or directories of runs.
@@ -132,7 +132,7 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
             losses = {record.step: record.value for record in run.records if record.metric == "valley_loss"}
             if not run.finished:
                 skipped.setdefault("unfinished", []).append(run.path)
-            elif len(run.targets) != 1:
+            elif len(run.targets) > 1:
                 skipped.setdefault("holds out two domains", []).append(run.path)
             elif not losses:
                 skipped.setdefault("recorded no validation loss", []).append(run.path)
@@ -190,16 +190,17 @@ def evaluate_rows(
     for row in rows:
         if row.run in saved:
             averages[row.run].setdefault(row.spans, row.setting)
-    total = sum(map(len, averages.values())) * len(sides)
+    # A run without a target has validation images alone.
+    parts = [(path, side) for path in saved for side in sides if side != "target" or saved[path].config.data.targets]
+    total = sum(len(averages[path]) for path, _ in parts)
     done = 0
     scores: dict[tuple[str, str, str], dict[str, float]] = {}
-    for path, settings in averages.items():
-        for side in sides:
-            for spans, accuracies in _measure(saved[path], settings, side, device, workers):
-                scores[path, spans, side] = accuracies
-                done += 1
-                if progress is not None:
-                    progress(f"evaluating averages on {side}", done, total)
+    for path, side in parts:
+        for spans, accuracies in _measure(saved[path], averages[path], side, device, workers):
+            scores[path, spans, side] = accuracies
+            done += 1
+            if progress is not None:
+                progress(f"evaluating averages on {side}", done, total)
     for side in sides:
         rows = [_with_scores(row, side, scores.get((row.run, row.spans, side))) for row in rows]
     return list(rows)

@@ -30,7 +30,7 @@ def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
     for dataset, runs in datasets.items():
         for group, sides in with_mean(curves_by_target(runs)).items():
             for side in SIDES:
-                for curve in sides[side]:
+                for curve in sides.get(side, ()):
                     curves += _curve_rows(curve, dataset=dataset, group=group, side=side, method=curve.method)
         for run in runs:
             for domain, domain_curves in run.curves.items():
@@ -129,14 +129,14 @@ def by_dataset(measured: Sequence[RunFlatness]) -> dict[str, list[RunFlatness]]:
     """Return the measured runs of every dataset."""
     datasets: dict[str, list[RunFlatness]] = {}
     for run in measured:
-        datasets.setdefault(run.run.dataset, []).append(run)
+        datasets.setdefault(run.run.table_name, []).append(run)
     return datasets
 
 
 def rankings_at_largest_radius(runs: Sequence[RunFlatness]) -> list[tuple[str, float, Ranking]]:
     """Return side, radius and ranking at the largest radius, for the sides that have at least three methods."""
     rankings = []
-    for side in SIDES:
+    for side in (side for side in SIDES if side in runs[0].curves):
         radius = max(runs[0].curves[side][0].radii)
         ranking = rank_methods(runs, side, radius)
         if ranking is not None:

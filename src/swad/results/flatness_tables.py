@@ -173,7 +173,7 @@ def points_table(surfaces: Sequence[RunSurface]) -> Table:
         corners = dict(zip(CORNERS, surface.corners, strict=False))
         for name, (_, _, distance) in surface.points.items():
             label = "mean of the corners" if name == MEAN else weights_label(surface.run, corners.get(name, name))
-            losses = (Cell(surface.losses[name][side], decimals=4) for side in SIDES)
+            losses = (Cell(surface.losses[name].get(side), decimals=4) for side in SIDES)
             rows.append(Row(f"{title}, {label}", (*losses, Cell(distance, decimals=2))))
     shape = surfaces[0].settings["shape"] if surfaces else "plane"
     return Table("Loss", (*SIDES, f"distance from the {shape}"), tuple(rows), corner="Weights")

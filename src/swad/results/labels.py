@@ -107,7 +107,7 @@ def run_titles(runs: Sequence[RunData]) -> list[str]:
     labels = [weights_label(run, None) for run in runs]
     several_labels, several_trials = len(set(labels)) > 1, len({run.trial for run in runs}) > 1
     return [
-        ("+".join(run.targets) or "no target") + f", {label}" * several_labels + f", trial {run.trial}" * several_trials
+        run.target + f", {label}" * several_labels + f", trial {run.trial}" * several_trials
         for run, label in zip(runs, labels, strict=True)
     ]
 

@@ -25,7 +25,7 @@ class RunSurface:
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     grids: Mapping[str, tuple[tuple[float, ...], ...]]
-    """Losses by "seen" and "unseen", one row for each y."""
+    """Losses by "seen" and, where there is a target, "unseen", one row for each y."""
     points: Mapping[str, tuple[float, float, float]]
     """x, y and the distance from the plane, by name."""
     losses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def read_surface(run: RunData, shape: str = "plane") -> RunSurface | None:
     if any(point not in grid for line in coordinates for point in line):
         return None
     named = {row["name"]: row for row in points if row["name"] is not None}
-    domains = {side: list(settings[side]) for side in SIDES}
+    domains = {side: list(settings[side]) for side in SIDES if settings[side]}  # without a target, none is unseen
     return RunSurface(
         run,
         settings,

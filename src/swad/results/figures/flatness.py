@@ -93,7 +93,8 @@ def flatness_figure(
 
     if not groups:
         raise ValueError("a figure needs the flatness of at least one run, got none: measure it with `swad flatness`")
-    methods = list(dict.fromkeys(c.method for by_side in groups.values() for side in sides for c in by_side[side]))
+    sides = [side for side in sides if any(by_side.get(side) for by_side in groups.values())]  # no target, no unseen
+    methods = list(dict.fromkeys(c.method for each in groups.values() for side in sides for c in each.get(side, ())))
     colors = method_colors(methods) if colors is None else colors
     dashes = method_dashes(groups, colors) if dashes is None else dashes
     with figure_style():
@@ -105,7 +106,7 @@ def flatness_figure(
         for column, (title, by_side) in enumerate(groups.items()):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
-                _draw_panel(axes, by_side[side], colors, dashes)
+                _draw_panel(axes, by_side.get(side, ()), colors, dashes)
                 if row == 0 and not bare:
                     axes.set_title(title, loc="left")
                 if row == len(sides) - 1:

@@ -48,6 +48,7 @@ def surface_figure(
 
     if not surfaces:
         raise ValueError("a figure needs at least one surface, got none: measure it with `swad surface`")
+    sides = [side for side in sides if any(side in surface.grids for surface in surfaces)]
     markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
     titles = run_titles([surface.run for surface in surfaces])
     corner_labels = [corner_label(surface) for surface in surfaces]
@@ -64,6 +65,9 @@ def surface_figure(
         for column, surface in enumerate(surfaces):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
+                if side not in surface.grids:
+                    axes.set_axis_off()
+                    continue
                 draw_contours(axes, surface, side, short=height <= LABEL_LENGTH)
                 _draw_points(axes, surface, markers, corner_labels[column])
                 if not bare:
@@ -216,7 +220,7 @@ def line_figure(
 
 
 def _draw_line(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str, int]]) -> None:
-    sides = list(zip(PALETTE, ("seen", "unseen"), strict=False))
+    sides = list(zip(PALETTE, surface.grids, strict=False))
     for color, side in sides:
         axes.plot(surface.xs, surface.grids[side][0], color=color, label=SIDE_LABELS[side])
     for name, label in points_on_line(surface).items():

@@ -39,6 +39,7 @@ from swad.results.training_curves import (
     valley_averages,
 )
 from swad.util.files import write_text
+from swad.util.names import NO_TARGET
 from swad.util.version import __version__
 
 KEY_ROWS = 4
@@ -183,7 +184,8 @@ def build_page(
         facts=_facts(runs, method),
         n_warnings=len(warnings),
         warnings=warnings[:MAX_WARNINGS],
-        target_use=_target_use(method),
+        target_use=_target_use(method) if any(run.targets for run in runs) else "",
+        no_target=NO_TARGET,
         sweep=sweep,
         max_rows=MAX_ROWS,
         experiments=experiments,
@@ -339,7 +341,7 @@ def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
     return [
         ("Dataset", join(run.dataset for run in runs)),
         ("Algorithm", join(algorithm_label(run.algorithm) for run in runs)),
-        ("Targets", str(len({(run.dataset, run.targets) for run in runs}))),
+        ("Targets", str(len({(run.dataset, run.targets) for run in runs if run.targets}) or NO_TARGET)),
         ("Trials", str(len({run.trial for run in runs}))),
         (
             "Runs",

@@ -113,7 +113,7 @@ def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
         for measure in QUANTITIES:
             if (flatness := read_flatness(run, measure=measure)) is not None:
                 shared = {key: value for key, value in flatness.settings.items() if key not in ("key", "mixed_groups")}
-                groups.setdefault((run.dataset, json.dumps(shared, sort_keys=True)), []).append(flatness)
+                groups.setdefault((run.table_name, json.dumps(shared, sort_keys=True)), []).append(flatness)
     return [
         _flatness_section(f"f{number}", dataset, measured)
         for number, ((dataset, _), measured) in enumerate(groups.items())
@@ -147,11 +147,13 @@ def _groups(id: str, measured: Sequence[RunFlatness]) -> tuple[Group, ...]:
         dashes = method_dashes({"rise": by_side, "difference": pairs}, colors)
         plots = []
         for side, heading in SIDES.items():
+            if side not in by_side:
+                continue
             label = f"Rise of {quantity} against the radius, {side} domains, {title}"
             plots.append(
                 _plot(heading, by_side, side, colors, dashes, f"{id}-{number}-{side}", label, quantity=quantity)
             )
-        for side in pairs:
+        for side in (side for side, curves in pairs.items() if curves):
             heading = f"{side.capitalize()}, minus {reference}: below 0 is flatter"
             label = f"Difference to {reference} against the radius, {side} domains, {title}"
             plots.append(_plot(heading, pairs, side, colors, dashes, f"{id}-{number}-{side}-paired", label, reference))
@@ -212,6 +214,8 @@ def _describe_settings(settings: Row) -> str:
 
 def _ranking(measured: Sequence[RunFlatness]) -> str:
     """Return a sentence on the rank correlation of flatness and accuracy; empty for fewer than three methods."""
+    if "unseen" not in measured[0].curves:
+        return ""
     radius = max(measured[0].curves["unseen"][0].radii)
     order = rank_methods(measured, "unseen", radius)
     if order is None:
@@ -231,7 +235,7 @@ def surface_sections(runs: Iterable[RunData]) -> list[SurfaceSection]:
         for shape in ("plane", "line"):
             surface = read_surface(run, shape)
             if surface is not None:
-                groups.setdefault(run.dataset, []).append((f"s{number}-{shape}", surface))
+                groups.setdefault(run.table_name, []).append((f"s{number}-{shape}", surface))
     sections = []
     for number, (dataset, surfaces) in enumerate(groups.items()):
         algorithms = {(surface.run.algorithm, surface.run.config.get("lr_schedule")) for _, surface in surfaces}
@@ -242,7 +246,8 @@ def surface_sections(runs: Iterable[RunData]) -> list[SurfaceSection]:
 
 def _surface_plot(id: str, surface: RunSurface, *, name_algorithm: bool) -> SurfacePlot:
     shape = surface.settings["shape"]
-    title = f"{surface.target} as target, trial {surface.run.trial}"
+    target = f"{surface.target} as target" if surface.run.targets else "no target"
+    title = f"{target}, trial {surface.run.trial}"
     if name_algorithm:
         title = f"{weights_label(surface.run, None)}: {title}"
     label = f"Loss on the {shape} through {', '.join(surface.corners)}, {title}"
@@ -250,7 +255,7 @@ def _surface_plot(id: str, surface: RunSurface, *, name_algorithm: bool) -> Surf
         figure = line_figure([surface], size=(4.4, 2.45), bare=True)
         return SurfacePlot(title, (Plot("Loss", themed_svg(figure, id, label)),), _surface_legend(surface))
     plots = []
-    for side, heading in SIDES.items():
+    for side, heading in ((side, SIDES[side]) for side in surface.grids):
         figure = surface_figure([surface], sides=(side,), bare=True, width=3.6)
         plots.append(Plot(heading, themed_svg(figure, f"{id}-{side}", f"{label}, {side} domains")))
     return SurfacePlot(title, tuple(plots), _surface_legend(surface))
@@ -260,7 +265,7 @@ def _surface_legend(surface: RunSurface) -> tuple[tuple[str, str, int], ...]:
     shape = surface.settings["shape"]
     markers = surface_markers({weights_label(surface.run, name) for name in surface.projected})
     if shape == "line":
-        legend = [("—", "seen", 1), ("—", "unseen", 2)]
+        legend = [("—", side, number) for number, side in enumerate(surface.grids, start=1)]
         labels = points_on_line(surface)
     else:
         legend = [("△", corner_label(surface), 0), ("✕", MEAN_LABEL, 0)]

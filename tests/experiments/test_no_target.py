@@ -1,0 +1,83 @@
+"""A run without a target in everything that measures saved weights, beside one with a target, and on the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.runs import short
+from swad.experiments import tune
+from swad.experiments.flatness_report import measure_flatness, measure_surfaces
+from swad.experiments.robustness_report import measure_robustness
+from swad.experiments.run_bounds import run_bounds
+from swad.experiments.run_flatness import FlatnessConfig, run_curvature
+from swad.experiments.run_robustness import CorruptionConfig
+from swad.experiments.saved_run import open_runs
+from swad.results.method_results import collect_results
+from swad.results.page.build import build_page
+from swad.results.run_tables import accuracy_table
+from swad.results.runs import find_runs
+from swad.results.tables import Table
+from swad.training.loop import RunError, train
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    for target in ("none", "paper"):
+        train(
+            short(
+                root / f"{target}-0", target=target, steps=6, evaluate_every=2, keep_segments=True, snapshots=(2, 4, 6)
+            )
+        )
+    return root
+
+
+def tables(report) -> dict[str, Table]:
+    return {table.title: table for table in report.tables if isinstance(table, Table)}
+
+
+def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
+    runs = find_runs(both)
+    shipped, benchmark = collect_results(runs)
+    table = accuracy_table(shipped)
+    assert (table.title, table.columns) == ("digits, no target", ("Validation",))
+    for method, row in zip(shipped.methods, table.rows, strict=True):
+        (run,) = (run for run in runs if not run.targets)
+        final = [r.value for r in run.records if (r.metric, r.split, r.average) == ("accuracy", "out", method.average)]
+        assert len(final) == 4
+        assert row.cells[0].value == pytest.approx(100 * sum(final) / 4)
+    assert "No target: trained on all domains. Mean accuracy in % on their validation splits" in table.notes[0]
+    assert accuracy_table(benchmark).columns == ("paper", "Avg.", "In-domain")
+    page = build_page(runs)
+    assert "<h3>No target<span" in page
+    assert 'paper<span class="as"> as target' in page
+    assert "none<span" not in page
+
+
+def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
+    runs, _ = open_runs([both])
+    weights = {run.path: ["best", "swad"] for run in runs}
+    files = {"output": tmp_path, "formats": ()}  # drawn, but not saved
+    flat = tables(measure_flatness(weights, FlatnessConfig((0.0, 1.0), 4, n_images=4), **files))
+    assert [title.removesuffix(", of these weights") for title in flat if ": F on" in title] == [
+        "digits, no target, none: F on seen domains",
+        "digits, paper: F on seen domains",
+        "digits, paper: F on unseen domains",
+    ]
+    (points,) = tables(measure_surfaces([both], **files, steps=2, n_images=4)).values()
+    unseen = {row.name.split(",")[0]: row.cells[1].number for row in points.rows}
+    assert unseen["none"] == "–" != unseen["paper"]
+    config = CorruptionConfig(("fog",), (1,), n_images=4)
+    errors = tables(measure_robustness(runs, weights, config, **files))
+    corrupted = [title for title in errors if title.startswith("Corruption error")]
+    names = ("digits, seen", "digits, unseen", "digits, no target, seen")
+    assert corrupted == [f"Corruption error: {name}" for name in names]
+    none = next(run for run in runs if run.name == "none-0")
+    rows = run_curvature(none, ["swad"], n_images=2, n_eigenvalues=1, trace_vectors=2)
+    assert {row["domain"] for row in rows} == {"seen", "board", "clutter", "outline", "paper"}
+    with pytest.raises(RunError, match=r"the bounds are of the error on a target, and .* has none"):
+        run_bounds(none, "swad", [0.1])
+    rows = {row.target: row for row in tune.sensitivity([both], tune.grid((1,), (1,), (0.0,)))}
+    assert rows["none"].validation is not None
+    assert rows["none"].target_in is None
+    assert rows["paper"].target_in is not None
