@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
@@ -207,12 +206,11 @@ def apart(algorithm):
 
 @pytest.mark.slow
 def test_features_become_invariant_to_the_domain():
-    options = {"steps": 300, "features": 1, "lr": 0.01}
+    options = {"steps": 150, "features": 1, "lr": 0.02}
     plain = train_points("erm", shifted, **options)
     algorithm = train_points("er", shifted, mlp_width=4, lr_c=1.0, lambda_d=1.0, mlp_dropout=0.0, **options)
     assert apart(plain) > 0.2
     assert apart(algorithm) < 0.5 * apart(plain)
-    assert math.isfinite(apart(algorithm))
 
 
 def test_two_processes_make_the_step_of_one(monkeypatch):

@@ -9,8 +9,9 @@ from torch.nn import functional
 
 from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for
+from swad.algorithms._mixed_maps import MixingState
 from swad.algorithms.base import StepContext
-from swad.algorithms.padain import convolutions
+from swad.algorithms.padain import SwapStatistics, convolutions
 from swad.data.loaders import Batch
 from swad.models import networks, small_cnn
 from swad.models.fused_norm import fuse
@@ -62,6 +63,17 @@ def test_maps_get_the_statistics_of_their_partner_before_the_norm():
         found = [one for one in inputs if one.shape == before.shape and torch.allclose(one.double(), wanted, atol=1e-4)]
         assert found, f"the norm after convolution {k} received something else"
     assert any(before.shape[2] == 1 for before in outputs), "maps of one position are left unchanged"
+
+
+def test_tiny_deviations_show_both_constants_and_the_divisor():
+    """Elsewhere they cancel: both images have the same divisor, and 1e-5 is small."""
+    mixing, partner = MixingState(), torch.tensor([1, 2, 0])
+    mixing.start({"coin": torch.tensor([True]), "partner": partner[None]}, lambda rows: rows, lambda rows: rows)
+    maps = torch.randn(3, 2, 2, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 4e-3, 2e-2]).view(
+        3, 1, 1, 1
+    )
+    found = SwapStatistics(mixing, 0)(nn.Identity(), (), maps)
+    torch.testing.assert_close(found.double(), swapped(maps, partner), rtol=1e-4, atol=1e-8)
 
 
 def test_only_the_partners_statistics_carry_no_gradient():
