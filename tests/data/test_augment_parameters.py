@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 
-from swad.data.augment_parameters import COLUMNS, FACTORS, FIELDS, GRAYSCALE, ORDER, draw, draw_steps
+from swad.data.augment_parameters import COLUMNS, FACTORS, FIELDS, GRAYSCALE, ORDER, draw, draw_steps, identity
+from swad.data.augmentation import Augmentation
 from swad.data.domains import DataError
 
 GOLDEN_ROW = [
@@ -48,6 +49,22 @@ def test_the_center_is_cropped_if_no_crop_fits_as_in_torchvision(height, width):
     theirs = {tuple(crop) for crop in crops_of_torchvision(height, width, 300).tolist()}
     ours = {tuple(crop) for crop in draw(np.random.RandomState(0), np.array([[height, width]] * 300))[:, :4].tolist()}
     assert ours == theirs
+
+
+def test_the_settings_bound_the_parameters():
+    sizes = np.array([[60, 90], [227, 227]] * 1000)
+    rows = draw(np.random.RandomState(0), sizes, Augmentation(crop=0.9, flip=0.2, jitter=0.05, grayscale=0))
+    area = (rows[:, 2] * rows[:, 3]) / (sizes[:, 0] * sizes[:, 1])
+    assert 0.88 < area.min() < 0.92
+    changes = rows[:, FACTORS] - [1, 1, 1, 0]
+    assert 0.045 < np.abs(changes).max() <= 0.05
+    assert rows[:, COLUMNS.index("flip")].mean() == pytest.approx(0.2, abs=0.03)
+    assert not rows[:, GRAYSCALE].any()
+    # Nothing of the augmentation is left, also for images of a shape that no crop would keep.
+    sizes = np.array([[60, 300], [227, 227]])
+    rows = draw(np.random.RandomState(0), sizes, Augmentation(crop=1, flip=0, jitter=0, grayscale=0))
+    rows[:, ORDER] = range(4)
+    assert (rows == identity(sizes)).all()
 
 
 def test_factors_are_distributed_as_in_torchvision():

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from swad.data import augment_parameters, gpu_augment
+from swad.data.augmentation import Augmentation
 from swad.data.cache import open_cache
 from swad.data.cached_loader import STEPS_AHEAD, CachedTrainLoader
 from swad.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
@@ -64,7 +65,7 @@ def test_identity_parameters_give_the_evaluation_transform(monkeypatch):
     monkeypatch.setattr(
         augment_parameters,
         "draw_steps",
-        lambda seed, steps, sizes, views=1: augment_parameters.identity(sizes)[:, None],
+        lambda seed, steps, sizes, views, augmentation: augment_parameters.identity(sizes)[:, None],
     )
     batches = cached()
     batch, keys = batches.at(5), batches.keys(5)
@@ -108,6 +109,17 @@ def test_batches_do_not_depend_on_resuming_processes_or_streaming(views):
         together = torch.cat([share.images.reshape(shape) for share in shares], -4)
         assert together.flatten(-5, -4).equal(whole[start].images)
     assert not whole[1].images.equal(whole[2].images)
+
+
+def test_pooled_batches_are_those_of_files():
+    batches, plain = cached(pooled=True), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True)
+    batch, other = batches.at(2), plain.at(2)
+    assert batch.labels.equal(other.labels)
+    assert batch.domains.equal(other.domains)
+    without = Augmentation(crop=1, flip=0, jitter=0, grayscale=0)
+    batch = cached(pooled=True, augmentation=without).at(2)
+    plain = TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True, augmentation=without)
+    torch.testing.assert_close(batch.images, plain.at(2).images, rtol=0, atol=0.02)
 
 
 def test_a_stream_can_be_used_again_after_a_break():

@@ -111,6 +111,27 @@ def test_the_shares_of_all_ranks_make_the_batch_of_one_process(kind, files):
         assert torch.equal(together, getattr(whole, which))
 
 
+@pytest.mark.parametrize("kind", ["arrays", "files"])
+def test_a_pooled_batch_is_drawn_from_all_source_images(kind, files):
+    dataset = files if kind == "files" else arrays(SMALL)
+    sources = hold_out(dataset, "c").sources
+    pooled, parts = train(dataset, pooled=True, batch_size=6), sources.train
+    images = [(i, key) for i, part in enumerate(parts) for key in part.keys.tolist()]
+    for step in (1, 2):
+        batch = pooled.at(step)
+        assert batch.images.shape[0] == 6
+        drawn = [images[j] for j in draw_indices(7, step, 0, len(images), 6)]
+        assert batch.domains.tolist() == [i for i, _ in drawn]
+        assert batch.labels.tolist() == [parts[i].domain.labels[key] for i, key in drawn]
+        if kind == "arrays":  # which are not augmented
+            pixels = np.stack([parts[i].domain.images[key] for i, key in drawn]).transpose(0, 3, 1, 2)
+            torch.testing.assert_close(batch.images, (torch.from_numpy(pixels) / 255 - 0.5) / 0.25)
+    shares = [train(dataset, pooled=True, batch_size=6, rank=rank, world_size=2).at(2) for rank in range(2)]
+    for which in ("images", "labels", "domains"):
+        assert torch.cat([getattr(share, which) for share in shares]).equal(getattr(batch, which))
+    assert train(dataset).at(1).domains is None
+
+
 def test_the_global_random_state_is_unchanged(files):
     torch.manual_seed(5)
     before = torch.get_rng_state()

@@ -6,20 +6,22 @@ import torch
 from PIL import Image
 from torchvision import transforms as v1
 
+from swad.data.augmentation import Augmentation
 from swad.data.domains import DataError, ImageSpec
 from swad.data.transforms import Normalize, eval_transform, to_pil, train_transform
 
 
-def test_transforms_equal_torchvisions_first_version():
+@pytest.mark.parametrize("chosen", [Augmentation(), Augmentation(crop=0.8, flip=0.2, jitter=0.4, grayscale=0)])
+def test_transforms_equal_torchvisions_first_version(chosen):
     # DomainBed uses the older torchvision transforms; they draw from the same stream.
     image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (20, 24, 3)).astype(np.uint8))
     normalize = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     twin = v1.Compose(
         [
-            v1.RandomResizedCrop(224, scale=(0.7, 1.0)),
-            v1.RandomHorizontalFlip(),
-            v1.ColorJitter(0.3, 0.3, 0.3, 0.3),
-            v1.RandomGrayscale(0.1),
+            v1.RandomResizedCrop(224, scale=(chosen.crop, 1.0)),
+            v1.RandomHorizontalFlip(chosen.flip),
+            v1.ColorJitter(chosen.jitter, chosen.jitter, chosen.jitter, chosen.jitter),
+            v1.RandomGrayscale(chosen.grayscale),
             v1.ToTensor(),
             normalize,
         ]
@@ -27,12 +29,16 @@ def test_transforms_equal_torchvisions_first_version():
     image_spec = ImageSpec()
     for seed in range(12):
         torch.manual_seed(seed)
-        ours = Normalize(image_spec)(train_transform(image_spec)(image)[None])[0]
+        ours = Normalize(image_spec)(train_transform(image_spec, chosen)(image)[None])[0]
         torch.manual_seed(seed)
         torch.testing.assert_close(ours, twin(image))
     ours = Normalize(image_spec)(eval_transform(image_spec)(image)[None])[0]
     twin = v1.Compose([v1.Resize((224, 224)), v1.ToTensor(), normalize])
     torch.testing.assert_close(ours, twin(image))
+    without = Augmentation(crop=1, flip=0, jitter=0, grayscale=0)
+    assert train_transform(image_spec, without)(image).equal(eval_transform(image_spec)(image))
+    default = Augmentation()
+    assert (default.crop, default.flip, default.jitter, default.grayscale) == (0.7, 0.5, 0.3, 0.1)
 
 
 def test_low_resolution_images_are_not_changed():

@@ -15,7 +15,8 @@ from swad.training.setting import setting
     [
         ("steps", (int,), (), True),
         ("trial", (int,), (), False),
-        ("freeze_bn", (bool,), (), False),
+        ("freeze_bn", (bool,), (), True),
+        ("check_counts", (bool,), (), False),
         ("engine", None, ("auto", "eager", "graph", "compile"), False),
         ("precision", None, ("fp32", "bf16"), True),
     ],

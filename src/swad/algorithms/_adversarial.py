@@ -100,15 +100,15 @@ class Adversarial(Algorithm):
         self.register_buffer("domains", domains, persistent=False)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one Adam for each side."""
+        """Return one optimizer for each side."""
         hparams, betas = self.hyperparameters, (self.hyperparameters.beta1, 0.9)
         discriminator = [*self.discriminator.parameters()]
         if self.class_embeddings is not None:
             discriminator += self.class_embeddings.parameters()
         lr_g, lr_d = hparams.lr_g or hparams.lr, hparams.lr_d or hparams.lr
         return {
-            GENERATOR: self.adam(self.predictor.parameters(), betas=betas, lr=lr_g, weight_decay=hparams.wd_g),
-            DISCRIMINATOR: self.adam(discriminator, betas=betas, lr=lr_d, weight_decay=hparams.wd_d),
+            GENERATOR: self.optimizer(self.predictor.parameters(), betas=betas, lr=lr_g, weight_decay=hparams.wd_g),
+            DISCRIMINATOR: self.optimizer(discriminator, betas=betas, lr=lr_d, weight_decay=hparams.wd_d),
         }
 
     def phase(self, step: int) -> str:

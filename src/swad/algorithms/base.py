@@ -28,10 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms.recipe import Recipe
 from swad.data.loaders import Batch
 from swad.models import networks
 
-__all__ = ["Algorithm", "Batch", "Noise", "StepContext"]
+__all__ = ["Algorithm", "Batch", "Noise", "Recipe", "StepContext"]
 
 Noise = Mapping[str, Tensor]
 """The random numbers of a step, and other values that depend on its number, by name."""
@@ -85,6 +86,10 @@ class Algorithm(nn.Module):
     """Number of augmented views of every image in a batch."""
     uncapturable: ClassVar[str] = ""
     """Why a step cannot be captured in a CUDA graph; "" if it can."""
+    own_recipe: ClassVar[Recipe | None] = None
+    """The settings of its own paper, for `--recipe own`, where they differ from the protocol's."""
+    constant_lr: ClassVar[tuple[str, ...]] = ()
+    """Names of the optimizers whose learning rate follows no schedule."""
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__()
@@ -92,14 +97,19 @@ class Algorithm(nn.Module):
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
         self.pending_buffers: dict[str, Tensor] = {}
-        # The trainer sets these: the seed of the run, images and their normalization, training images of each domain,
-        # the momentum of SGD if it replaces Adam, and how the images of a step are split over processes.
+        # The trainer sets these: the seed and the length of the run, images and their normalization, training images of
+        # each domain, whether a batch mixes the domains, the optimizer, and how the images of a step are split over
+        # processes.
         self.seed = 0
         self.image_shape: tuple[int, int, int] | None = None
         self.image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
         self.image_std: tuple[float, ...] = (1.0, 1.0, 1.0)
         self.domain_sizes: tuple[int, ...] = (1,) * n_domains
-        self.momentum: float | None = None
+        self.total_steps: int | None = None
+        self.pooled = False
+        self.optimizer_name: str = "adam"
+        self.momentum = 0.9
+        self.lr_scale = 1.0
         self.gather: Callable[[Tensor], Tensor] = _identity
         self.local_shard: Callable[[Tensor], Tensor] = _identity
         self._features: Callable[[nn.Module, Tensor], Tensor] = networks.features
@@ -108,7 +118,10 @@ class Algorithm(nn.Module):
     # -- override as needed ---------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """Return the loss of a batch, whose images are sorted by domain. Must be pure; all randomness is in `noise`."""
+        """Return the loss of a batch. Must be pure; all randomness is in `noise`.
+
+        Images are sorted by domain, except in the pooled batches that some algorithms support.
+        """
         raise NotImplementedError
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
@@ -125,8 +138,7 @@ class Algorithm(nn.Module):
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return the optimizers by name: one over the predictor, unless the algorithm trains more."""
-        parameters = self.predictor.parameters()
-        return {"main": self.adam(parameters) if self.momentum is None else self.sgd(parameters)}
+        return {"main": self.optimizer(self.predictor.parameters())}
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Make one step and return its loss, still on the device."""
@@ -191,7 +203,7 @@ class Algorithm(nn.Module):
     @property
     def n_images(self) -> int:
         """Number of images in a step, over all domains and processes."""
-        return self.n_domains * self.hyperparameters.batch_size
+        return (1 if self.pooled else self.n_domains) * self.hyperparameters.batch_size
 
     def by_domain(self, rows: Tensor) -> Tensor:
         """Reshape whole-batch rows to `[domains, images of a domain, ...]`."""
@@ -224,29 +236,42 @@ class Algorithm(nn.Module):
         """Return the labels of the whole batch."""
         return self.gather(batch.labels)
 
-    def adam(self, parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Adam:
-        """Return Adam with the hyperparameters' lr and weight decay; `options` override them (lr, betas, ...)."""
-        parameters = list(parameters)
-        options = {"lr": self.hyperparameters.lr, "weight_decay": self.hyperparameters.weight_decay, **options}
-        if parameters[0].is_cuda:
+    def domain_labels(self, batch: Batch) -> Tensor:
+        """Return the number of the source domain of each image, for the whole batch."""
+        if batch.domains is not None:
+            return self.gather(batch.domains)
+        numbers = torch.arange(self.n_domains, device=batch.labels.device)
+        return numbers.repeat_interleave(self.hyperparameters.batch_size)
+
+    def optimizer(
+        self, parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], **options: Any
+    ) -> torch.optim.Optimizer:
+        """Return the optimizer of the run, Adam or SGD, with the hyperparameters' lr and weight decay.
+
+        Args:
+            parameters: Parameters, or groups of them with options of their own, as in torch.
+            options: Other values for all groups: lr, weight_decay, betas (which SGD ignores).
+        """
+        groups: list[Any] = list(parameters)
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        lr = self.hyperparameters.lr * self.lr_scale
+        options = {"lr": lr, "weight_decay": self.hyperparameters.weight_decay, **options}
+        groups = [{**options, **group, "params": list(group["params"])} for group in groups]
+        on_gpu = groups[0]["params"][0].is_cuda
+        for group in groups if on_gpu else ():
             # The learning rate and the step count are tensors on the device, so that a captured step reads their
             # current values and can follow a schedule.
-            options["lr"] = torch.tensor(options["lr"], device=parameters[0].device)
-            return torch.optim.Adam(parameters, fused=True, capturable=True, **options)
-        return torch.optim.Adam(parameters, fused=True, **options)
-
-    def sgd(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
-        """Return SGD with momentum; the lr is that of a batch of 256 images and grows in proportion to the batch.
-
-        Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017.
-        """
-        parameters = list(parameters)
-        assert self.momentum is not None
-        lr: float | Tensor = self.hyperparameters.lr * self.n_images / 256
-        if parameters[0].is_cuda:
-            lr = torch.tensor(lr, device=parameters[0].device)  # so that a captured step can follow a schedule
-        weight_decay = self.hyperparameters.weight_decay
-        return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, weight_decay=weight_decay, fused=True)
+            group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
+        if self.optimizer_name == "adam":
+            return torch.optim.Adam(groups, fused=True, capturable=on_gpu)
+        groups = [{name: value for name, value in group.items() if name != "betas"} for group in groups]
+        optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=True)
+        for group in optimizer.param_groups if self.momentum else ():
+            for param in group["params"]:
+                # torch makes these in the first step, which a graph must not capture, and for all parameters at once.
+                optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
+        return optimizer
 
     def step(self, ctx: StepContext, *names: str) -> None:
         """Average the gradients over the processes, clip them, and step the named optimizers."""

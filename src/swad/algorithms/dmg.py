@@ -152,8 +152,8 @@ class DMG(BranchedERM):
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one Adam for the network and one for the masks."""
-        masks = self.adam(self.predictor.masks.parameters(), lr=self.hyperparameters.mask_lr)
-        return {"main": self.adam(self.predictor.network.parameters()), "masks": masks}
+        masks = self.optimizer(self.predictor.masks.parameters(), lr=self.hyperparameters.mask_lr)
+        return {"main": self.optimizer(self.predictor.network.parameters()), "masks": masks}
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw a uniform number for every image and masked channel."""

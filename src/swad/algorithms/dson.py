@@ -183,8 +183,10 @@ class DSON(BranchedERM):
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one Adam for the network and one for the weights of mixtures."""
-        mixtures = self.adam(self.predictor.mixtures.parameters(), lr=self.hyperparameters.mixture_lr, weight_decay=0)
-        return {"main": self.adam(self.predictor.network.parameters()), "mixtures": mixtures}
+        mixtures = self.optimizer(
+            self.predictor.mixtures.parameters(), lr=self.hyperparameters.mixture_lr, weight_decay=0
+        )
+        return {"main": self.optimizer(self.predictor.network.parameters()), "mixtures": mixtures}
 
 
 ALGORITHM = DSON

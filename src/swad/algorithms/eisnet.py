@@ -103,8 +103,8 @@ class EISNet(Algorithm):
         self.register_buffer("queue_labels", torch.full((self.hyperparameters.queue_size,), -1))
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one Adam over the predictor, the jigsaw head and the embedding."""
-        return {"main": self.adam(self.parameters())}
+        """Return one optimizer over the predictor, the jigsaw head and the embedding."""
+        return {"main": self.optimizer(self.parameters())}
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw the orders of tiles, which tiles and crops are gray, and an order of the images."""

@@ -115,13 +115,13 @@ class ER(Algorithm):
         self.register_buffer("domains", domains, persistent=False)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one Adam each for the predictor, the discriminator, the C_i and the C'_i."""
+        """Return one optimizer each for the predictor, the discriminator, the C_i and the C'_i."""
         lr_c = self.hyperparameters.lr * self.hyperparameters.lr_c
         return {
-            "main": self.adam(self.predictor.parameters()),
-            "discriminator": self.adam(self.discriminator.parameters()),
-            "classifiers": self.adam(self.classifiers.parameters(), lr=lr_c),
-            "adversaries": self.adam(self.adversaries.parameters(), lr=lr_c),
+            "main": self.optimizer(self.predictor.parameters()),
+            "discriminator": self.optimizer(self.discriminator.parameters()),
+            "classifiers": self.optimizer(self.classifiers.parameters(), lr=lr_c),
+            "adversaries": self.optimizer(self.adversaries.parameters(), lr=lr_c),
         }
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:

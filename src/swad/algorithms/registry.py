@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AlgorithmError", "canonical_name", "get_algorithm", "list_algorithms"]
 
-_NOT_ALGORITHMS = {"base", "hyperparameters", "registry"}
+_NOT_ALGORITHMS = {"base", "hyperparameters", "recipe", "registry"}
 
 
 def list_algorithms() -> tuple[str, ...]:

@@ -56,13 +56,13 @@ class SagNet(Algorithm):
         self.style = nn.Linear(head.in_features, head.out_features)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one Adam each for the network, its head and the style head."""
+        """Return one optimizer each for the network, its head and the style head."""
         content = list(networks.head(self.predictor).parameters())
         head_ids = {id(weight) for weight in content}
         return {
-            "features": self.adam(weight for weight in self.predictor.parameters() if id(weight) not in head_ids),
-            "content": self.adam(content),
-            "style": self.adam(self.style.parameters()),
+            "features": self.optimizer(weight for weight in self.predictor.parameters() if id(weight) not in head_ids),
+            "content": self.optimizer(content),
+            "style": self.optimizer(self.style.parameters()),
         }
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:

@@ -66,6 +66,8 @@ def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME
     console.print(
         f"At least: batch_size {algorithm.min_per_domain}, source domains {algorithm.min_domains}\n", highlight=False
     )
+    if algorithm.own_recipe is not None:
+        console.print(f"With --recipe own: {algorithm.own_recipe}\n", markup=False, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("--set", "default", "search range", "on low-resolution images", "meaning"):
         table.add_column(column, no_wrap=column != "meaning")

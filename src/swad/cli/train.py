@@ -8,7 +8,6 @@ is a list, or because the option switches something off.
 from __future__ import annotations
 
 import inspect
-import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,15 +51,15 @@ def _averages(texts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(average for text in texts or SETTINGS["averages"].default for average in registry.split(text))
 
 
-def _values(texts: Sequence[str] | None) -> dict[str, float | str]:
+def _values(texts: Sequence[str] | None, flag: str = "--set", example: str = "lr=3e-5") -> dict[str, float | str]:
     """Parse NAME=VALUE, a number or a word; a number without point or exponent stays whole."""
     values: dict[str, float | str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
-            raise ValueError(f"--set takes name=value, got {text!r}: e.g. --set lr=3e-5")
+            raise ValueError(f"{flag} takes name=value, got {text!r}: e.g. {flag} {example}")
         if name in values:
-            raise ValueError(f"--set takes every name once, got {name} twice: another value needs another --output")
+            raise ValueError(f"{flag} takes every name once, got {name} twice: another value needs another --output")
         try:
             values[name] = parse.number(value)
         except ValueError:
@@ -80,9 +79,9 @@ def _complete_algorithm(incomplete: str) -> list[str]:
     return [name for name in registry.list_algorithms() if name.startswith(incomplete)]
 
 
-def _switch_off(flag: str, help: str) -> Special:
-    """Return the option that sets a field to False."""
-    return Special((flag,), default=False, help=help, convert=operator.not_)
+def _switch_off(flag: str, help: str, on: bool | None = True) -> Special:
+    """Return the option that sets a field to False; without it the field is `on`."""
+    return Special((flag,), bool, False, help, convert=lambda off: False if off else on)
 
 
 SPECIAL: dict[str, Special] = {
@@ -97,8 +96,18 @@ SPECIAL: dict[str, Special] = {
     "data_dir": Special(("--data", "-d")),
     "check_counts": _switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
     "freeze_bn": _switch_off(
-        "--no-freeze-bn", "Update the running statistics of batch norms, which are frozen by default."
+        "--no-freeze-bn", "Update the running statistics of batch norms, which are frozen by default.", on=None
     ),
+    "augmentation": Special(
+        annotation=list[str] | None,
+        default=None,
+        help="Training augmentation: crop (smallest share of the area; 1 for no crop), flip, jitter or grayscale. "
+        "Repeat it for more. Default: crop=0.7, flip=0.5, jitter=0.3, grayscale=0.1. Low-resolution images are not "
+        "augmented.",
+        metavar="NAME=NUMBER",
+        convert=lambda texts: _values(texts, "--augmentation", "crop=0.8"),
+    ),
+    "lr_schedule": Special(metavar="SCHEDULE"),
     "report_live": _switch_off(
         "--no-report-live",
         "Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",

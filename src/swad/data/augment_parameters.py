@@ -12,6 +12,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
+from swad.data.augmentation import Augmentation
 from swad.data.domains import DataError, IntArray
 
 FloatArray = npt.NDArray[np.float32]
@@ -29,9 +30,8 @@ TOP, LEFT, HEIGHT, WIDTH, IMAGE_HEIGHT, IMAGE_WIDTH, FLIP = range(7)
 FACTORS, ORDER, GRAYSCALE = slice(7, 11), slice(11, 15), 15
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
-# DomainBed's: RandomResizedCrop(scale=(0.7, 1)), flip, ColorJitter(0.3, 0.3, 0.3, 0.3), RandomGrayscale(0.1).
-_AREA, _RATIO, _ATTEMPTS = (0.7, 1.0), (3 / 4, 4 / 3), 10
-_JITTER, _FLIP_PROBABILITY, _GRAYSCALE_PROBABILITY = 0.3, 0.5, 0.1
+_RATIO, _ATTEMPTS = (3 / 4, 4 / 3), 10
+_DEFAULT = Augmentation()
 _NO_JITTER = np.array([1.0, 1.0, 1.0, 0.0])
 _ORDERS = np.array(list(permutations(range(4))))
 
@@ -44,12 +44,16 @@ _STREAM = 5
 LUMINANCE = (0.2989, 0.587, 0.114)
 
 
-def draw(rng: np.random.Generator | np.random.RandomState, sizes: IntArray) -> FloatArray:
+def draw(
+    rng: np.random.Generator | np.random.RandomState, sizes: IntArray, augmentation: Augmentation = _DEFAULT
+) -> FloatArray:
     """Draw parameters ``[n, FIELDS]`` for images of these heights and widths, ``[n, 2]``."""
-    return _parameters(rng.random((len(sizes), _DRAWS)), sizes)
+    return _parameters(rng.random((len(sizes), _DRAWS)), sizes, augmentation)
 
 
-def draw_steps(seed: int, steps: Sequence[int], sizes: IntArray, views: int = 1) -> FloatArray:
+def draw_steps(
+    seed: int, steps: Sequence[int], sizes: IntArray, views: int = 1, augmentation: Augmentation = _DEFAULT
+) -> FloatArray:
     """Draw the parameters of many steps: ``[steps, views, positions, FIELDS]`` for sizes ``[steps, positions, 2]``.
 
     Each row depends only on (seed, step, position, view) and on the size of its image, not on the other steps,
@@ -70,7 +74,7 @@ def draw_steps(seed: int, steps: Sequence[int], sizes: IntArray, views: int = 1)
             words = np.random.SeedSequence((_STREAM, seed, step, view))
             # RandomState, because NumPy guarantees that its stream never changes; PCG64 is fast to seed.
             uniform[i, view] = np.random.RandomState(np.random.PCG64(words)).random_sample(uniform.shape[2:])
-    return _parameters(uniform, np.broadcast_to(sizes[:, None], (*uniform.shape[:3], 2)))
+    return _parameters(uniform, np.broadcast_to(sizes[:, None], (*uniform.shape[:3], 2)), augmentation)
 
 
 def identity(sizes: IntArray) -> FloatArray:
@@ -82,21 +86,22 @@ def identity(sizes: IntArray) -> FloatArray:
     return rows
 
 
-def _parameters(uniform: npt.NDArray[np.float64], sizes: IntArray) -> FloatArray:
+def _parameters(uniform: npt.NDArray[np.float64], sizes: IntArray, augmentation: Augmentation) -> FloatArray:
     """Turn uniform numbers from [0, 1) into parameters, for all images at once."""
     height, width = sizes[..., 0], sizes[..., 1]
     areas, ratios, rest = np.split(uniform, [_ATTEMPTS, 2 * _ATTEMPTS], axis=-1)
-    areas = (height * width)[..., None] * _between(*_AREA, areas)
+    areas = (height * width)[..., None] * _between(augmentation.crop, 1.0, areas)
     ratios = np.exp(_between(np.log(_RATIO[0]), np.log(_RATIO[1]), ratios))
     widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
     fits = (widths > 0) & (widths <= width[..., None]) & (heights > 0) & (heights <= height[..., None])
     first = fits.argmax(-1)[..., None]
-    any_fits = fits.any(-1)
+    crops = augmentation.crop < 1
+    any_fits = fits.any(-1) & crops
 
     # If no attempt fits: the largest center crop that the ratio allows, as torchvision does.
     shape = width / height
-    high = np.where(shape < _RATIO[0], np.rint(width / _RATIO[0]), height)
-    wide = np.where(shape > _RATIO[1], np.rint(height * _RATIO[1]), width)
+    high = np.where(crops & (shape < _RATIO[0]), np.rint(width / _RATIO[0]), height)
+    wide = np.where(crops & (shape > _RATIO[1]), np.rint(height * _RATIO[1]), width)
     high = np.where(any_fits, np.take_along_axis(heights, first, -1)[..., 0], high)
     wide = np.where(any_fits, np.take_along_axis(widths, first, -1)[..., 0], wide)
 
@@ -105,10 +110,10 @@ def _parameters(uniform: npt.NDArray[np.float64], sizes: IntArray) -> FloatArray
     rows[..., LEFT] = np.where(any_fits, np.floor(rest[..., 1] * (width - wide + 1)), (width - wide) // 2)
     rows[..., HEIGHT], rows[..., WIDTH] = high, wide
     rows[..., IMAGE_HEIGHT], rows[..., IMAGE_WIDTH] = height, width
-    rows[..., FLIP] = rest[..., 2] < _FLIP_PROBABILITY
-    rows[..., FACTORS] = _between(-_JITTER, _JITTER, rest[..., 3:7]) + _NO_JITTER
+    rows[..., FLIP] = rest[..., 2] < augmentation.flip
+    rows[..., FACTORS] = _between(-augmentation.jitter, augmentation.jitter, rest[..., 3:7]) + _NO_JITTER
     rows[..., ORDER] = _ORDERS[np.floor(rest[..., 7] * len(_ORDERS)).astype(np.int64)]
-    rows[..., GRAYSCALE] = rest[..., 8] < _GRAYSCALE_PROBABILITY
+    rows[..., GRAYSCALE] = rest[..., 8] < augmentation.grayscale
     return rows
 
 

@@ -81,7 +81,8 @@ class CachedTrainLoader(TrainLoader):
             self._std,
             memory_format=self._memory_format,
         )
-        return Batch(step, self._split_views(images), self._labels.index_select(0, inputs["rows"]))
+        labels = self._labels.index_select(0, inputs["rows"])
+        return Batch(step, self._split_views(images), labels, self._domain_labels(inputs))
 
     def compile(self, compile: Callable[[Any], Any]) -> None:
         """Compile what `finish` computes on the device."""
@@ -91,14 +92,14 @@ class CachedTrainLoader(TrainLoader):
         return next(inputs for _, inputs in self._inputs_of(range(step, step + 1)))
 
     def _inputs_of(self, steps: range) -> Iterator[tuple[int, Inputs]]:
-        keys = np.stack([np.stack(self.global_keys(step)) for step in steps])  # [steps, domains, batch size]
-        cache_rows = keys + np.array(self._starts)[:, None]
+        rows = np.stack([self.global_rows(step) for step in steps])  # [steps, groups, batch size]
+        cache_rows = rows + (np.array(self._starts) - self._offsets)[self.domain_of(rows)]
         # Draw the parameters of all processes and keep those of this one, so that their number does not matter.
         sizes = self._cache.sizes[cache_rows].reshape(len(steps), -1, 2)
-        parameters = augment_parameters.draw_steps(self.seed, steps, sizes, self.views)
+        parameters = augment_parameters.draw_steps(self.seed, steps, sizes, self.views, self.augmentation)
         parameters = parameters.reshape(len(steps), self.views, *cache_rows.shape[1:], -1)[..., self.positions, :]
         local_rows = cache_rows[..., self.positions].reshape(len(steps), -1)
-        rows = (keys + self._offsets[:, None])[..., self.positions].reshape(len(steps), -1)
+        rows = rows[..., self.positions].reshape(len(steps), -1)
         inputs = {
             "rows": self._to_device(rows),
             "parameters": self._to_device(parameters.reshape(len(steps), -1, parameters.shape[-1])),

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from swad.data import gpu_augment
+from swad.data.augmentation import Augmentation
 from swad.data.cache import ImageCache
 from swad.data.domains import ArrayDomain, ByteArray, DataError, Domain, ImageSpec, IntArray
 from swad.data.splits import DomainSplit, subsample
@@ -40,11 +41,13 @@ class Batch(NamedTuple):
     """The images of one step, one domain after another: ``[domains × per domain, channels, height, width]``.
 
     With several views, images have one more leading dimension; the first view equals that of a single-view batch.
+    In a pooled batch the images are in any order, and ``domains`` has the number of each image's domain.
     """
 
     step: int
     images: Tensor
     labels: Tensor
+    domains: Tensor | None = None
 
 
 def draw_indices(seed: int, step: int, domain: int, n: int, size: int) -> IntArray:
@@ -57,6 +60,8 @@ def draw_indices(seed: int, step: int, domain: int, n: int, size: int) -> IntArr
 class TrainLoader:
     """Training batches: at every step ``batch_size`` images from each source domain, sampled with replacement.
 
+    Pooled batches have ``batch_size`` images from all source domains together, each image equally likely.
+
     ``at(step)`` is a pure function. ``iterate(start, stop)`` yields the same batches in order and reads ahead with
     worker processes. Steps count updates from 1.
 
@@ -68,6 +73,8 @@ class TrainLoader:
         rank: Rank of this process.
         world_size: Number of processes. Each gets an equal share of every domain's images, augmented as in one process.
         views: Number of independently augmented views of each image.
+        pooled: Make pooled batches.
+        augmentation: Settings of the augmentation. Default: DomainBed's.
         workers: Number of processes that read image files. Default: one per core, at most 8.
         device: Device on which batches are finished. Default: the CPU.
     """
@@ -85,6 +92,8 @@ class TrainLoader:
         rank: int = 0,
         world_size: int = 1,
         views: int = 1,
+        pooled: bool = False,
+        augmentation: Augmentation | None = None,
         workers: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -93,7 +102,8 @@ class TrainLoader:
         _check_rank(rank, world_size)
         if batch_size < 1 or batch_size % world_size:
             raise DataError(
-                f"the batch size per domain must be a positive multiple of the {world_size} processes, got {batch_size}"
+                f"the batch size{'' if pooled else ' per domain'} must be a positive multiple of the {world_size} "
+                f"processes, got {batch_size}"
             )
         if seed < 0 or views < 1:
             raise DataError(f"the seed must be at least 0 and views at least 1, got {seed} and {views}")
@@ -114,25 +124,39 @@ class TrainLoader:
         # Images are numbered through all domains: each domain's offset, and the label of every image.
         self._offsets = np.cumsum([0, *(len(split.domain) for split in splits)])[:-1]
         self._labels = torch.from_numpy(np.concatenate([split.domain.labels for split in splits])).to(self.device)
-        self._transform = train_transform(image_spec)
+        self.pooled, self.augmentation = pooled, augmentation or Augmentation()
+        self._transform = train_transform(image_spec, self.augmentation)
+        # The images from which each group of a batch is drawn: those of one domain, or of all.
+        self._groups = [offset + split.keys for offset, split in zip(self._offsets, splits, strict=True)]
+        if pooled:
+            self._groups = [np.concatenate(self._groups)]
+            sizes = torch.tensor([len(split.domain) for split in splits])
+            self._domains = torch.arange(len(splits)).repeat_interleave(sizes).to(self.device)
 
-    def keys(self, step: int) -> list[IntArray]:
-        """Return this process's images of every domain at a step, as indices into the domains."""
-        local = slice(self.positions.start, self.positions.stop)
-        return [keys[local] for keys in self.global_keys(step)]
+    def global_rows(self, step: int) -> IntArray:
+        """Return the images at a step, of all processes together: ``[groups, batch size]``.
 
-    def global_keys(self, step: int) -> list[IntArray]:
-        """Return the images of every domain at a step, of all processes together."""
+        Images are numbered through all domains. A group is a domain; a pooled batch has one group.
+        """
         if step < 1:
             raise DataError(f"steps count updates from 1, got {step}")
-        return [
-            split.keys[draw_indices(self.seed, step, i, len(split), self.batch_size)]
-            for i, split in enumerate(self.splits)
+        drawn = [
+            rows[draw_indices(self.seed, step, i, len(rows), self.batch_size)] for i, rows in enumerate(self._groups)
         ]
+        return np.stack(drawn)
 
     def rows(self, step: int) -> IntArray:
         """Return this process's images at a step, numbered through all domains."""
-        return np.concatenate([offset + keys for offset, keys in zip(self._offsets, self.keys(step), strict=True)])
+        return self.global_rows(step)[:, self.positions].reshape(-1)
+
+    def keys(self, step: int) -> list[IntArray]:
+        """Return this process's images of every domain at a step of balanced batches, as indices into the domains."""
+        return list(self.rows(step).reshape(len(self.splits), -1) - self._offsets[:, None])
+
+    def domain_of(self, rows: IntArray) -> IntArray:
+        """Return the numbers of the domains of images."""
+        found: IntArray = np.searchsorted(self._offsets, rows, side="right") - 1
+        return found
 
     def at(self, step: int) -> Batch:
         """Return the batch of a step."""
@@ -169,7 +193,7 @@ class TrainLoader:
             images = images if self.views == 1 else images.repeat(self.views, 1, 1, 1)
         else:
             images = inputs["images"]
-        return Batch(step, self._split_views(self.prepare(images)), labels)
+        return Batch(step, self._split_views(self.prepare(images)), labels, self._domain_labels(inputs))
 
     def parts(self, step: int, inputs: Inputs) -> Iterator[Batch]:
         """Make the batches over which the gradients of a step are accumulated: here, the whole batch."""
@@ -177,6 +201,9 @@ class TrainLoader:
 
     def compile(self, compile: Callable[[Any], Any]) -> None:
         """Compile what `finish` computes on the device; normalizing alone does not gain from it."""
+
+    def _domain_labels(self, inputs: Inputs) -> Tensor | None:
+        return self._domains.index_select(0, inputs["rows"]) if self.pooled else None
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
@@ -190,13 +217,14 @@ class TrainLoader:
 
     def _bytes(self, step: int) -> Tensor:
         """Decode and augment the step's images; the views follow one another."""
-        keys = self.keys(step)
         images = []
+        groups = self.rows(step).reshape(-1, len(self.positions))
         for view in range(self.views):
-            for i, (split, local_keys) in enumerate(zip(self.splits, keys, strict=True)):
-                for position, key in zip(self.positions, local_keys.tolist(), strict=True):
-                    seed = (self.seed, step, i, position, view)
-                    images.append(augmented(split.domain, key, self._transform, seed))
+            for group, rows in enumerate(groups):
+                for position, row, number in zip(self.positions, rows, self.domain_of(rows), strict=True):
+                    domain, key = self.splits[number].domain, int(row - self._offsets[number])
+                    seed = (self.seed, step, group, position, view)
+                    images.append(augmented(domain, key, self._transform, seed))
         return torch.stack(images)
 
     def _split_views(self, images: Tensor) -> Tensor:
@@ -217,6 +245,7 @@ class EvalLoader:
         whole_batches: Give each process every ``world_size``-th batch instead, for models whose predictions depend on
             the other images of a batch.
         augment_seed: Augment the images with this seed, as DomainBed does with source validation. Default: do not.
+        augmentation: Settings of the augmentation. Default: DomainBed's.
         cache: Read the pixels from this cache instead of from files (unless they are augmented).
         keep: Keep the bytes on the device, so that later passes need no decoding.
         workers: Number of processes that read image files. Default: one per core, at most 8.
@@ -235,6 +264,7 @@ class EvalLoader:
         world_size: int = 1,
         whole_batches: bool = False,
         augment_seed: int | None = None,
+        augmentation: Augmentation | None = None,
         cache: ImageCache | None = None,
         keep: bool = False,
         workers: int | None = None,
@@ -255,7 +285,8 @@ class EvalLoader:
         needs_no_files = self.in_memory or self._cache is not None
         self.workers = 0 if needs_no_files else default_workers() if workers is None else workers
         self._augment_seed = augment_seed
-        self._transform = eval_transform(image_spec) if augment_seed is None else train_transform(image_spec)
+        augmented = train_transform(image_spec, augmentation or Augmentation())
+        self._transform = eval_transform(image_spec) if augment_seed is None else augmented
         self._normalize = Normalize(image_spec, device)
         self._all_images = _images_on_device(split.domain, device) if self.in_memory else None
         self._kept: list[Tensor] | None = None

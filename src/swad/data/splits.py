@@ -46,12 +46,17 @@ def split(n: int, trial: int, domain_index: int, *, three_way: bool = False) -> 
     """
     seed = split_seed(trial, domain_index)
     keys = _shuffled(n, seed)
-    n_out = int(n * (0.4 if three_way else 0.2))
+    n_out = n - n_train(n, three_way=three_way)
     out, train = keys[:n_out], keys[n_out:]
     if not three_way:
         return Split(train, out, np.empty(0, np.int64))
     out = out[_shuffled(n_out, seed)]
     return Split(train, out[: n_out // 2], out[n_out // 2 :])
+
+
+def n_train(n: int, *, three_way: bool = False) -> int:
+    """Return how many of ``n`` images are for training."""
+    return n - int(n * (0.4 if three_way else 0.2))
 
 
 def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:

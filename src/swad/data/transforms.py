@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swad.data.augmentation import Augmentation
 from swad.data.domains import ByteArray, DataError, ImageSpec
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ Transform = Callable[[Any], Tensor]
 """From a PIL image to a byte tensor, ``[channels, height, width]``."""
 
 
-def train_transform(image_spec: ImageSpec) -> Transform:
-    """Return the training augmentation; low-resolution images are not augmented."""
+def train_transform(image_spec: ImageSpec, augmentation: Augmentation | None = None) -> Transform:
+    """Return the training augmentation, by default DomainBed's; low-resolution images are not augmented."""
     if image_spec.low_res:
         return eval_transform(image_spec)
     from torchvision.transforms import v2
@@ -27,12 +28,14 @@ def train_transform(image_spec: ImageSpec) -> Transform:
     if image_spec.transforms == "imagenet":
         crop = v2.RandomResizedCrop(image_spec.size)
         return v2.Compose([crop, v2.RandomHorizontalFlip(), v2.PILToTensor()])  # type: ignore[no-any-return]
+    chosen, size = augmentation or Augmentation(), image_spec.size
+    crops = chosen.crop < 1
     return v2.Compose(  # type: ignore[no-any-return]
         [
-            v2.RandomResizedCrop(image_spec.size, scale=(0.7, 1.0)),
-            v2.RandomHorizontalFlip(),
-            v2.ColorJitter(0.3, 0.3, 0.3, 0.3),
-            v2.RandomGrayscale(0.1),
+            v2.RandomResizedCrop(size, scale=(chosen.crop, 1.0)) if crops else v2.Resize((size, size)),
+            v2.RandomHorizontalFlip(chosen.flip),
+            v2.ColorJitter(*[chosen.jitter] * 4),
+            v2.RandomGrayscale(chosen.grayscale),
             v2.PILToTensor(),
         ]
     )

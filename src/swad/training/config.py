@@ -18,8 +18,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from swad.training import recipe
-from swad.training.recipe import LRSchedule
+from swad.data.augmentation import Augmentation
+from swad.training import lr_schedule, recipe
 from swad.training.setting import Setting, add_args, setting
 from swad.util.names import NO_TARGET, did_you_mean
 
@@ -90,6 +90,18 @@ class DataConfig:
         role="protocol",
         help="Standard deviation of each channel. Default: the network's, or the low-resolution dataset's.",
     )
+    augmentation: Mapping[str, float] = setting(
+        factory=dict,
+        role="protocol",
+        help="Training augmentation: crop (smallest share of the area; 1 for no crop), flip, jitter, grayscale. "
+        "Default: crop=0.7, flip=0.5, jitter=0.3, grayscale=0.1. Low-resolution images are not augmented.",
+    )
+    batches: Literal["balanced", "pooled"] | None = setting(
+        None,
+        role="protocol",
+        help="balanced: batch_size images of every source domain in a step. pooled: batch_size images of all source "
+        "domains together, drawn with equal probability. Default: balanced.",
+    )
 
     def __post_init__(self) -> None:
         # JSON and command lines give lists and strings; the code below sees one form.
@@ -99,6 +111,7 @@ class DataConfig:
         # One directory keeps one name, from whichever directory a command is started.
         object.__setattr__(self, "data_dir", None if self.data_dir is None else Path(os.path.abspath(self.data_dir)))
         object.__setattr__(self, "dataset_options", dict(self.dataset_options))
+        object.__setattr__(self, "augmentation", dict(self.augmentation))
         for name in ("image_mean", "image_std"):
             values = getattr(self, name)
             object.__setattr__(self, name, None if values is None else tuple(values))
@@ -133,8 +146,10 @@ class ModelConfig:
         role="protocol",
         help="Initial weights: pretrained, random or a safetensors file. Default: pretrained; random for small.",
     )
-    freeze_bn: bool = setting(
-        True, role="protocol", help="Freeze the running statistics of batch norms; scale and shift are still trained."
+    freeze_bn: bool | None = setting(
+        None,
+        role="protocol",
+        help="Freeze the running statistics of batch norms; scale and shift are still trained. Default: True.",
     )
 
 
@@ -147,11 +162,12 @@ class TrainingConfig:
         role="identity",
         help="Training algorithm (see `swad algorithms`). Append +sam to combine it with SAM.",
     )
-    recipe: Literal["imagenet"] | None = setting(
+    recipe: Literal["imagenet", "own"] | None = setting(
         None,
         role="protocol",
-        help="imagenet: train on one large dataset from scratch, with SGD, warm-up, decay and epochs. Default: the "
-        "dataset's; without one, DomainBed's protocol.",
+        help="own: train as the algorithm's own paper does (optimizer, schedule, epochs, augmentation, ...; `swad "
+        "algorithms show NAME` lists them). imagenet: train on one large dataset from scratch, with SGD, warm-up, "
+        "decay and epochs. Default: the dataset's; without one, DomainBed's protocol.",
     )
     hyperparameters: Mapping[str, float | str] = setting(
         factory=dict,
@@ -164,7 +180,10 @@ class TrainingConfig:
         None, role="protocol", minimum=1, help="Optimizer steps. Default: the dataset's, or those of the epochs."
     )
     epochs: float | None = setting(
-        None, role="protocol", help="Epochs of the imagenet recipe, unless steps are given. Default: 90."
+        None,
+        role="protocol",
+        help="Passes over the training images, unless steps are given; a schedule in epochs then divides the steps. "
+        "Default: the recipe's.",
     )
     warmup_epochs: float | None = setting(
         None,
@@ -172,12 +191,20 @@ class TrainingConfig:
         help="Epochs in which the imagenet recipe raises the learning rate. Default: 5, or less in proportion if "
         "training is shorter than 90 epochs.",
     )
-    lr_schedule: LRSchedule = setting(
-        "constant",
+    optimizer: Literal["adam", "sgd"] | None = setting(
+        None,
         role="hyperparameter",
-        help="cyclic: over the last 20 % of training the learning rate decays to a twentieth in cycles of 2 %, and SWA "
-        "averages the weights at the end of each cycle. In the imagenet recipe, both first decay to a twentieth, and "
-        "decay goes down to zero instead.",
+        help="Optimizer, with the lr and weight_decay of the hyperparameters. Default: adam, or the recipe's.",
+    )
+    momentum: float | None = setting(None, role="hyperparameter", help="Momentum of SGD. Default: 0.9.")
+    lr_schedule: str | None = setting(
+        None,
+        role="hyperparameter",
+        help="constant; step:at=0.6,gamma=0.1 (times gamma after that share of the steps); exponential:gamma=0.99 "
+        "(times gamma after every epoch); or cyclic: over the last 20 % of training the learning rate decays to a "
+        "twentieth in cycles of 2 %, and SWA averages the weights at the end of each cycle. In the imagenet recipe, "
+        "constant and cyclic first decay to a twentieth, and decay goes down to zero instead. Default: constant, or "
+        "the recipe's.",
     )
     micro_batch: int | None = setting(
         None,
@@ -407,7 +434,7 @@ class RunConfig:
         assert self.training.steps is not None
         if self.training.lr_schedule != "cyclic":
             return None
-        if self.training.recipe is not None:
+        if self.training.recipe == recipe.IMAGENET:
             return self._epochs_in_steps(recipe.CYCLE_EPOCHS)
         return max(1, self.training.steps // 50)
 
@@ -446,6 +473,15 @@ class RunConfig:
             problems.append(f"epochs must be a number above 0, got {epochs!r}")
         if isinstance(warmup, int | float) and not 0 <= warmup < math.inf:
             problems.append(f"warmup_epochs must be a number of at least 0, got {warmup!r}")
+        momentum = self.training.momentum
+        if isinstance(momentum, int | float) and not 0 <= momentum < 1:
+            problems.append(f"momentum must be from 0 to below 1, got {momentum!r}")
+        if momentum is not None and self.training.optimizer != "sgd":
+            problems.append(f"momentum is for the optimizer sgd, got {momentum!r} with adam: set optimizer")
+        schedule = self.training.lr_schedule
+        if schedule is not None and (problem := lr_schedule.problem(schedule, self.training.epochs)):
+            problems.append(problem)
+        problems += _augmentation_problems(self.data.augmentation)
         for name in ("image_mean", "image_std"):
             values = getattr(self.data, name)
             valid = all(type(value) in (int, float) and math.isfinite(value) for value in values or ())
@@ -489,7 +525,8 @@ class RunConfig:
             content: The content of the stored run's `config.json`.
         """
         defaults = {name: _plain(known.default) for name, known in SETTINGS.items()}
-        stored = defaults | stored_options(content, self.output)  # a field that was added later had its default then
+        # A field that was added later had its default then.
+        stored = defaults | PROTOCOL | stored_options(content, self.output)
         current = json.loads(json.dumps({name: _plain(value) for name, value in self.options().items()}))
         if isinstance(stored.get("data_dir"), str):
             stored["data_dir"] = os.path.abspath(stored["data_dir"])
@@ -509,6 +546,23 @@ class RunConfig:
             else:
                 differences.append(f"{name} was {before!r}, now {now!r}")
         return differences
+
+
+PROTOCOL: dict[str, Any] = {
+    "optimizer": "adam",
+    "lr_schedule": "constant",
+    "freeze_bn": True,
+    "augmentation": dataclasses.asdict(Augmentation()),
+    "batches": "balanced",
+}
+"""The settings of the evaluation protocol, which the recipe of an algorithm's own paper may replace."""
+
+
+def _augmentation_problems(values: Mapping[str, Any]) -> list[str]:
+    known = PROTOCOL["augmentation"]
+    if unknown := sorted(set(values) - set(known)):
+        return [f"the augmentation has {', '.join(known)}, got {', '.join(unknown)}"]
+    return Augmentation(**values).problems()
 
 
 def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, Any]:

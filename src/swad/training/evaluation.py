@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from swad.data.augmentation import Augmentation
 from swad.data.cache import ImageCache
 from swad.data.domains import ImageSpec
 from swad.data.loaders import EvalLoader
@@ -363,6 +364,7 @@ def eval_loaders(
             world_size=dist.world_size,
             whole_batches=group_size is not None,
             augment_seed=config.training.seed if augment else None,
+            augmentation=Augmentation(**config.data.augmentation),
             cache=cache,
             keep=keep,
             workers=config.machine.workers,

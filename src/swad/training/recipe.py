@@ -15,13 +15,17 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+IMAGENET = "imagenet"
+"""The name of the recipe."""
 LRSchedule = Literal["constant", "cyclic", "decay"]
 SCHEDULES: tuple[LRSchedule, ...] = get_args(LRSchedule)
 
 EPOCHS = 90
 WARMUP_EPOCHS = 5
 CYCLE_EPOCHS = 3
-MOMENTUM = 0.9
+LR_BATCH = 256
+"""Images in the batch for which the learning rate is given. It grows in proportion to the batch: Goyal et al.,
+"Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017."""
 LOW = 1 / 20
 """The learning rate after 80 % of training, as a share of the highest."""
 MICRO_BATCH = 256

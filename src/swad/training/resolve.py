@@ -13,25 +13,26 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from swad.algorithms.hyperparameters import Hyperparameters, fill
-from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm
+from swad.algorithms.hyperparameters import fill
+from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
 from swad.averaging import registry
 from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
 from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.data.domains import DataError
 from swad.data.epoch_loader import steps_per_epoch
-from swad.data.splits import hold_out
 from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST, input_config
 from swad.results.trackers.base import name_problems
 from swad.training import recipe
-from swad.training.config import SETTINGS, ConfigError, RunConfig
+from swad.training.config import PROTOCOL, SETTINGS, ConfigError, RunConfig
+from swad.training.defaults import apply_own_recipe, default_hyperparameters, planned_steps, training_images
 from swad.training.run_dir import stored_settings
 from swad.util.names import did_you_mean
 
@@ -58,16 +59,16 @@ def resolve(config: RunConfig) -> RunConfig:
         config,
         stored=stored_settings(config.output),
         n_images=_count_images(config),
-        n_training=_count_training_images(config) if _recipe(config) else 0,
+        training_images=training_images(config) if _counts_epochs(config) else (),
         bf16=config.machine.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
     )
-    if resolved.training.recipe is not None and (problems := _schedule_problems(resolved, None)):
+    if resolved.training.epochs is not None and (problems := _schedule_problems(resolved, None)):
         raise ConfigError(problems)  # only now: these steps follow from the number of images
     return resolved
 
 
 def fill_defaults(
-    config: RunConfig, *, stored: Mapping[str, Any], n_images: int, bf16: bool, n_training: int = 0
+    config: RunConfig, *, stored: Mapping[str, Any], n_images: int, bf16: bool, training_images: Sequence[int] = ()
 ) -> RunConfig:
     """Fill in every default of valid settings.
 
@@ -76,19 +77,30 @@ def fill_defaults(
         stored: The settings of the run that is resumed, by field name; empty for a new one.
         n_images: Images in the dataset, which decide whether a cache is built by default.
         bf16: Whether the device computes in bf16.
-        n_training: Training images, which are an epoch of the imagenet recipe.
+        training_images: Training images of every source domain, which are an epoch together.
     """
     benchmark = benchmarks.get(config.data.dataset)
     config = config.replace(recipe=_recipe(config), algorithm=canonical_name(config.training.algorithm))
-    if config.training.recipe is not None:
-        config = _fill_recipe(config, n_training)
-    algorithm = config.training.algorithm
+    config = apply_own_recipe(config)
+    if config.training.recipe == recipe.IMAGENET:
+        config = _fill_recipe(config, sum(training_images))
+    algorithm, sgd = config.training.algorithm, config.training.optimizer == "sgd"
     network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
-    steps = config.training.steps or benchmark.defaults.steps
+    steps = planned_steps(config, training_images)
     images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
     complete = config.replace(
         dataset=benchmark.name,
-        hyperparameters={**default_hyperparameters(benchmark.name, algorithm), **config.training.hyperparameters},
+        hyperparameters={
+            **default_hyperparameters(benchmark.name, algorithm, config.training.recipe),
+            **config.training.hyperparameters,
+        },
+        augmentation={**PROTOCOL["augmentation"], **config.data.augmentation},
+        **{
+            name: PROTOCOL[name] if value is None else value
+            for name, value in config.options().items()
+            if name in ("optimizer", "lr_schedule", "freeze_bn", "batches")
+        },
+        momentum=0.9 if sgd and config.training.momentum is None else config.training.momentum,
         network=network,
         **images,
         weights=config.model.weights or ("random" if network == SMALL else "pretrained"),
@@ -104,8 +116,14 @@ def fill_defaults(
     return complete.replace(seed=derived_seed(complete) if seed is None else seed)
 
 
-def _recipe(config: RunConfig) -> Literal["imagenet"] | None:
+def _recipe(config: RunConfig) -> Literal["imagenet", "own"] | None:
     return config.training.recipe or benchmarks.get(config.data.dataset).defaults.recipe
+
+
+def _counts_epochs(config: RunConfig) -> bool:
+    """Whether the length of a run depends on the number of its images."""
+    training = apply_own_recipe(config).training
+    return _recipe(config) == recipe.IMAGENET or (training.steps is None and training.epochs is not None)
 
 
 def _fill_recipe(config: RunConfig, n_training: int) -> RunConfig:
@@ -115,6 +133,7 @@ def _fill_recipe(config: RunConfig, n_training: int) -> RunConfig:
     steps = config.training.steps or max(1, round((config.training.epochs or recipe.EPOCHS) * per_epoch))
     return config.replace(
         hyperparameters=hyperparameters,
+        optimizer=config.training.optimizer or "sgd",
         steps=steps,
         epochs=steps / per_epoch,
         evaluate_every=config.evaluation.evaluate_every or min(per_epoch, steps),
@@ -133,7 +152,7 @@ def averaging_plan(config: RunConfig) -> registry.Plan:
     ratio = benchmarks.get(config.data.dataset).defaults.tolerance_ratio
     plan = registry.Plan(steps, every, ratio, config.eval_offset)
     # In the recipe a cyclic run shares its first 80 % with a constant one, so cycles do not move the window.
-    start = plan.late if config.training.recipe is not None else None
+    start = plan.late if config.training.recipe == recipe.IMAGENET else None
     return dataclasses.replace(plan, cycle=config.cycle_steps, start=start)
 
 
@@ -170,6 +189,8 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
 
 def find_problems(config: RunConfig) -> list[str]:
     """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
+    with suppress(DataError, AlgorithmError):  # reported below
+        config = apply_own_recipe(config)
     problems = config.problems()
     try:
         benchmark = benchmarks.get(config.data.dataset)
@@ -179,7 +200,7 @@ def find_problems(config: RunConfig) -> list[str]:
     if benchmark is not None:
         problems += _target_problems(config, benchmark) + _dataset_problems(config, benchmark)
     problems += _algorithm_problems(config, benchmark)
-    if benchmark is not None and (config.training.recipe or benchmark.defaults.recipe):
+    if benchmark is not None and _recipe(config) == recipe.IMAGENET:
         problems += _recipe_problems(config)
     else:
         problems += _problems_without_recipe(config) + _schedule_problems(config, benchmark)
@@ -207,10 +228,10 @@ def _recipe_problems(config: RunConfig) -> list[str]:
 
 def _problems_without_recipe(config: RunConfig) -> list[str]:
     training = config.training
-    given = {"epochs": training.epochs, "warmup_epochs": training.warmup_epochs, "micro_batch": training.micro_batch}
+    given = {"warmup_epochs": training.warmup_epochs, "micro_batch": training.micro_batch}
     names = [name for name, value in given.items() if value is not None]
     names += ["lr_schedule=decay"] * (training.lr_schedule == "decay")
-    return [f"{', '.join(names)} belongs to the imagenet recipe: set recipe=imagenet, or use steps"] if names else []
+    return [f"{', '.join(names)} belongs to the imagenet recipe: set recipe=imagenet, or leave it out"] if names else []
 
 
 def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
@@ -271,6 +292,9 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
         algorithm_class = get_algorithm(name)
     except AlgorithmError as error:
         return [str(error)]
+    if config.training.recipe == "own" and algorithm_class.own_recipe is None:
+        others = ", ".join(_with_own_recipe())
+        return [f"{name} has no recipe of its own: leave out --recipe{others and f', or use one of {others}'}"]
     if unknown := unknown_hyperparameters(name, config.training.hyperparameters):
         return unknown
     filled = fill(algorithm_class.Hyperparameters, config.training.hyperparameters)
@@ -279,7 +303,15 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
         problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
+    own = algorithm_class.own_recipe
+    pools = "domain labels" not in algorithm_class.needs or (own is not None and own.batches == "pooled")
+    if config.data.batches == "pooled" and not pools:
+        problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
     return problems
+
+
+def _with_own_recipe() -> list[str]:
+    return [name for name in list_algorithms() if get_algorithm(name).own_recipe is not None]
 
 
 def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
@@ -301,7 +333,7 @@ def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
 
 def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
     defaults = None if benchmark is None else benchmark.defaults
-    steps = config.training.steps or (defaults.steps if defaults else None)
+    steps = config.training.steps or (defaults.steps if defaults and config.training.epochs is None else None)
     every = config.evaluation.evaluate_every or (defaults.evaluate_every if defaults else None)
     valid = not SETTINGS["steps"].problem(steps) and not SETTINGS["evaluate_every"].problem(every)
     if steps is None or every is None or not valid:
@@ -314,7 +346,7 @@ def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[s
     if not all(type(step) is int and 1 <= step <= last for step in snapshots):
         problems.append(f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, snapshots))}")
     plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
-    if config.training.recipe is not None and config.warmup_steps > averaging_plan(config).late:
+    if config.training.recipe == recipe.IMAGENET and config.warmup_steps > averaging_plan(config).late:
         problems.append(
             f"the warm-up must end before the last 20 % of the {steps} steps, got {config.warmup_steps} steps: "
             "lower warmup_epochs"
@@ -359,19 +391,6 @@ def _machine_problems(config: RunConfig) -> list[str]:
 # -- defaults -----------------------------------------------------------------------------------------------------
 
 
-def default_hyperparameters(dataset: str, algorithm: str) -> dict[str, Any]:
-    """Return the hyperparameters of an algorithm on a dataset for which a run sets nothing."""
-    benchmark, own = benchmarks.get(dataset), get_algorithm(algorithm).Hyperparameters()
-    common = Hyperparameters()
-    # An algorithm's own lr or batch size wins over the dataset's, except on low-resolution data, as in DomainBed.
-    of_dataset = {
-        name: getattr(benchmark.defaults, name)
-        for name in ("lr", "batch_size")
-        if benchmark.image_spec.low_res or getattr(own, name) == getattr(common, name)
-    }
-    return dataclasses.asdict(dataclasses.replace(own, **of_dataset))
-
-
 def _image_options(config: RunConfig, benchmark: Benchmark, network: str) -> dict[str, Any]:
     """The images that the network was made for, where the settings say nothing else."""
     data = config.data
@@ -404,20 +423,6 @@ def _count_images(config: RunConfig) -> int:
     total = benchmarks.get(config.data.dataset).total
     needed = config.machine.device.startswith("cuda") and config.data.input_pipeline is None
     return _count_files(config.data.data_dir) if total is None and needed else total or 0
-
-
-def _count_training_images(config: RunConfig) -> int:
-    data = config.data
-    options = json.dumps(dict(data.dataset_options), sort_keys=True)
-    return _training_images(data.dataset, data.data_dir, options, data.targets, data.trial, data.three_way)
-
-
-@cache
-def _training_images(
-    dataset: str, folder: Path | None, options: str, targets: tuple[str, ...], trial: int, three_way: bool
-) -> int:
-    loaded = benchmarks.load(dataset, folder, check_counts=False, **json.loads(options))
-    return sum(len(part) for part in hold_out(loaded, targets, trial=trial, three_way=three_way).sources.train)
 
 
 @cache

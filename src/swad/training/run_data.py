@@ -13,6 +13,7 @@ from swad.data.cache import default_folder
 from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain, ImageSpec
 from swad.data.verify import find_bad_images
 from swad.training.config import RunConfig
+from swad.training.recipe import IMAGENET
 from swad.training.run_dir import RunError
 from swad.util.progress import Progress
 
@@ -32,8 +33,13 @@ def load_dataset(config: RunConfig, data_dir: Path | None = None) -> Dataset:
 
 def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
     """Return the form of the images of a run: that of the dataset, with the changes that the settings ask for."""
-    data, recipe = config.data, config.training.recipe
-    values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std, "transforms": recipe}
+    data, imagenet = config.data, config.training.recipe == IMAGENET
+    values = {
+        "size": data.image_size,
+        "mean": data.image_mean,
+        "std": data.image_std,
+        "transforms": IMAGENET if imagenet else None,
+    }
     changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(spec, **changes)
 

@@ -6,6 +6,7 @@ data nor the state of a random number generator.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -28,6 +29,7 @@ from swad.averaging.lr_schedules import Decay, cyclic_lr
 from swad.averaging.segment_log import SegmentLog
 from swad.averaging.swad import SWAD
 from swad.averaging.valley import LossValley, Status
+from swad.data.augmentation import Augmentation
 from swad.data.cache import ImageCache
 from swad.data.cached_loader import CachedTrainLoader
 from swad.data.epoch_loader import EpochLoader
@@ -39,6 +41,7 @@ from swad.training import recipe
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.export import cpu_weights
+from swad.training.lr_schedule import lr_factor
 from swad.training.numerics import autocast
 from swad.training.resolve import averaging_plan, source_problems
 from swad.training.run_dir import RunError
@@ -159,7 +162,7 @@ class Training:
         obstacle = algorithm.uncapturable
         if not obstacle and dist.world_size > 1:
             obstacle = "communication between processes cannot be captured"
-        fusible = config.model.freeze_bn and config.training.precision == "bf16"
+        fusible = bool(config.model.freeze_bn) and config.training.precision == "bf16"
         fusible = fusible and bool(networks.batch_norms(self.predictor))
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
         if reason:
@@ -255,7 +258,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
     # The imagenet recipe pools the images of all domains.
-    image_spec, n_domains = sources.image_spec, 1 if config.training.recipe else len(sources.names)
+    image_spec, n_domains = sources.image_spec, 1 if config.training.recipe == recipe.IMAGENET else len(sources.names)
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(_WEIGHTS, config.training.seed))
     network = networks.build(
@@ -263,7 +266,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
         len(sources.classes),
         weights=None if config.model.weights == "random" else config.model.weights,
         channels=image_spec.channels,
-        freeze_bn=config.model.freeze_bn,
+        freeze_bn=bool(config.model.freeze_bn),
         image_size=image_spec.size,
     )
     hyperparameters = algorithm_class.Hyperparameters(**config.training.hyperparameters)  # type: ignore[arg-type]
@@ -273,13 +276,19 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
         # MobileNetV2 went from 22 to 105 images/s and ResNet-50 from 8 to 19.
         algorithm.to(memory_format=torch.channels_last)
     algorithm.to(dist.device).train()
-    algorithm.momentum = recipe.MOMENTUM if config.training.recipe is not None else None
     algorithm.seed = config.training.seed
+    algorithm.total_steps = config.total_steps
+    algorithm.pooled = config.data.batches == "pooled"
+    algorithm.optimizer_name = config.training.optimizer or "adam"
+    algorithm.momentum = config.training.momentum or 0.0
+    if config.training.recipe == recipe.IMAGENET:
+        algorithm.lr_scale = algorithm.n_images / recipe.LR_BATCH
     algorithm.image_shape = (image_spec.channels, image_spec.size, image_spec.size)
     algorithm.image_mean, algorithm.image_std = image_spec.mean, image_spec.std
     algorithm.domain_sizes = tuple(len(split) for split in sources.train)
-    algorithm.gather = partial(dist.gather, n_domains)
-    algorithm.local_shard = partial(dist.local_shard, n_domains)
+    n_groups = 1 if algorithm.pooled else n_domains
+    algorithm.gather = partial(dist.gather, n_groups)
+    algorithm.local_shard = partial(dist.local_shard, n_groups)
     return algorithm
 
 
@@ -296,9 +305,11 @@ def build_loader(
     data = (sources.train, sources.image_spec, algorithm.hyperparameters.batch_size, config.training.seed)
     options: dict[str, Any] = {"rank": dist.rank, "world_size": dist.world_size, "device": dist.device}
     options["views"] = algorithm.views
-    if config.training.recipe is not None:
+    options["augmentation"] = Augmentation(**config.data.augmentation)
+    if config.training.recipe == recipe.IMAGENET:
         micro_batch, workers = config.training.micro_batch, config.machine.workers
         return EpochLoader(*data, micro_batch=micro_batch, workers=workers, **options)
+    options["pooled"] = algorithm.pooled
     if cache is None:
         return TrainLoader(*data, workers=config.machine.workers, **options)
     return CachedTrainLoader(cache, *data, log=log, **options)
@@ -306,15 +317,18 @@ def build_loader(
 
 def build_schedulers(config: RunConfig, algorithm: Algorithm) -> list[LambdaLR]:
     """Build the learning rate schedulers; none for a constant learning rate."""
+    assert config.training.lr_schedule is not None
+    optimizers = [optimizer for name, optimizer in algorithm.optimizers.items() if name not in algorithm.constant_lr]
     start = averaging_plan(config).late
-    if config.training.recipe is not None:
+    if config.training.recipe == recipe.IMAGENET:
         decays = config.training.lr_schedule == "decay"
         end, low = (config.total_steps, 0.0) if decays else (start, recipe.LOW)
         decay = Decay(config.warmup_steps, end, low, cycle=config.cycle_steps)
-        return [LambdaLR(optimizer, decay) for optimizer in algorithm.optimizers.values()]
-    if config.cycle_steps is None:
-        return []
-    return [cyclic_lr(optimizer, config.cycle_steps, start=start) for optimizer in algorithm.optimizers.values()]
+        return [LambdaLR(optimizer, decay) for optimizer in optimizers]
+    if config.cycle_steps is not None:
+        return [cyclic_lr(optimizer, config.cycle_steps, start=start) for optimizer in optimizers]
+    factor = lr_factor(config.training.lr_schedule, config.total_steps, config.training.epochs)
+    return [] if factor is None else [LambdaLR(optimizer, copy.copy(factor)) for optimizer in optimizers]
 
 
 def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:

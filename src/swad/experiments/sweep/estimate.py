@@ -23,14 +23,15 @@ from swad.averaging.segment_log import stored_bytes
 from swad.data import benchmarks
 from swad.data.cache import open_cache
 from swad.data.domains import ArrayDomain, Dataset, Domain, FileDomain
-from swad.data.splits import hold_out
+from swad.data.splits import hold_out, n_train
 from swad.experiments.sweep.plan import Plan, PlannedRun, run_group
 from swad.models import networks
 from swad.training.config import RunConfig
+from swad.training.defaults import images_per_step, planned_steps
 from swad.training.distributed import Dist
 from swad.training.evaluation import Evaluator
 from swad.training.numerics import torch_settings
-from swad.training.resolve import default_hyperparameters, resolve
+from swad.training.resolve import resolve
 from swad.training.run_data import load_dataset
 from swad.training.state import Training
 from swad.util.progress import Progress
@@ -223,7 +224,6 @@ class _RunCost:
             dataset = benchmarks.load(benchmark.name, config.data.data_dir, check_counts=False)
             self._counts = {domain.name: len(domain) for domain in dataset.domains}
             self._n_classes = len(dataset.classes)
-        self._batch_size = default_hyperparameters(benchmark.name, config.training.algorithm)["batch_size"]
 
     def seconds(self, config: RunConfig, speed: Speed) -> float:
         """Return the time of a run."""
@@ -236,8 +236,7 @@ class _RunCost:
         evaluated = n_evaluations * sum(seen) + _n_weights(config) * (sum(validation) + target)
         if evaluation.target_every_evaluation:
             evaluated += n_evaluations * target
-        batch_size = config.training.hyperparameters.get("batch_size", self._batch_size)
-        trained = float(steps * batch_size * len(sources))
+        trained = float(steps * images_per_step(config, len(sources)))
         return trained * speed.per_trained_image + evaluated * speed.per_evaluated_image
 
     def bytes(self, config: RunConfig) -> int | None:
@@ -258,7 +257,8 @@ class _RunCost:
     def _steps(self, config: RunConfig) -> tuple[int, int]:
         """Return the number of steps and of evaluations."""
         defaults = self._benchmark.defaults
-        steps = config.training.steps or defaults.steps
+        sources = [n for name, n in self._counts.items() if name not in config.data.targets]
+        steps = planned_steps(config, [n_train(n, three_way=config.data.three_way) for n in sources])
         every = config.evaluation.evaluate_every or min(defaults.evaluate_every, steps)
         return steps, -(-steps // every) + config.eval_offset
 

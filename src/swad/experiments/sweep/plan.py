@@ -27,7 +27,7 @@ from swad.data import benchmarks
 from swad.experiments.sweep.search import Point, points
 from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.training.config import SETTINGS, RunConfig
-from swad.training.resolve import default_hyperparameters
+from swad.training.defaults import default_hyperparameters
 from swad.util.names import NO_TARGET
 
 RUNS = "runs"
@@ -220,7 +220,7 @@ class _Factory:
         self.algorithm = canonical_name(algorithm)
         self.root = directory / RUNS / self.name / self.algorithm
         self.sets = target_sets(spec, dataset, algorithm)
-        self.defaults = default_hyperparameters(self.dataset, self.algorithm)
+        self.defaults = default_hyperparameters(self.dataset, self.algorithm, spec.options.get("recipe"))
         self.template = RunConfig.from_options(
             output=self.root, dataset=self.dataset, algorithm=self.algorithm, target="", **run_options(spec)
         )

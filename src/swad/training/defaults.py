@@ -1,0 +1,96 @@
+"""What a run takes where its settings say nothing: hyperparameters, the recipe of a paper, and the steps of epochs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from swad.algorithms.hyperparameters import Hyperparameters
+from swad.algorithms.registry import get_algorithm
+from swad.data import benchmarks
+from swad.data.splits import hold_out, n_train
+from swad.training.config import RunConfig
+
+OWN = "own"
+"""The recipe of the algorithm's own paper."""
+
+
+def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = None) -> dict[str, Any]:
+    """Return the hyperparameters of an algorithm on a dataset for which a run sets nothing."""
+    benchmark, own = benchmarks.get(dataset), get_algorithm(algorithm).Hyperparameters()
+    common = Hyperparameters()
+    # An algorithm's own lr or batch size wins over the dataset's, except on low-resolution data, as in DomainBed.
+    of_dataset = {
+        name: getattr(benchmark.defaults, name)
+        for name in ("lr", "batch_size")
+        if benchmark.image_spec.low_res or getattr(own, name) == getattr(common, name)
+    }
+    of_paper = _own_settings(dataset, algorithm).get("hyperparameters", {}) if recipe == OWN else {}
+    return dataclasses.asdict(dataclasses.replace(own, **{**of_dataset, **of_paper}))
+
+
+def apply_own_recipe(config: RunConfig) -> RunConfig:
+    """Fill in what the recipe of the algorithm's own paper states and the settings do not, if they ask for it.
+
+    Hyperparameters are left to `default_hyperparameters`, because a search needs them too.
+    """
+    if config.training.recipe != OWN:
+        return config
+    own = _own_settings(config.data.dataset, config.training.algorithm)
+    own.pop("hyperparameters", None)
+    options = config.options()
+    if options["epochs"] is not None:
+        own.pop("steps", None)
+    if options["optimizer"] not in (None, "sgd"):
+        own.pop("momentum", None)
+    stated = {name: value for name, value in own.items() if options[name] is None}
+    return config.replace(**{**stated, "augmentation": {**own.get("augmentation", {}), **options["augmentation"]}})
+
+
+def _own_settings(dataset: str, algorithm: str) -> dict[str, Any]:
+    recipe = get_algorithm(algorithm).own_recipe
+    return {} if recipe is None else recipe.settings(benchmarks.get(dataset).name)
+
+
+def planned_steps(config: RunConfig, images: Sequence[int]) -> int:
+    """Return the optimizer steps of a run.
+
+    Args:
+        config: Its settings, before or after defaults are filled in.
+        images: Number of training images of every source domain, for a run that counts epochs.
+    """
+    training = apply_own_recipe(config).training
+    if training.steps is not None or training.epochs is None:
+        return training.steps or benchmarks.get(config.data.dataset).defaults.steps
+    return max(1, round(training.epochs * sum(images) / images_per_step(config, max(1, len(images)))))
+
+
+def images_per_step(config: RunConfig, n_sources: int) -> int:
+    """Return the number of images in a step, over all source domains."""
+    training = config.training
+    batch_size = training.hyperparameters.get("batch_size")
+    if batch_size is None:
+        batch_size = default_hyperparameters(config.data.dataset, training.algorithm, training.recipe)["batch_size"]
+    return int(batch_size) * (1 if apply_own_recipe(config).data.batches == "pooled" else n_sources)
+
+
+def training_images(config: RunConfig) -> tuple[int, ...]:
+    """Return the number of training images of every source domain."""
+    data, benchmark = config.data, benchmarks.get(config.data.dataset)
+    if benchmark.counts and data.check_counts:
+        counts = [count for name, count in benchmark.counts.items() if name not in data.targets]
+        return tuple(n_train(count, three_way=data.three_way) for count in counts)
+    options = json.dumps(dict(data.dataset_options), sort_keys=True)
+    return _count_training_images(data.dataset, data.data_dir, options, data.targets, data.trial, data.three_way)
+
+
+@cache
+def _count_training_images(
+    dataset: str, folder: Path | None, options: str, targets: tuple[str, ...], trial: int, three_way: bool
+) -> tuple[int, ...]:
+    loaded = benchmarks.load(dataset, folder, check_counts=False, **json.loads(options))
+    return tuple(len(part) for part in hold_out(loaded, targets, trial=trial, three_way=three_way).sources.train)
