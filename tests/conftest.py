@@ -20,6 +20,8 @@ hypothesis.settings.load_profile("swad")
 
 TESTS = Path(__file__).parent
 # Processes that tests start find the helpers and the same source.
+# ... and compile neither each time they start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
@@ -37,7 +39,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def here(monkeypatch, capfd) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+def quick_workers(monkeypatch) -> None:
+    """Let local launchers of this process take their workers from the fork server, which has imported torch."""
+    from helpers import forked
+    from swad.experiments.launchers import local
+
+    monkeypatch.setattr(local, "START_METHOD", forked.CONTEXT.get_start_method())
+
+
+@pytest.fixture
+def here(monkeypatch, capfd, quick_workers) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """Run a command in this process, for the many cases that need no process of their own."""
     from swad import cli
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import socket
-import subprocess
 import sys
 from collections import Counter
 from functools import partial
@@ -19,6 +16,7 @@ from torch.nn import functional
 
 from helpers import HELPERS
 from helpers.contract_worker import STEPS, first_steps
+from helpers.forked import run_ranks
 from helpers.runs import RecordingCallback, crash_at, require_same, short
 from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, update
 from swad.algorithms.base import StepContext
@@ -364,23 +362,7 @@ def test_an_interrupted_run_with_averages_resumes(name, tmp_path):
 @pytest.mark.slow
 def test_two_processes_make_the_steps_of_one(tmp_path):
     """Compare losses, weights and buffers of all algorithms in one test, so that the processes start once."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    path = os.pathsep.join(filter(None, sys.path))
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(HELPERS / "contract_worker.py"), str(tmp_path), json.dumps(NAMES)],
-            env={**os.environ, **world, "RANK": str(rank), "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outs = [worker.communicate(timeout=120)[0] for worker in workers]
-    assert all(worker.returncode == 0 for worker in workers), outs
+    run_ranks([HELPERS / "contract_worker.py", tmp_path, json.dumps(NAMES)])
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for name in NAMES:
         alone = first_steps(name)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.averages import Net, OneHot, reload, run_ranks, small_conv, train, train_captured, uniform, weights_of
+from helpers.averages import Net, OneHot, reload, run_scenario, small_conv, train, train_captured, uniform, weights_of
 from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
@@ -315,7 +315,7 @@ def test_swapping_restores_another_model_whole():
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_ddp_ranks_have_the_average_of_one_process(tmp_path):
-    run_ranks("ddp", tmp_path)
+    run_scenario("ddp", tmp_path)
     first, second = (torch.load(tmp_path / f"ddp{rank}.pt", weights_only=True) for rank in (0, 1))
     for name in first:
         assert torch.equal(first[name], second[name])
@@ -324,13 +324,13 @@ def test_ddp_ranks_have_the_average_of_one_process(tmp_path):
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_fsdp2_averages_each_shard_on_its_rank(tmp_path):
-    run_ranks("fsdp", tmp_path)
+    run_scenario("fsdp", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_ranks_that_disagree_about_the_loss_raise(tmp_path):
-    run_ranks("disagree", tmp_path)
+    run_scenario("disagree", tmp_path)
 
 
 BUILD = {

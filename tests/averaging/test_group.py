@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import random
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
 from helpers import HELPERS
-from helpers.averages import Net, OneHot, reload, run_ranks, small_conv, train, train_captured
+from helpers.averages import Net, OneHot, reload, run_scenario, small_conv, train, train_captured
+from helpers.forked import run
 from helpers.valleys import losses_of, settings_of
 from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
 
@@ -306,7 +305,7 @@ def test_segment_log_keeps_sums_that_add_up(tmp_path):
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_ranks_that_disagree_about_the_loss_raise(tmp_path):
-    run_ranks("group_disagrees", tmp_path)
+    run_scenario("group_disagrees", tmp_path)
 
 
 @pytest.mark.slow
@@ -318,7 +317,7 @@ def test_a_killed_training_resumes_bit_equal(tmp_path, kill_after):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
 
     def train(folder, *extra):
-        return subprocess.run([sys.executable, str(script), str(folder), *extra], capture_output=True, text=True)
+        return run([script, folder, *extra])
 
     result = train(unbroken)
     assert result.returncode == 0, result.stderr

@@ -1,7 +1,5 @@
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from helpers import HELPERS
+from helpers.forked import run
 from helpers.tiny_runs import COARSE, NAMES, copied, measure, tiny
 from swad.data import benchmarks
 from swad.data.loaders import EvalLoader
@@ -162,8 +161,8 @@ def test_more_directions_and_more_weights_add_to_what_is_there(tiny_run, tmp_pat
 def test_killed_work_goes_on_to_the_same_rows(tiny_run, tmp_path, what, file, fatal):
     killed, whole = copied(tiny_run, tmp_path / "killed"), copied(tiny_run, tmp_path / "whole")
     script = HELPERS / "tiny_runs.py"
-    process = subprocess.run([sys.executable, str(script), str(killed), what, str(fatal)], capture_output=True)
-    assert process.returncode == -9, process.stderr.decode()
+    process = run([script, killed, what, str(fatal)])
+    assert process.returncode == -9, process.stderr
     text = (killed / file).read_text()
     assert text.endswith("half a li")
     kept = len(rows(killed, file))

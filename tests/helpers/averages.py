@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +10,7 @@ import torch
 from torch import nn
 
 from helpers import HELPERS
+from helpers.forked import run_ranks
 
 
 class OneHot(nn.Module):
@@ -134,26 +131,7 @@ def train_captured(build, use_graph):
     return average
 
 
-def run_ranks(scenario: str, folder: Path, world: int = 2) -> None:
+def run_scenario(scenario: str, folder: Path, world: int = 2) -> None:
     """Run a scenario of `distributed_worker.py` in `world` gloo processes."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    processes = []
-    for rank in range(world):
-        env = os.environ | {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "CUDA_VISIBLE_DEVICES": "",  # gloo on the CPU: with one visible GPU, FSDP2 would put its mesh there
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, str(HELPERS / "distributed_worker.py"), scenario, str(folder)]
-        processes.append(
-            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
-        assert "done" in output
+    outputs = run_ranks([HELPERS / "distributed_worker.py", scenario, folder], world)
+    assert all("done" in output for output in outputs), outputs

@@ -1,4 +1,4 @@
-"""Run `swad` as a user does: in a process of its own."""
+"""Run `swad` in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers import SOURCE
+from helpers.forked import run
 
 SWAD = [sys.executable, "-m", "swad"]
 
@@ -25,8 +26,15 @@ def swad_without(packages: Sequence[str], *arguments: str | Path, code: int = 0)
     return result
 
 
-def swad(*arguments: str | Path, cwd: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run([*SWAD, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=environment())
+def swad(
+    *arguments: str | Path, cwd: Path | None = None, code: int = 0, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, in a process that has imported torch and the like before unless it must be `fresh`."""
+    if fresh:
+        command = [*SWAD, *map(str, arguments)]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment())
+    else:
+        result = run(["-m", "swad", *arguments], cwd=cwd, env=environment())
     assert result.returncode == code, result.stdout + result.stderr
     return result
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from helpers import HELPERS
 from swad.averaging.valley import Status
 from swad.results.records import read_records
 from swad.training.callback import RunCallback
@@ -99,17 +95,6 @@ def interrupt_at(step: int, signum: int = signal.SIGINT) -> RecordingCallback:
 def crash_at(step: int) -> RecordingCallback:
     """Raise an error after a step."""
     return RecordingCallback({step: lambda: 1 / 0})
-
-
-def start_worker(output: Path, changes: Mapping[str, object], **environment: str) -> subprocess.Popen[str]:
-    """Start `run_worker.py`, which trains one short run in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, str(HELPERS / "run_worker.py"), str(output), json.dumps(changes)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def values(run_dir: Path) -> list[tuple[Any, ...]]:

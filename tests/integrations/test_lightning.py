@@ -1,9 +1,6 @@
 import csv
 import importlib.util
 import logging
-import os
-import socket
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from helpers import HELPERS
+from helpers.forked import run_ranks
 
 pl = pytest.importorskip("lightning.pytorch")
 
@@ -385,28 +383,7 @@ def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_
 @pytest.mark.distributed
 def test_two_processes(tmp_path):
     """DDP and FSDP2 average alike on both ranks, resume exactly, and a loss that is not synced is refused."""
-    script = HELPERS / "lightning_processes.py"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path)],
-            env={**env, "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        for process in ranks:
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 0, errors
-    finally:
-        for process in ranks:
-            process.kill()
+    run_ranks([HELPERS / "lightning_processes.py", tmp_path])
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     for strategy in ("ddp", "fsdp2"):
         for held in (first, second):

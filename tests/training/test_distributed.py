@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
 import torch
 
-from helpers.runs import short, start_worker, values, weights
+from helpers import HELPERS
+from helpers.forked import run_ranks
+from helpers.runs import short, values, weights
 from swad.training import loop
 from swad.training.distributed import Dist, process_group
 from swad.training.loop import train
@@ -19,14 +20,8 @@ from swad.training.loop import train
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     changes = {"hyperparameters": {"batch_size": 8, "dropout": 0.5, "lr": 1e-4}, "snapshots": [1, 4]}
     train(short(tmp_path / "one", **changes))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    workers = [start_worker(tmp_path / "two", changes, RANK=str(rank), **world) for rank in range(2)]
-    outs = [worker.communicate(timeout=90) for worker in workers]
-    assert all(worker.returncode == 0 for worker in workers), outs
-    first, second = (json.loads(out.splitlines()[-1]) for out, _ in outs)
+    outs = run_ranks([HELPERS / "run_worker.py", tmp_path / "two", json.dumps(changes)])
+    first, second = (json.loads(out.splitlines()[-1]) for out in outs)
     for key in ("scores", "ranges", "weights", "steps"):
         assert first[key] == second[key]
     one, two = values(tmp_path / "one"), values(tmp_path / "two")

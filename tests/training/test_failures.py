@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 import torch
 
-from helpers.commands import SWAD, environment
+from helpers.commands import environment
+from helpers.forked import run
 from helpers.runs import short
 from swad.algorithms import erm
 from swad.training import failures
@@ -32,10 +31,10 @@ ALGORITHM = Faulty
 def test_an_error_in_an_own_algorithm_names_its_line(tmp_path, jobs):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "faulty.py").write_text(FAULTY)
-    command = [*SWAD, "train", "digits", "-t", "paper", "-t", "board", "--algorithm", "faulty", "--steps", "4"]
+    command = ["-m", "swad", "train", "digits", "-t", "paper", "-t", "board", "--algorithm", "faulty", "--steps", "4"]
     variables = environment() | {"SWAD_ALGORITHMS": str(tmp_path / "own")}
     command += ["--jobs", jobs, "-o", str(tmp_path / "runs")]
-    ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    ended = run(command, env=variables)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "faulty failed with KeyError: 'pixels'" in line

@@ -14,7 +14,9 @@ from random import Random
 import pytest
 import torch
 
-from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short, start_worker
+from helpers import HELPERS
+from helpers.forked import run
+from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short
 from swad.data.domains import DataError
 from swad.experiments.saved_run import open_run
 from swad.results import runs
@@ -95,10 +97,10 @@ def test_a_directory_that_another_process_writes_is_refused(tmp_path):
 def test_a_run_resumes_after_the_kernel_refused_a_checkpoint(tmp_path, finished_run):
     """The kernel refuses part of the file; with space again the run resumes as if nothing had happened."""
     run_dir = tmp_path / "run"
-    out, err = start_worker(run_dir, {}, LIMIT_FILE_SIZE="100000").communicate(timeout=60)
-    assert out.startswith("RunError: cannot write "), out + err
-    assert "File too large" in out
-    assert len(out.splitlines()) == 1
+    ended = run([HELPERS / "run_worker.py", run_dir], env={**os.environ, "LIMIT_FILE_SIZE": "100000"})
+    assert ended.stdout.startswith("RunError: cannot write "), ended
+    assert "File too large" in ended.stdout
+    assert len(ended.stdout.splitlines()) == 1
     assert not list(run_dir.rglob("*.partial"))
     train(short(run_dir))
     require_same(finished_run, run_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import random
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.forked import CONTEXT
 from helpers.run_worker import train_short
 from helpers.runs import crash_at, interrupt_at, require_same, short, values, weights
 from swad.averaging.segment_log import load_segments
@@ -76,16 +76,11 @@ def test_segments_are_kept_on_request(tmp_path, finished_run):
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_resumes_to_the_same_bits(tmp_path, finished_run):
-    # The fork server imports everything once, so that its children start at once.
-    start = multiprocessing.get_context("forkserver")
-    start.set_forkserver_preload(
-        ["helpers.run_worker", "swad.training.loop", "swad.data.benchmarks.digits", "sklearn.datasets"]
-    )
     draw = random.Random(0)
     run_dir, kills = tmp_path / "run", 0
     began = time.monotonic()
     while not (run_dir / "done.json").exists():
-        child = start.Process(target=train_short, args=(run_dir, {}))
+        child = CONTEXT.Process(target=train_short, args=(run_dir, {}))
         child.start()
         if kills < 6:
             # Kill it shortly after it writes: in a step, an evaluation, a checkpoint or the report.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import forked
 from helpers.small_trees import make_tree
 from swad.data import benchmarks
 from swad.data.domains import DataError
@@ -61,8 +62,7 @@ def test_a_dataset_in_a_folder_of_your_own(tmp_path):
 
 def swad(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"SWAD_DATASETS": str(folder), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "swad", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    return forked.run(["-m", "swad", *map(str, arguments)], env=environment)
 
 
 QUICK = ["--steps", "2", "--evaluate-every", "1", "--set", "batch_size=2", "-a", "ema"]

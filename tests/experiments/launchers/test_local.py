@@ -26,6 +26,12 @@ from swad.results.failures import read_failure
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 
+@pytest.fixture(autouse=True)
+def _quick(request):
+    if request.function is not test_workers_are_kept_see_one_gpu_each_and_stop:  # as they start for users
+        request.getfixturevalue("quick_workers")
+
+
 def test_workers_are_kept_see_one_gpu_each_and_stop(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "visible_gpus", lambda: ["5", "GPU-7"])
     with LocalLauncher(train=train_forever) as launcher:

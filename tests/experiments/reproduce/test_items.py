@@ -19,7 +19,7 @@ from swad.experiments.reproduce.run import INDEX, Cost, build_item, cost_of, ite
 
 
 @pytest.mark.slow
-def test_every_item_is_built_from_shared_runs(tmp_path: Path, monkeypatch):
+def test_every_item_is_built_from_shared_runs(tmp_path: Path, monkeypatch, quick_workers):
     """One test, because test processes would train the shared runs once each."""
     config = make_config(scale="smoke", output=tmp_path / "paper", formats=("svg",))
     with LocalLauncher(jobs=1, device="cpu") as launcher:

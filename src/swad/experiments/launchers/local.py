@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from swad.training.display import LogDisplay
 
+START_METHOD = "spawn"
+"""How workers start: anew, because forking is unsafe in a process that uses CUDA or threads."""
+
 POLL_SECONDS = 0.2
 """Longest time until a signal is noticed."""
 
@@ -64,7 +67,7 @@ class LocalLauncher(PollingLauncher):
         self._gpus = visible_gpus() if device in ("auto", "cuda") else []
         self._slots = jobs or len(self._gpus) * jobs_per_gpu or available_cores()
         self._display, self._name, self._train = display, name, train
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context(START_METHOD)
         self._workers: list[_Worker] = []
         self._queue: deque[Task] = deque()
         self._kills: Counter[str] = Counter()  # how often in a row each task lost its worker
