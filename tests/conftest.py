@@ -44,7 +44,7 @@ def quick_workers(monkeypatch) -> None:
     from helpers import forked
     from swad.experiments.launchers import local
 
-    monkeypatch.setattr(local, "START_METHOD", forked.CONTEXT.get_start_method())
+    monkeypatch.setattr(local, "PROCESSES", forked.CONTEXT)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from swad.training.display import LogDisplay
 
-START_METHOD = "spawn"
+PROCESSES = multiprocessing.get_context("spawn")
 """How workers start: anew, because forking is unsafe in a process that uses CUDA or threads."""
 
 POLL_SECONDS = 0.2
@@ -67,7 +67,6 @@ class LocalLauncher(PollingLauncher):
         self._gpus = visible_gpus() if device in ("auto", "cuda") else []
         self._slots = jobs or len(self._gpus) * jobs_per_gpu or available_cores()
         self._display, self._name, self._train = display, name, train
-        self._context = multiprocessing.get_context(START_METHOD)
         self._workers: list[_Worker] = []
         self._queue: deque[Task] = deque()
         self._kills: Counter[str] = Counter()  # how often in a row each task lost its worker
@@ -135,8 +134,8 @@ class LocalLauncher(PollingLauncher):
         load = Counter(worker.gpu for worker in self._workers)
         gpu = min(self._gpus, key=lambda gpu: load[gpu], default=None)
         options = WorkerOptions(threads_per_run(self._slots), gpu, self._display is not None, self._train)
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(theirs, options))
+        ours, theirs = PROCESSES.Pipe()
+        process = PROCESSES.Process(target=work, args=(theirs, options))
         with ignore_sigint():
             process.start()
         theirs.close()  # so that the end of the worker closes the pipe
