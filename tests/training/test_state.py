@@ -16,8 +16,13 @@ from helpers.forked import CONTEXT
 from helpers.run_worker import train_short
 from helpers.runs import crash_at, interrupt_at, require_same, short, values, weights
 from swad.averaging.segment_log import load_segments
+from swad.data import benchmarks
+from swad.data.splits import hold_out
 from swad.results.records import read_records
+from swad.training.distributed import Dist
 from swad.training.loop import Interrupted, train
+from swad.training.resolve import resolve
+from swad.training.state import build_algorithm
 
 
 def test_swad_equals_the_mean_of_the_snapshots_in_its_range(tmp_path):
@@ -34,6 +39,16 @@ def test_swad_equals_the_mean_of_the_snapshots_in_its_range(tmp_path):
             mean = torch.stack([stored[f"step-{i:06d}"][name].double() for i in steps]).mean(0)
             torch.testing.assert_close(tensor.double(), mean, rtol=1e-6, atol=1e-7)
     assert all(stored["last"][name].equal(stored["step-000024"][name]) for name in stored["last"])
+
+
+def test_an_algorithm_knows_the_run_and_its_images(tmp_path):
+    config = resolve(short(tmp_path / "run", algorithm="er", seed=7))
+    sources, _ = hold_out(benchmarks.load("digits"), ("paper",), trial=0)
+    algorithm = build_algorithm(config, sources, Dist(torch.device("cpu")))
+    assert algorithm.seed == 7
+    assert algorithm.domain_sizes == tuple(len(split.keys) for split in sources.train)
+    assert (algorithm.image_mean, algorithm.image_std) == (sources.image_spec.mean, sources.image_spec.std)
+    assert algorithm.image_shape == (3, 28, 28)
 
 
 def test_best_has_the_highest_validation_accuracy(tmp_path):
