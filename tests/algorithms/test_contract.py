@@ -36,7 +36,7 @@ every = pytest.mark.parametrize("name", NAMES)
 def early(name: str) -> dict[str, float]:
     """Return hyperparameters that bring every change of behavior into the first steps."""
     fields = {one.name for one in dataclasses.fields(get_algorithm(name).Hyperparameters)}
-    wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3, "warm_up": 1}
+    wanted = {"anneal": 3, "ramp_up": 5, "d_steps": 2, "lr": 1e-3}
     return {field: value for field, value in wanted.items() if field in fields} | quick(name)
 
 

@@ -254,6 +254,14 @@ def test_two_processes_make_the_step_of_one(monkeypatch):
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
+def test_pooled_batches_have_views_and_pairs_too():
+    algorithm, pooled = make("eisnet", batch_size=4), make("eisnet", batch_size=12)
+    pooled.pooled = True
+    assert pooled.n_images == algorithm.n_images == 12
+    batch = batch_for(algorithm)
+    assert pooled.loss(batch, noise_for(pooled)).equal(algorithm.loss(batch, noise_for(algorithm)))
+
+
 # --- what it learns ------------------------------------------------------------------------------------------------
 
 

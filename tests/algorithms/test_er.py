@@ -144,7 +144,8 @@ def test_classes_have_the_same_weight_in_every_group():
 
 
 def test_warm_up_scales_the_losses():
-    algorithm, plain = small(warm_up=2), small()
+    algorithm, plain = small(warm_up=0.1), small()
+    algorithm.total_steps = plain.total_steps = 20
     weights = [noise_for(algorithm, step)["weight"].item() for step in (1, 2, 3)]
     assert weights == pytest.approx([0.01, 0.01, 1])
     batch = batch_for(algorithm)

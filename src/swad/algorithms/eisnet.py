@@ -23,16 +23,15 @@ differs in this:
 - Its views have a size of 222 pixels. Here images keep their size: tiles have a third of it, rounded down, and a
   remaining border of one or two pixels stays where it is.
 - It jitters colors before it cuts tiles, and each tile, and the whole crop, is gray with probability .1. So does this
-  file (`grayscale`). The protocol's augmentation has also made whole crops gray, for both views. Images without three
-  channels stay as they are.
+  file (`grayscale`). The protocol's augmentation has also made some whole crops gray, for both views. Images without
+  three channels stay as they are.
 - Its jigsaw head has 1,000 outputs, of which 31 are used. Here it has 31.
 - Its EMA covers parameters, not the statistics of batch norms; those of the EMA network are frozen after one batch of
   images has moved them. Here they are frozen from the start, also where the network's own are trained. As there, the
   average is taken after the optimizer's step.
 - Its queue starts with the k of one batch. Here it starts empty, and unused places are no negatives.
-- Its other settings are SGD (momentum .9, weight decay 2e-5) with a learning rate of .001, a tenth of it after 60 % of
-  100 epochs, batches of 64 images from all domains together, batch norms that are trained, crops of 80 to 100 % of an
-  image, flips, and color jitter of .4.
+
+`--recipe own` has its other settings. There the augmentation makes nothing gray, so that both views are as published.
 
 The predictor is f and h, which see whole images in evaluation.
 """
@@ -46,7 +45,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.data.augment_parameters import LUMINANCE
 from swad.models import networks
@@ -86,6 +85,16 @@ class EISNet(Algorithm):
     needs = ("an EMA network",)
     Hyperparameters = EISNetHyperparameters
     hyperparameters: EISNetHyperparameters
+    own_recipe = Recipe(
+        optimizer="sgd",
+        momentum=0.9,
+        lr_schedule="step:at=0.6,gamma=0.1",
+        epochs=100,
+        freeze_bn=False,
+        augmentation={"crop": 0.8, "jitter": 0.4, "grayscale": 0},
+        batches="pooled",
+        hyperparameters={"lr": 1e-3, "weight_decay": 2e-5, "batch_size": 64},
+    )
     permutations: Tensor
     queue: Tensor
     queue_labels: Tensor

@@ -23,9 +23,9 @@ C'_i with a tenth of the learning rate (`lr_c`).
   momentum and weight decay. Here, as with later versions of torch, it moves C_i alone.
 - That code multiplies all losses by .01 in the first 10 of 100 epochs; `warm_up` does so, and is 0 by default, because
   to Adam a factor of the loss is no factor of the step.
-- Its other settings are SGD (momentum .9, weight decay 5e-4) with a learning rate of .001, a tenth of it after epoch
-  60, 64 images of every domain, batch norms that are trained (they are frozen once and then put back into training
-  mode), crops of 80 to 100 % of an image, flips, and color jitter of .4.
+- `--recipe own` has the settings of that code. Its batch norms are trained: it freezes them once, and then puts them
+  back into training mode. Its epochs are passes over the largest domain; here they are passes over as many images as
+  there are, so training is shorter where domains have different sizes.
 
 The predictor is f and h. The reported loss is that of part 2.
 """
@@ -42,7 +42,7 @@ from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms._helpers import scale_gradient
-from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.models import networks
 
@@ -61,7 +61,7 @@ class ERHyperparameters(Hyperparameters):
         256, Constant(256), "units of the MLPs' last hidden layer; the first has four times as many", low=1
     )
     mlp_dropout: float = hyper(0.5, Constant(0.5), "fraction of the MLPs' last hidden units dropped")
-    warm_up: int = hyper(0, Constant(0), "updates in which all losses are multiplied by .01")
+    warm_up: float = hyper(0.0, Constant(0), "share of training in which all losses are multiplied by .01", high=1)
 
     def problems(self) -> list[str]:
         """Check also that the MLPs keep some units and learn."""
@@ -103,6 +103,15 @@ class ER(Algorithm):
     Hyperparameters = ERHyperparameters
     hyperparameters: ERHyperparameters
     min_domains = 2
+    own_recipe = Recipe(
+        optimizer="sgd",
+        momentum=0.9,
+        lr_schedule="step:at=0.6,gamma=0.1",
+        epochs=100,
+        freeze_bn=False,
+        augmentation={"crop": 0.8, "jitter": 0.4, "grayscale": 0},
+        hyperparameters={"lr": 1e-3, "weight_decay": 5e-4, "batch_size": 64, "warm_up": 0.1},
+    )
     domains: Tensor
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
@@ -134,7 +143,7 @@ class ER(Algorithm):
                 units = torch.rand((*shape, hparams.mlp_width), generator=generator, device=device)
                 kept = units >= hparams.mlp_dropout
                 noise[f"{name}_mask"] = kept.float() / (1 - hparams.mlp_dropout)
-        weight = WARM_UP if step <= hparams.warm_up else 1.0
+        weight = WARM_UP if step <= hparams.warm_up * (self.total_steps or 0) else 1.0
         return {**noise, "weight": torch.full((), weight, device=device)}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

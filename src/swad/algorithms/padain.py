@@ -19,7 +19,8 @@ own. p = .01 is the value of the paper and its code.
 - Swapped statistics commute with a frozen batch norm, which scales and shifts whole channels: before or after it, the
   result is the same up to the two 1e-5.
 - The published code cannot train PACS, so the optimizer, the epochs and the split of the paper's results there are
-  unknown. On ImageNet it is SGD with a learning rate of .1 and a weight decay of 1e-4 over 300 epochs.
+  unknown, and there is no `--recipe own`. On ImageNet it is SGD with a learning rate of .1 and a weight decay of 1e-4
+  over 300 epochs.
 - Only training is mixed. In evaluation, and in averages, the network is unchanged.
 """
 
