@@ -19,7 +19,7 @@ from helpers.contract_worker import STEPS, first_steps
 from helpers.forked import run_ranks
 from helpers.runs import RecordingCallback, crash_at, require_same, short
 from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, update
-from swad.algorithms.base import StepContext
+from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import draw, fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.data import benchmarks
@@ -364,9 +364,12 @@ def test_two_processes_make_the_steps_of_one(tmp_path):
     """Compare losses, weights and buffers of all algorithms in one test, so that the processes start once."""
     run_ranks([HELPERS / "contract_worker.py", tmp_path, json.dumps(NAMES)])
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
-    for name in NAMES:
-        alone = first_steps(name)
+    for name in (*NAMES, "accumulated"):
+        accumulated = name == "accumulated"  # in one process in one pass
+        alone = first_steps("erm", dropout=0.0) if accumulated else first_steps(name)
         assert len(alone["losses"]) == STEPS
+        # torch's own reduction, but for algorithms with an update of their own
+        assert first[name]["data_parallel"] == (accumulated or get_algorithm(name).update is Algorithm.update), name
         # VAT divides the difference of two almost equal predictions by its norm, which amplifies rounding errors: 1e-7
         # becomes 1e-5 on some processors. Half the weight of its second term would change the parameters by 7e-3.
         factor = 20 if name.startswith("vat") else 1

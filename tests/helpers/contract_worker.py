@@ -12,19 +12,22 @@ from typing import Any
 import torch
 
 from helpers.tiny_algorithms import batch_for, make, quick, update
-from swad.algorithms.base import StepContext
+from swad.algorithms.base import Batch, StepContext
 from swad.algorithms.registry import get_algorithm
 from swad.training.distributed import Dist, process_group
 
 STEPS = 2
 
 
-def first_steps(name: str, dist: Dist | None = None) -> dict[str, Any]:
-    """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard."""
+def first_steps(name: str, dist: Dist | None = None, n_parts: int = 1, dropout: float = 0.5) -> dict[str, Any]:
+    """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard.
+
+    With several parts, the gradients of each step are accumulated over them.
+    """
     fields = {field.name for field in dataclasses.fields(get_algorithm(name).Hyperparameters)}
     # Annealing after one step covers both phases.
     options = ({"anneal": 1} if "anneal" in fields else {}) | quick(name)
-    algorithm = make(name, dropout=0.5, lr=0.1, **options)
+    algorithm = make(name, dropout=dropout, lr=0.1, **options)
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:
             # Adam hides gradients that are wrong by a factor, and amplifies the rounding of tiny ones.
@@ -33,7 +36,7 @@ def first_steps(name: str, dist: Dist | None = None) -> dict[str, Any]:
     if dist is not None:
         groups = algorithm.n_domains
         algorithm.gather, algorithm.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
-        ctx = StepContext(average_gradients=dist.average_gradients)
+        ctx = dist.step_context(algorithm, n_parts=n_parts)
     losses = []
     for step in range(1, STEPS + 1):
         batch = batch_for(algorithm, step)
@@ -42,16 +45,24 @@ def first_steps(name: str, dist: Dist | None = None) -> dict[str, Any]:
         else:
             images = algorithm.local_shard(batch.images)
         batch = batch._replace(images=images, labels=algorithm.local_shard(batch.labels))
-        losses.append(update(algorithm, batch, ctx))
+        if n_parts == 1:
+            losses.append(update(algorithm, batch, ctx))
+        else:
+            rows = [part.flatten(0, 1) for part in algorithm.by_domain(batch.images).chunk(n_parts, 1)]
+            labels = [part.flatten() for part in algorithm.by_domain(batch.labels).chunk(n_parts, 1)]
+            parts = [Batch(step, *each) for each in zip(rows, labels, strict=True)]
+            losses.append(algorithm.accumulate(parts, n_parts, ctx))
     if dist is not None:
         dist.average(losses)
-    return {"losses": torch.stack(losses), "state": algorithm.state_dict()}
+    parallel = ctx.data_parallel is not None
+    return {"losses": torch.stack(losses), "state": algorithm.state_dict(), "data_parallel": parallel}
 
 
 def main() -> None:
     torch.set_num_threads(1)
     with process_group("cpu") as dist:
         results = {name: first_steps(name, dist) for name in json.loads(sys.argv[2])}
+        results["accumulated"] = first_steps("erm", dist, n_parts=2, dropout=0.0)
         torch.save(results, Path(sys.argv[1]) / f"{dist.rank}.pt")
 
 

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms.recipe import Recipe
@@ -52,13 +53,20 @@ class StepContext:
 
     Args:
         autocast: Opens the mixed-precision context of forward passes.
-        average_gradients: Averages the gradients of parameters over the processes.
+        average_gradients: Averages the gradients of parameters over the processes, after backward.
         clip: Largest norm of the gradients; None for no clipping.
+        data_parallel: Computes the loss of an algorithm that keeps `update`, and averages its gradients during backward
+            instead of after it. None with one process, and for algorithms with an update of their own.
     """
 
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _no_reduction
     clip: float | None = None
+    data_parallel: DistributedDataParallel | None = None
+
+    def no_sync(self) -> AbstractContextManager[object]:
+        """Open the context of all backward passes of a step but the last: gradients are not averaged yet."""
+        return nullcontext() if self.data_parallel is None else self.data_parallel.no_sync()
 
 
 class Algorithm(nn.Module):
@@ -144,12 +152,10 @@ class Algorithm(nn.Module):
         """Make one step and return its loss, still on the device."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        with ctx.autocast():
-            loss = self.loss(batch, noise)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._add_gradients(batch, noise, ctx)
         self.step(ctx, *self.optimizers)
         self.apply_pending_buffers()
-        return loss.detach()
+        return loss
 
     def accumulate(self, parts: Iterable[Batch], n_parts: int, ctx: StepContext) -> Tensor:
         """Make one step on the mean gradient of equal parts of a batch, and return the mean loss.
@@ -160,13 +166,19 @@ class Algorithm(nn.Module):
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         losses = []
-        for part in parts:
-            with ctx.autocast():
-                loss = self.loss(part, {}) / n_parts
-            loss.backward()  # type: ignore[no-untyped-call]
-            losses.append(loss.detach())
+        for number, part in enumerate(parts, start=1):
+            with ctx.no_sync() if number < n_parts else nullcontext():
+                losses.append(self._add_gradients(part, {}, ctx, n_parts))
         self.step(ctx, *self.optimizers)
         return torch.stack(losses).sum()
+
+    def _add_gradients(self, batch: Batch, noise: Noise, ctx: StepContext, n_parts: int = 1) -> Tensor:
+        """Compute the loss and add its gradients, both as a share of `n_parts` equal ones; return the loss."""
+        with ctx.autocast():
+            loss: Tensor = (ctx.data_parallel or self.loss)(batch, noise)
+            loss = loss / n_parts if n_parts > 1 else loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     @classmethod
     def accumulates(cls) -> bool:

@@ -2,19 +2,31 @@
 
 Started by ``torchrun``, the processes of a run share every batch and every evaluation and average their gradients, so
 that the numbers equal those of one process with the same images. Only the main process (rank 0) writes files.
+
+Algorithms that step on one loss average their gradients in `DistributedDataParallel`, bucket by bucket while backward
+still computes the others. An algorithm with an update of its own (SAM, MLDG, SagNet, DANN) has several backward passes
+in a step, or gradients that belong to other weights than the present ones; it averages them itself, where its formula
+needs them.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
+
+_PARAMETERS = inspect.signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"  # torch < 2.13
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,35 @@ class Dist:
         """Replace every gradient by its mean over the processes."""
         self.average([param.grad for param in parameters if param.grad is not None])
 
+    def step_context(
+        self,
+        algorithm: Algorithm,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+        clip: float | None = None,
+        n_parts: int = 1,
+    ) -> StepContext:
+        """Return how the steps of an algorithm are computed, and how its gradients are averaged.
+
+        Args:
+            algorithm: The algorithm, on its device.
+            autocast: Opens the mixed-precision context of forward passes.
+            clip: Largest norm of the gradients; None for no clipping.
+            n_parts: Parts of a batch over which gradients are accumulated.
+        """
+        kind = type(algorithm)
+        if self.world_size == 1 or kind.update is not Algorithm.update:
+            return StepContext(autocast, self.average_gradients, clip)
+        # Within a phase every step does the same, as for a CUDA graph, but phases may use different parameters. A graph
+        # that is declared static allows unused parameters at no cost, but its first step allows no accumulation.
+        has_phases = kind.phase is not Algorithm.phase
+        options: dict[str, Any] = {
+            "static_graph": n_parts == 1 and not has_phases,
+            "find_unused_parameters": has_phases,
+        }
+        options[_SYNC_BUFFERS] = False  # the trainer averages the statistics of batch norms
+        data_parallel = DistributedDataParallel(_Loss(algorithm), gradient_as_bucket_view=True, **options)
+        return StepContext(autocast, clip=clip, data_parallel=data_parallel)
+
     def average(self, tensors: list[Tensor]) -> None:
         """Replace every tensor by its mean over the processes, with one message per dtype."""
         if self.world_size == 1:
@@ -91,6 +132,17 @@ class Dist:
         if self.world_size == 1:
             return rows
         return rows.reshape(n_groups, self.world_size, -1, *rows.shape[1:])[:, self.rank].flatten(0, 1)
+
+
+class _Loss(nn.Module):
+    """The loss of an algorithm as a forward pass."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        super().__init__()
+        self.algorithm = algorithm
+
+    def forward(self, batch: Batch, noise: Noise) -> Tensor:
+        return self.algorithm.loss(batch, noise)
 
 
 class _ScaleGradient(torch.autograd.Function):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from swad.algorithms.base import Algorithm, Noise, StepContext
+from swad.algorithms.base import Algorithm, Noise
 from swad.algorithms.registry import get_algorithm
 from swad.averaging import registry
 from swad.averaging.base import Average
@@ -99,7 +99,7 @@ class Training:
         self.schedulers = build_schedulers(config, self.algorithm)
         self.averages = build_averages(config, self.predictor)
         self.group = build_group(config, self.predictor, self.averages, dist, segments)
-        self.step_context = StepContext(self.autocast, dist.average_gradients, config.training.clip)
+        self.step_context = dist.step_context(self.algorithm, self.autocast, config.training.clip, self.loader.n_parts)
         self._running_stats = [] if config.model.freeze_bn else _running_statistics(self.predictor)
         self.engine = self._build_engine(log)
 
@@ -161,7 +161,8 @@ class Training:
         config, dist, algorithm = self.config, self.dist, self.algorithm
         obstacle = algorithm.uncapturable
         if not obstacle and dist.world_size > 1:
-            obstacle = "communication between processes cannot be captured"
+            # A collective that another process never reaches would hang in a graph, without an error to report.
+            obstacle = "several processes average their gradients during backward, which is not captured"
         fusible = bool(config.model.freeze_bn) and config.training.precision == "bf16"
         fusible = fusible and bool(networks.batch_norms(self.predictor))
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
