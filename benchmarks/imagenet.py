@@ -53,7 +53,7 @@ def make_training(network: str, batch_size: int, micro_batch: int, size: int, de
         dataset="imagenet", target="none", output="unused", data_dir="unused", network=network, averages=AVERAGES,
         device=device, image_size=size, micro_batch=micro_batch, workers=0, hyperparameters={"batch_size": batch_size},
     )  # fmt: skip
-    config = fill_defaults(requested, stored={}, n_images=0, bf16=device == "cuda", n_training=N_IMAGES)
+    config = fill_defaults(requested, stored={}, n_images=0, bf16=device == "cuda", training_images=(N_IMAGES,))
     labels = np.random.default_rng(0).integers(0, N_CLASSES, N_IMAGES)
     domain = FileDomain("images", labels, Path("unused"), ("unused",) * N_IMAGES)
     train, val = (DomainSplit(domain, name, keys) for name, keys in (("train", np.arange(N_IMAGES)), ("val", labels)))

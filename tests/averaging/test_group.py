@@ -356,3 +356,37 @@ def test_captured_in_a_graph_with_the_training_step():
         assert average.status == captured[name].status
         for key, value in average.averaged_state().items():
             torch.testing.assert_close(value, captured[name].averaged_state()[key], rtol=1e-4, atol=1e-5)
+
+
+def test_a_branch_continues_the_trajectory_of_another_group():
+    def updates(model, group, steps):
+        for step in steps:
+            model.go_to(step)
+            group.update_parameters(model)
+
+    def members(model):
+        return {
+            "ema": EMA(model),
+            "swa": SWA(model, 6, 12, interval=3),
+            "late": SWA(model, 8),
+            "sma": SWA(model, 6, 11),
+        }
+
+    alone, trunk = OneHot(), OneHot()
+    whole, first = AverageGroup(alone, members(alone)), AverageGroup(trunk, {"ema": EMA(trunk), "x": SWA(trunk, 6)})
+    updates(alone, whole, range(1, 13))
+    updates(trunk, first, range(1, 6))
+    first.observe(1.0)
+    updates(trunk, first, (6,))  # the edge of a window closes the segment
+    branch = AverageGroup(trunk, members(trunk))
+    branch.load_branch(first.state_dict())
+    updates(trunk, branch, range(7, 13))
+    assert branch.step == 12
+    compare(branch, whole, "branch")
+    assert {name: branch[name].status for name in branch} == {name: whole[name].status for name in whole}
+    updates(trunk, first, (7,))
+    with pytest.raises(ValueError, match="branches where a segment ends"):
+        AverageGroup(trunk, members(trunk)).load_branch(first.state_dict())
+    first.observe(1.0)
+    with pytest.raises(ValueError, match="swa averages updates before 7, where this trajectory branches off"):
+        AverageGroup(trunk, members(trunk)).load_branch(first.state_dict())

@@ -63,6 +63,23 @@ def test_options_set_the_fields_of_the_config(arguments, options, monkeypatch):
     assert config == plain.replace(**options)
 
 
+def test_the_imagenet_recipe_trains_erm_swad_and_swa(monkeypatch):
+    def runs(*arguments: str) -> list[tuple[str, tuple[str, ...], bool, str | None]]:
+        trained = configs("imagenet", "-d", "there", *arguments, monkeypatch=monkeypatch)
+        trunks = [config.files.branch_from and config.files.branch_from.name for config in trained]
+        kept = [(config.evaluation.averages, config.evaluation.report_live) for config in trained]
+        return [(c.output.name, *keeps, trunk) for c, keeps, trunk in zip(trained, kept, trunks, strict=True)]
+
+    swad = ("without_opt_overfit:as=swad",)
+    assert runs() == [
+        ("none-0-decay", ("ema",), True, None),
+        ("none-0-constant", swad, False, None),
+        ("none-0-cyclic", ("swa",), False, "none-0-constant"),
+    ]
+    assert runs("--lr-schedule", "constant") == [("none-0", swad, True, None)]
+    assert runs("-a", "swa,ema") == [("none-0", ("swa", "ema"), True, None)]
+
+
 def test_one_run_for_each_target_and_trial(monkeypatch):
     targets = ["-t", "paper", "-t", "board+clutter", "-t", "paper"]
     runs = configs("digits", *targets, "--trial", "0,2", "--algorithm", "SAM+Coral", monkeypatch=monkeypatch)

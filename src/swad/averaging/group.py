@@ -285,6 +285,33 @@ class AverageGroup(Mapping[str, Average]):
         self._updates, self._observed, self._skips = int(header["updates"]), int(header["observed"]), None
         self._broken = False
 
+    def load_branch(self, state: Mapping[str, Any]) -> None:
+        """Continue the trajectory of another group, from a state between two segments.
+
+        Members with the same name continue. The others must be windows that begin there or later.
+
+        Args:
+            state: What `state_dict` of the other group returned.
+        """
+        header = read_header(state, "AverageGroup")
+        if header.pop("segment", {"weight": 0})["weight"]:
+            raise ValueError("a trajectory branches where a segment ends: at an evaluation, or the edge of a window")
+        counts = {name: header[name] for name in ("updates", "observed")}
+        members = {}
+        for name, average in self._members.items():
+            members[name] = state["averages"].get(name)
+            if members[name] is None:
+                if min(average.window_edges(), default=-1) < counts["updates"]:
+                    raise ValueError(
+                        f"{name} averages updates before {counts['updates']}, where this trajectory branches off: "
+                        f"average it from the start, or use a window that begins there"
+                    )
+                own = average.state_dict()
+                members[name] = {**own, "header": json.dumps({**json.loads(own["header"]), **counts})}
+        self.load_state_dict({"header": json.dumps(header), "tensors": {}, "averages": members})
+        self._segment.last = self._updates
+        self._segment.clear()  # the next segment begins after the shared updates
+
     # -- internals ----------------------------------------------------------------------------------------
 
     @property

@@ -18,6 +18,7 @@ import typer
 
 from swad.cli import _options as parse
 from swad.training.config import SETTINGS, TITLES, ConfigError, RunConfig
+from swad.training.recipe import AVERAGES, IMAGENET
 from swad.training.setting import Setting
 from swad.util.names import NO_TARGET
 
@@ -107,7 +108,6 @@ SPECIAL: dict[str, Special] = {
         metavar="NAME=NUMBER",
         convert=lambda texts: _values(texts, "--augmentation", "crop=0.8"),
     ),
-    "lr_schedule": Special(metavar="SCHEDULE"),
     "report_live": _switch_off(
         "--no-report-live",
         "Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",
@@ -130,11 +130,17 @@ SPECIAL: dict[str, Special] = {
         "NAME=VALUE",
         _values,
     ),
+    "lr_schedule": Special(
+        metavar="SCHEDULE",
+        help=f"{SETTINGS['lr_schedule'].help} Without it and --average, the imagenet recipe trains decay, constant and "
+        "cyclic, for ERM, SWAD and SWA.",
+    ),
     "averages": Special(
         ("--average", "-a"),
         list[str] | None,
         None,
-        "Weight averages of the trajectory, e.g. swad,swa,ema or swad:semantics=text. Default: swad.",
+        "Weight averages of the trajectory, e.g. swad,swa,ema or swad:semantics=text. Default: swad; in the imagenet "
+        "recipe that of the learning rate.",
         "NAMES",
         _averages,
     ),
@@ -222,6 +228,7 @@ swad train PACS --data data --target sketch --trial 0,1,2 --average swad,swa,ema
 swad train PACS --data data --algorithm erm --algorithm coral --set lr=3e-5
 swad train PACS --data data --target none
 swad train folder --data my_images --network resnet18
+swad train imagenet --data /data/imagenet
 """
 
 PYTHON_ONLY = ("dataset_options",)
@@ -303,16 +310,21 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     """One config for each algorithm, trial and target."""
     from swad.algorithms.registry import canonical_name
     from swad.data import benchmarks
+    from swad.experiments.recipe_runs import recipe_runs
 
+    benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
+    has_recipe = (options["recipe"] or benchmark.defaults.recipe) == IMAGENET
+    trains_all = has_recipe and options["lr_schedule"] is None and options["averages"] is None
+    if has_recipe and options["averages"] is None:
+        options["averages"] = AVERAGES.get(options["lr_schedule"] or "constant")
     for name, special in SPECIAL.items():
         options[name] = special.convert(options[name])
-    benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
-    own_folder = data_dir is not None and not benchmark.domains
+    own_folder = data_dir is not None and benchmark.name == "folder"
     dataset = data_dir.resolve().name if own_folder else benchmark.name
     requested = options.pop("algorithm") or [SETTINGS["algorithm"].default]
     algorithms = dict.fromkeys(canonical_name(name) for name in requested)
     trials = dict.fromkeys(parse.whole_numbers(options.pop("trial")))
-    targets = options.pop("target") or _default_targets(_domains(benchmark.name, data_dir))
+    targets = options.pop("target") or _default_targets(benchmark.name, data_dir)
     configs = [
         RunConfig.from_options(
             output=output / dataset / algorithm / f"{target}-{trial}",
@@ -327,7 +339,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     ]
     if own_folder:
         _check_targets(configs)
-    return configs
+    return [run for config in configs for run in recipe_runs(config)] if trains_all else configs
 
 
 def _domains(dataset: str, data_dir: Path | None) -> Sequence[str]:
@@ -336,7 +348,12 @@ def _domains(dataset: str, data_dir: Path | None) -> Sequence[str]:
     return benchmarks.get(dataset).domains or benchmarks.load(dataset, data_dir).domain_names
 
 
-def _default_targets(domains: Sequence[str]) -> Sequence[str]:
+def _default_targets(dataset: str, data_dir: Path | None) -> Sequence[str]:
+    from swad.data import benchmarks
+
+    if benchmarks.get(dataset).defaults.recipe == IMAGENET:  # one large domain, which takes long to list
+        return (NO_TARGET,)
+    domains = _domains(dataset, data_dir)
     return domains if len(domains) > 1 else (NO_TARGET,)
 
 

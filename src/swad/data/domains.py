@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,13 @@ class FileDomain:
         """Decode image ``i`` as RGB."""
         return read_image(self.path(i))
 
+    def content(self, i: int) -> bytes:
+        """Read the bytes of image ``i``."""
+        try:
+            return self.path(i).read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot read image {self.path(i)}: {error.strerror}; restore it") from None
+
 
 @dataclass(frozen=True, eq=False)
 class ArrayDomain:
@@ -96,15 +103,19 @@ class ArrayDomain:
         return image
 
 
-def read_image(path: Path) -> Image.Image:
+def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
     """Decode an image file as 8-bit RGB; the error names a file that cannot be decoded.
 
     The EXIF orientation is not applied, and the alpha channel is dropped.
+
+    Args:
+        path: The file.
+        content: Its content, if it is not a file of its own.
     """
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with Image.open(content or path) as image:
             return _eight_bits(image).convert("RGB")
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
@@ -134,8 +145,8 @@ class ImageSpec:
         size: Height and width of the images that the network sees.
         channels: Number of channels.
         low_res: Low-resolution images (MNIST, digits): neither resized nor augmented, only normalized.
-        transforms: Augmentation and evaluation crop. domainbed: mild crops and color jitter, evaluated on the whole
-            image. imagenet: crops of any size and flips, evaluated on the center.
+        center_crop: Evaluate on the center of the image in its proportions, as on ImageNet. Default: on the whole
+            image, resized to a square.
         mean: Mean of each channel, for pixels from 0 to 1.
         std: Standard deviation of each channel.
     """
@@ -145,7 +156,7 @@ class ImageSpec:
     low_res: bool = False
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
-    transforms: Literal["domainbed", "imagenet"] = "domainbed"
+    center_crop: bool = False
 
 
 @dataclass(frozen=True)

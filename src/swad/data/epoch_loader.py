@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from swad.data.device_decode import DeviceDecoder
 from swad.data.domains import DataError, ImageSpec, IntArray
 from swad.data.loaders import (
     Batch,
@@ -41,6 +42,7 @@ class EpochLoader(TrainLoader):
     Args:
         batch_size: Images per step, of all domains and processes together.
         micro_batch: Most images of this process in one part of a step. Default: the whole step is one part.
+        decode_on_device: Let the device decode JPEG files; see `swad.data.device_decode`. Workers only read them.
         options: Further options of `TrainLoader`.
     """
 
@@ -52,6 +54,7 @@ class EpochLoader(TrainLoader):
         seed: int,
         *,
         micro_batch: int | None = None,
+        decode_on_device: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(splits, image_spec, batch_size, seed, **options)
@@ -60,13 +63,12 @@ class EpochLoader(TrainLoader):
         )
         self.steps_per_epoch = steps_per_epoch(len(self._pool), batch_size)
         share = len(self.positions)
-        self.n_parts = math.ceil(share / (micro_batch or share))
-        if share % self.n_parts:
-            raise DataError(
-                f"a batch must be a multiple of its parts, got {share} images per process in parts of up to "
-                f"{micro_batch}: choose a micro_batch that divides {share}"
-            )
+        fewest = math.ceil(share / (micro_batch or share))
+        self.n_parts = next(n for n in range(fewest, share + 1) if share % n == 0)  # all of one size
         self._order: tuple[int, IntArray] = (-1, self._pool)
+        self._decoder = None
+        if decode_on_device and not image_spec.low_res:
+            self._decoder = DeviceDecoder(image_spec.size, self.augmentation, self.device)
         if self.device.type == "cuda":
             self.prepare = _channels_last(self.prepare)
 
@@ -80,8 +82,10 @@ class EpochLoader(TrainLoader):
 
     def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
         """Iterate over ``(step, inputs)`` with the tensors of all parts, on the device if that is a GPU."""
-        steps = ((step, inputs) for step, inputs in zip(Steps(start, stop), self._steps(start, stop), strict=True))
-        return copied_ahead(steps, self.device) if self.device.type == "cuda" else steps
+        steps = zip(Steps(start, stop), self._steps(start, stop), strict=True)
+        if self.device.type == "cuda":
+            return copied_ahead(steps, self.device, self._place)
+        return ((step, self._place(inputs)) for step, inputs in steps)
 
     def parts(self, step: int, inputs: Inputs) -> Iterator[Batch]:
         """Make the batch of each part from inputs that are on the device, one at a time."""
@@ -101,11 +105,24 @@ class EpochLoader(TrainLoader):
         self.prepare = compile(self.prepare)
 
     def _inputs(self, step: int) -> Inputs:
+        return self._place(self._read(step))
+
+    def _read(self, step: int) -> Inputs:
         return _merged([self._part((step, part)) for part in range(self.n_parts)])
+
+    def _place(self, inputs: Inputs) -> Inputs:
+        """Copy what workers read to the device; encoded images are decoded there."""
+        if self._decoder is None:
+            return to_device(inputs, self.device)
+        placed: dict[str, Tensor] = {}
+        for i in range(self.n_parts):
+            encoded = (inputs[f"{name}.{i}"] for name in ("encoded", "lengths", "crops"))
+            placed |= {f"rows.{i}": inputs[f"rows.{i}"].to(self.device), f"images.{i}": self._decoder(*encoded)}
+        return placed
 
     def _steps(self, start: int, stop: int | None) -> Iterator[Inputs]:
         if self.workers == 0:
-            yield from map(self._inputs, Steps(start, stop))
+            yield from map(self._read, Steps(start, stop))
             return
         loader: DataLoader[Inputs] = DataLoader(
             FunctionDataset(self._part),  # type: ignore[arg-type]
@@ -128,13 +145,17 @@ class EpochLoader(TrainLoader):
         inputs = {"rows": torch.from_numpy(rows)}
         if self.in_memory:
             return inputs
-        domains = np.searchsorted(self._offsets, rows, side="right") - 1
+        numbers = np.searchsorted(self._offsets, rows, side="right") - 1
+        domains, keys = [self.splits[i].domain for i in numbers], (rows - self._offsets[numbers]).tolist()
         first = self.positions.start + part * size
-        images = [
-            augmented(self.splits[i].domain, key, self._transform, (self.seed, step, first + position))
-            for position, (i, key) in enumerate(zip(domains, (rows - self._offsets[domains]).tolist(), strict=True))
-        ]
-        return {**inputs, "images": torch.stack(images)}
+        seeds = [(self.seed, step, position) for position in range(first, first + size)]
+        images = zip(domains, keys, seeds, strict=True)
+        if self._decoder is None:
+            pixels = [augmented(domain, key, self._transform, seed) for domain, key, seed in images]
+            return {**inputs, "images": torch.stack(pixels)}
+        encoded, crops = zip(*(self._decoder.read(*image) for image in images), strict=True)
+        lengths = torch.tensor([len(content) for content in encoded])
+        return {**inputs, "encoded": torch.cat(encoded), "lengths": lengths, "crops": torch.stack(crops)}
 
 
 def steps_per_epoch(n_images: int, batch_size: int) -> int:
@@ -148,18 +169,31 @@ def steps_per_epoch(n_images: int, batch_size: int) -> int:
     return n_images // batch_size
 
 
-def copied_ahead(steps: Iterable[tuple[int, Inputs]], device: torch.device) -> Iterator[tuple[int, Inputs]]:
-    """Copy the inputs of the next step to the GPU on a stream of their own, while the GPU computes the current step."""
+def copied_ahead(
+    steps: Iterable[tuple[int, Inputs]], device: torch.device, place: Callable[[Inputs], Inputs] | None = None
+) -> Iterator[tuple[int, Inputs]]:
+    """Place the inputs of the next step on the GPU in a stream of their own, while the GPU computes the current step.
+
+    Args:
+        steps: The inputs in host memory.
+        device: The GPU.
+        place: Places the inputs of a step. Default: copy them.
+    """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     waiting: tuple[int, Inputs, torch.cuda.Event] | None = None
     for step, inputs in steps:
         with torch.cuda.stream(stream):
-            copied = {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
+            copied = to_device(inputs, device) if place is None else place(inputs)
         if waiting is not None:
             yield _arrived(*waiting)
         waiting = (step, copied, stream.record_event())
     if waiting is not None:
         yield _arrived(*waiting)
+
+
+def to_device(inputs: Inputs, device: torch.device) -> Inputs:
+    """Copy inputs to a device."""
+    return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
 
 
 def _arrived(step: int, inputs: Inputs, event: torch.cuda.Event) -> tuple[int, Inputs]:

@@ -417,13 +417,20 @@ def without_worker_traceback() -> Iterator[None]:
 
 
 def augmented(domain: Domain, key: int, transform: Transform, seed: tuple[int, ...]) -> Tensor:
-    """Augment one image with a random stream of its own; torch's global random state is restored."""
+    """Augment one image with a random stream of its own."""
+    with seeded(seed):
+        return transform(to_pil(domain.image(key)))
+
+
+@contextmanager
+def seeded(seed: tuple[int, ...]) -> Iterator[None]:
+    """Draw the augmentation of one image in the block; torch's global random state is restored."""
     word = int(np.random.SeedSequence((_AUGMENTATION, *seed)).generate_state(1, np.uint64)[0])
     # torchvision draws from the CPU's default generator. torch.manual_seed would reseed every GPU as well.
     generator = torch.default_generator
     before = generator.get_state()
     try:
         generator.manual_seed(word >> 1)
-        return transform(to_pil(domain.image(key)))
+        yield
     finally:
         generator.set_state(before)

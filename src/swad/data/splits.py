@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swad.data.domains import DataError, Dataset, Defaults, Domain, FileDomain, ImageSpec, IntArray
+from swad.data.domains import DataError, Dataset, Defaults, Domain, ImageSpec, IntArray
 from swad.util.names import NO_TARGET
 
 
@@ -71,7 +71,7 @@ def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:
 def _split_domain(dataset: Dataset, index: int, trial: int, three_way: bool) -> Split:
     """Split a domain at random, or as its own folders do."""
     domain = dataset.domains[index]
-    sizes = domain.split_sizes if isinstance(domain, FileDomain) else None
+    sizes = getattr(domain, "split_sizes", None)
     if sizes is None:
         return split(len(domain), trial, index, three_way=three_way)
     if three_way:

@@ -25,17 +25,16 @@ def train_transform(image_spec: ImageSpec, augmentation: Augmentation | None = N
         return eval_transform(image_spec)
     from torchvision.transforms import v2
 
-    if image_spec.transforms == "imagenet":
-        crop = v2.RandomResizedCrop(image_spec.size)
-        return v2.Compose([crop, v2.RandomHorizontalFlip(), v2.PILToTensor()])  # type: ignore[no-any-return]
     chosen, size = augmentation or Augmentation(), image_spec.size
     crops = chosen.crop < 1
+    colors = []
+    if chosen.jitter or chosen.grayscale:
+        colors = [v2.ColorJitter(*[chosen.jitter] * 4), v2.RandomGrayscale(chosen.grayscale)]
     return v2.Compose(  # type: ignore[no-any-return]
         [
             v2.RandomResizedCrop(size, scale=(chosen.crop, 1.0)) if crops else v2.Resize((size, size)),
             v2.RandomHorizontalFlip(chosen.flip),
-            v2.ColorJitter(*[chosen.jitter] * 4),
-            v2.RandomGrayscale(chosen.grayscale),
+            *colors,
             v2.PILToTensor(),
         ]
     )
@@ -44,14 +43,13 @@ def train_transform(image_spec: ImageSpec, augmentation: Augmentation | None = N
 def eval_transform(image_spec: ImageSpec) -> Transform:
     """Return the evaluation transform: resize the whole image to a square; low-resolution images keep their size.
 
-    The transforms of ImageNet keep the proportions: they resize the shorter side to 8/7 of the size (256 for 224) and
-    crop the center.
+    A center crop keeps the proportions: the shorter side becomes 8/7 of the size (256 for 224).
     """
     if image_spec.low_res:
         return to_bytes
     from torchvision.transforms import v2
 
-    if image_spec.transforms == "imagenet":
+    if image_spec.center_crop:
         resize = v2.Resize(round(image_spec.size * 8 / 7))
         return v2.Compose([resize, v2.CenterCrop(image_spec.size), v2.PILToTensor()])  # type: ignore[no-any-return]
     return v2.Compose([v2.Resize((image_spec.size, image_spec.size)), v2.PILToTensor()])  # type: ignore[no-any-return]

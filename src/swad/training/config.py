@@ -65,7 +65,8 @@ class DataConfig:
         None,
         role="protocol",
         help="torchvision: decode and augment each image on the CPU, as published. gpu: decode once into a cache and "
-        "augment in batches on the device. Default: gpu on a GPU unless the cache would exceed 32 GB.",
+        "augment in batches on the device. Default: gpu on a GPU unless the cache would exceed 32 GB. In the imagenet "
+        "recipe, gpu decodes JPEG files on the device and caches nothing; default: torchvision.",
     )
     cache_size: int | None = setting(
         None,
@@ -341,6 +342,12 @@ class FilesConfig:
         help="Keep the weights that `swad tune` needs: the sum of every segment, and the weights at each new lowest "
         "validation loss. One to two copies of the model per evaluation (ResNet-50, 50 evaluations: 5 to 9 GB).",
     )
+    branch_from: Path | None = setting(
+        None,
+        role="machine",
+        help="Directory of a run of the imagenet recipe. This run differs in the last 20 % only and continues from the "
+        "checkpoint that was kept there. Default: train from the first step.",
+    )
     checkpoint_every: int | None = setting(
         None,
         role="machine",
@@ -354,6 +361,7 @@ class FilesConfig:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "branch_from", None if self.branch_from is None else Path(self.branch_from))
         object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))
         object.__setattr__(self, "snapshots", tuple(sorted(self.snapshots)))
 
@@ -435,7 +443,7 @@ class RunConfig:
         if self.training.lr_schedule != "cyclic":
             return None
         if self.training.recipe == recipe.IMAGENET:
-            return self._epochs_in_steps(recipe.CYCLE_EPOCHS)
+            return max(1, self._epochs_in_steps(recipe.CYCLE_EPOCHS))
         return max(1, self.training.steps // 50)
 
     @property
@@ -446,7 +454,7 @@ class RunConfig:
 
     def _epochs_in_steps(self, of_90: float) -> int:
         assert self.training.epochs is not None
-        return max(1, self._in_steps(recipe.scaled_epochs(self.training.epochs, of_90)))
+        return self._in_steps(recipe.scaled_epochs(self.training.epochs, of_90))
 
     def _in_steps(self, epochs: float) -> int:
         assert self.training.steps is not None

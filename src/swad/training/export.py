@@ -180,7 +180,7 @@ def model_card(
             "low_res": image_spec.low_res,
             "mean": list(image_spec.mean),
             "std": list(image_spec.std),
-            "transforms": image_spec.transforms,
+            "center_crop": image_spec.center_crop,
         },
         "dataset": config.data.dataset,
         "algorithm": config.training.algorithm,

@@ -34,6 +34,7 @@ from swad.data.splits import hold_out
 from swad.results.records import Record, RecordError, iterate_records
 from swad.results.trackers.base import TrackedRun
 from swad.results.trackers.tracking import Tracking
+from swad.training.batch_norms import estimate_statistics
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, in_main_process, process_group
@@ -42,18 +43,20 @@ from swad.training.export import cpu_weights, model_card, save_weights
 from swad.training.failures import explain
 from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.numerics import torch_settings
-from swad.training.resolve import resolve
+from swad.training.recipe import IMAGENET
+from swad.training.resolve import branch_point, resolve
 from swad.training.result import RunResult, averaged_range
 from swad.training.run_data import domain_contents, load_dataset, require_decodable, require_same_images
 from swad.training.run_dir import (
+    BRANCH,
     SEGMENTS,
     WEIGHTS,
     RunDir,
     RunError,
     damaged_checkpoint,
     disk_errors,
-    read_checkpoint,
     read_result,
+    read_start,
 )
 from swad.training.state import Training
 from swad.util.version import __version__
@@ -196,11 +199,13 @@ class _Run:
             self._log(note)
         self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
         self.images = domain_contents(dataset)
-        self.checkpoint = read_checkpoint(self.config.output) if self.run_dir is None else self.run_dir.resumed
+        self.checkpoint = read_start(self.config) if self.run_dir is None else self.run_dir.resumed
         if self.checkpoint is not None:
             require_same_images(self.config.output, self.checkpoint["images"], self.images)
-        self.cache = self._open_cache(dataset) if data.input_pipeline == "gpu" else None
-        if self.cache is None and self.checkpoint is None:  # building a cache decodes every image as well
+        caches = data.input_pipeline == "gpu" and self.config.training.recipe != IMAGENET
+        self.cache = self._open_cache(dataset) if caches else None
+        # Building a cache decodes every image as well. For one large dataset it would take longer than an epoch.
+        if self.cache is None and self.checkpoint is None and self.config.training.recipe != IMAGENET:
             self._decode_images(dataset)
 
     def _decode_images(self, dataset: Dataset) -> None:
@@ -240,8 +245,13 @@ class _Run:
             try:
                 self.training.load_state_dict(self.checkpoint)
             except Exception as error:  # torch raises several classes for a state that does not fit
+                if "is_branch" in self.checkpoint:
+                    raise RunError(f"cannot branch from {self.config.files.branch_from}: {error}") from None
                 raise damaged_checkpoint(self.config.output, error) from None
             self.checkpoint_step = self.training.step
+            trunk = self.config.files.branch_from
+            if "is_branch" in self.checkpoint and self.run_dir is not None and trunk is not None:
+                self.run_dir.copy_records(trunk, self.training.step)
             self.checkpoint = None  # frees its memory
         elif self.run_dir is not None:
             # Remove the segments of an attempt that was killed before its first checkpoint.
@@ -267,6 +277,7 @@ class _Run:
 
     def _train(self) -> None:
         config, training, clock = self.config, self.training, self.training.clock
+        branch_step = branch_point(config)
         start = time.perf_counter()
         for step, inputs in training.loader.inputs(training.step + 1, config.total_steps):
             if training.should_stop:
@@ -284,6 +295,8 @@ class _Run:
                 clock.evaluation += time.perf_counter() - evaluation_start
                 self._save_checkpoint_if_due()
                 start = time.perf_counter()
+            if step == branch_step and self.run_dir is not None:
+                self.run_dir.save_checkpoint(self._checkpoint_state(), BRANCH)
             if self._stop_requested(evaluates):
                 clock.steps += time.perf_counter() - start
                 if self.checkpoint_step < step:
@@ -361,13 +374,15 @@ class _Run:
 
     def _save_checkpoint(self) -> None:
         """Save the state of the run. The other processes have the same state and write nothing."""
-        now = time.perf_counter()
         if self.run_dir is not None:
-            state = self.training.state_dict()
-            state["images"] = {name: [content.count, content.digest] for name, content in self.images.items()}
-            state["clock"] = {**state["clock"], "total": self.training.clock.total + now - self.start_time}
-            self.run_dir.save_checkpoint(state)
-        self.checkpoint_step, self.checkpoint_time = self.training.step, now
+            self.run_dir.save_checkpoint(self._checkpoint_state())
+        self.checkpoint_step, self.checkpoint_time = self.training.step, time.perf_counter()
+
+    def _checkpoint_state(self) -> dict[str, Any]:
+        state, seconds = self.training.state_dict(), time.perf_counter() - self.start_time
+        state["images"] = {name: [content.count, content.digest] for name, content in self.images.items()}
+        state["clock"] = {**state["clock"], "total": self.training.clock.total + seconds}
+        return state
 
     # -- report ---------------------------------------------------------------------------------------------------
 
@@ -401,6 +416,8 @@ class _Run:
         for name, description, weights in self._final_weights():
             self.callback.on_stage(f"evaluating {name}")
             model.load_state_dict(weights)
+            if name in training.averages and estimate_statistics(model, training, self.sources):
+                weights = cpu_weights(model)
             evaluation_start = time.perf_counter()
             final_scores = self.evaluator.final_scores(model, self.target)
             training.clock.evaluation += time.perf_counter() - evaluation_start

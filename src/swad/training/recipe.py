@@ -31,6 +31,8 @@ LOW = 1 / 20
 MICRO_BATCH = 256
 """Images in one forward pass, over which batch norms compute their statistics."""
 HYPERPARAMETERS = {"lr": 0.1, "batch_size": 2048, "weight_decay": 1e-4}
+AUGMENTATION = {"crop": 0.08, "flip": 0.5, "jitter": 0.0, "grayscale": 0.0}
+"""Crops of 8 to 100 % of the area, and flips."""
 AVERAGES: dict[LRSchedule, tuple[str, ...]] = {
     "decay": ("ema",),
     "constant": ("without_opt_overfit:as=swad",),

@@ -139,8 +139,9 @@ def _fill_recipe(config: RunConfig, n_training: int) -> RunConfig:
         evaluate_every=config.evaluation.evaluate_every or min(per_epoch, steps),
         micro_batch=config.training.micro_batch or min(recipe.MICRO_BATCH, int(hyperparameters["batch_size"])),
         weights=config.model.weights or "random",
-        freeze_bn=False,
-        input_pipeline="torchvision",
+        freeze_bn=bool(config.model.freeze_bn),
+        augmentation={**recipe.AUGMENTATION, **config.data.augmentation},
+        input_pipeline=config.data.input_pipeline or "torchvision",
     )
 
 
@@ -150,10 +151,15 @@ def averaging_plan(config: RunConfig) -> registry.Plan:
     assert steps is not None
     assert every is not None
     ratio = benchmarks.get(config.data.dataset).defaults.tolerance_ratio
-    plan = registry.Plan(steps, every, ratio, config.eval_offset)
     # In the recipe a cyclic run shares its first 80 % with a constant one, so cycles do not move the window.
-    start = plan.late if config.training.recipe == recipe.IMAGENET else None
-    return dataclasses.replace(plan, cycle=config.cycle_steps, start=start)
+    start = steps - max(1, steps // 5) if config.training.recipe == recipe.IMAGENET else None
+    return registry.Plan(steps, every, ratio, config.eval_offset, config.cycle_steps, start)
+
+
+def branch_point(config: RunConfig) -> int | None:
+    """The step after which a run of the imagenet recipe keeps a checkpoint for other runs to branch from, if any."""
+    shares = config.training.recipe == recipe.IMAGENET and config.training.lr_schedule != "decay"
+    return averaging_plan(config).late if shares and config.files.branch_from is None else None
 
 
 def derived_seed(config: RunConfig) -> int:
@@ -221,6 +227,9 @@ def _recipe_problems(config: RunConfig) -> list[str]:
             f"the imagenet recipe pools all images and accumulates their gradients, which {config.training.algorithm} "
             "does not support: use erm"
         )
+    colors = [name for name in ("jitter", "grayscale") if config.data.augmentation.get(name)]
+    if colors and config.data.input_pipeline == "gpu":
+        problems.append(f"a device that decodes images does not change colors, got {', '.join(colors)}: set it to 0")
     if config.training.hyperparameters.get("dropout"):
         problems.append("the imagenet recipe accumulates gradients, which dropout does not support: use dropout=0")
     return problems

@@ -11,6 +11,7 @@ from typing import Any
 from swad.data import benchmarks
 from swad.data.cache import default_folder
 from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain, ImageSpec
+from swad.data.shards import ShardDomain
 from swad.data.verify import find_bad_images
 from swad.training.config import RunConfig
 from swad.training.recipe import IMAGENET
@@ -38,7 +39,7 @@ def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
         "size": data.image_size,
         "mean": data.image_mean,
         "std": data.image_std,
-        "transforms": IMAGENET if imagenet else None,
+        "center_crop": imagenet or None,
     }
     changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(spec, **changes)
@@ -50,7 +51,8 @@ class DomainContent:
 
     Args:
         count: Number of images.
-        digest: Hash of labels, file names and file sizes; of labels and pixels if the images are in memory.
+        digest: Hash of labels, file names and file sizes (of shards, if the images are in shards); of labels and pixels
+            if the images are in memory.
     """
 
     count: int
@@ -70,6 +72,9 @@ def _digest(domain: Domain) -> str:
     elif isinstance(domain, FileDomain):
         for i, name in enumerate(domain.files):
             digest.update(f"{name}\0{_size(domain.path(i))}\0".encode(errors="surrogateescape"))
+    elif isinstance(domain, ShardDomain):
+        for shard in domain.shards:
+            digest.update(f"{shard.name}\0{_size(shard)}\0".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

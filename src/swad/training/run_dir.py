@@ -3,6 +3,7 @@
     config.json        all settings
     records.jsonl      every measured value
     checkpoint/        the state to resume from; removed when the run is finished
+    branch/            the state after 80 % of training, where another run may branch off (imagenet recipe)
     weights/           models as safetensors, each with its model card
     segments/          mean weights between evaluations, on request
     done.json          the result; written last
@@ -26,12 +27,22 @@ from typing import Any
 import torch
 
 from swad.results.failures import remove_failure
-from swad.results.records import CONFIG, DONE, RECORDS, DirectoryLockedError, Record, RecordError, RecordWriter
+from swad.results.records import (
+    CONFIG,
+    DONE,
+    RECORDS,
+    DirectoryLockedError,
+    Record,
+    RecordError,
+    RecordWriter,
+    iterate_records,
+)
 from swad.results.runs import require_unchanged
 from swad.training.config import ConfigError, RunConfig, stored_options
 from swad.util.files import atomic_write, remove_partial_files, sha256, write_json
 
 CHECKPOINT = "checkpoint"
+BRANCH = "branch"
 WEIGHTS = "weights"
 SEGMENTS = "segments"
 
@@ -112,9 +123,34 @@ def result_checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
+def read_start(config: RunConfig) -> dict[str, Any] | None:
+    """Return the state in which a run starts: its checkpoint, or that of the run it branches from; None if neither."""
+    state = read_checkpoint(config.output)
+    trunk = config.files.branch_from
+    if state is not None or trunk is None:
+        return state
+    state = read_checkpoint(trunk, BRANCH)
+    if state is None:
+        raise RunError(f"branch_from must be a run that kept a checkpoint after 80 %, got {trunk}: train it first")
+    stored = RunConfig.from_json(_parse_settings(trunk, state["config"]), trunk).options()
+    shared = config.replace(**{name: stored[name] for name in _FREE_IN_BRANCH})
+    if differences := shared.differences(_parse_settings(trunk, state["config"])):
+        raise RunError(
+            f"a branch differs from {trunk} in its learning rate and averages only, but {'; '.join(differences)}: "
+            "use the same settings, or drop branch_from"
+        )
+    return state | {"is_branch": True}
+
+
+_FREE_IN_BRANCH = (
+    "lr_schedule", "averages", "report_live", "early_stop", "snapshots", "keep_segments", "target_every_evaluation",
+)  # fmt: skip
+"""Settings in which a branch may differ from the run whose first steps it shares."""
+
+
+def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None:
     """Return the checkpoint in a run directory; None if there is none."""
-    file = path / CHECKPOINT / "state.pt"
+    file = path / name / "state.pt"
     if not file.exists():
         return None
     try:
@@ -211,15 +247,16 @@ class RunDir:
     def _open_unfinished(self, config: RunConfig) -> None:
         """Go back to the last checkpoint, or to the beginning if there is none."""
         _require_same_settings(config)
-        for name in ("", CHECKPOINT, WEIGHTS, SEGMENTS):
+        for name in ("", CHECKPOINT, BRANCH, WEIGHTS, SEGMENTS):
             remove_partial_files(self.path / name)
-        state = self.resumed = read_checkpoint(self.path)
-        if state is not None:
+        state = self.resumed = read_start(config)
+        branches = state is not None and "is_branch" in state
+        if state is not None and not branches:
             # The settings that count are those of the training; config.json may be missing or edited.
             checkpoint = self.path / CHECKPOINT / "state.pt"
             _require_no_differences(config, _parse_settings(self.path, state["config"]), checkpoint)
             self._require_same_records(state)
-        self.truncate_records(0 if state is None else state["records_offset"])
+        self.truncate_records(0 if state is None or branches else state["records_offset"])
         self._settings = config.to_json()
         self._write_json(CONFIG, self._settings)
 
@@ -235,6 +272,11 @@ class RunDir:
         with disk_errors(self._records.path):
             self._records.append(*records)
 
+    def copy_records(self, trunk: Path, step: int) -> None:
+        """Start with the records of the run that this one branches from, up to a step."""
+        with disk_errors(self._records.path):
+            self._records.append(*(record for record in iterate_records(trunk) if record.step <= step))
+
     def records_offset(self) -> int:
         """Force the records to disk and return their size in bytes."""
         with disk_errors(self._records.path):
@@ -245,7 +287,7 @@ class RunDir:
         with disk_errors(self._records.path):
             self._records.truncate(offset)
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
+    def save_checkpoint(self, state: dict[str, Any], name: str = CHECKPOINT) -> None:
         """Save the state to resume from: tensors and plain values only, so that loading it runs no code."""
         offset = self.records_offset()
         with disk_errors(self._records.path):
@@ -256,7 +298,7 @@ class RunDir:
             "records_offset": offset,
             "records_sha256": records_sha256,
         }
-        path = self.path / CHECKPOINT / "state.pt"
+        path = self.path / name / "state.pt"
         with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
             torch.save(content, file)
 

@@ -100,7 +100,7 @@ class Training:
         self.averages = build_averages(config, self.predictor)
         self.group = build_group(config, self.predictor, self.averages, dist, segments)
         self.step_context = dist.step_context(self.algorithm, self.autocast, config.training.clip, self.loader.n_parts)
-        self._running_stats = [] if config.model.freeze_bn else _running_statistics(self.predictor)
+        self._running_stats = [] if config.model.freeze_bn else running_statistics(self.predictor)
         self.engine = self._build_engine(log)
 
         self.step = 0
@@ -233,14 +233,19 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly from where `state_dict` was taken."""
+        """Continue exactly from where `state_dict` was taken; a branch continues with its own rates and averages."""
+        is_branch = "is_branch" in state
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
             _move_lr_to_device(optimizer)
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
-            scheduler.load_state_dict(saved)
-        if self.group is not None:
+            scheduler.load_state_dict(saved if not is_branch else {**saved, "lr_lambdas": [None]})
+            if is_branch:
+                _apply_schedule(scheduler)
+        if self.group is not None and is_branch:
+            self.group.load_branch(state["averages"])
+        elif self.group is not None:
             self.group.load_state_dict(state["averages"])
         self.step, self.loss_count = state["step"], state["loss_count"]
         self.loss_sum.copy_(state["loss_sum"])
@@ -309,7 +314,8 @@ def build_loader(
     options["augmentation"] = Augmentation(**config.data.augmentation)
     if config.training.recipe == recipe.IMAGENET:
         micro_batch, workers = config.training.micro_batch, config.machine.workers
-        return EpochLoader(*data, micro_batch=micro_batch, workers=workers, **options)
+        on_device = config.data.input_pipeline == "gpu"
+        return EpochLoader(*data, micro_batch=micro_batch, decode_on_device=on_device, workers=workers, **options)
     options["pooled"] = algorithm.pooled
     if cache is None:
         return TrainLoader(*data, workers=config.machine.workers, **options)
@@ -365,9 +371,20 @@ def _seed_torch(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def _running_statistics(model: nn.Module) -> list[Tensor]:
+def running_statistics(model: nn.Module) -> list[Tensor]:
     """The batch norm statistics that must be averaged over processes, since each has seen its own images only."""
     return [tensor for name, tensor in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+
+
+def _apply_schedule(scheduler: LambdaLR) -> None:
+    """Set the learning rate of the next step by the scheduler's own function."""
+    groups, rates = scheduler.optimizer.param_groups, zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    for group, (base, factor) in zip(groups, rates, strict=True):
+        lr = float(base) * factor(scheduler.last_epoch)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def _move_lr_to_device(optimizer: torch.optim.Optimizer) -> None:

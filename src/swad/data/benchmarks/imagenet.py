@@ -1,11 +1,34 @@
-"""ImageNet, or any folder of its layout: ``train/<class>/<image>`` and ``val/<class>/<image>``.
+"""ImageNet, or any large dataset of its layout: ``train/<class>/<image>`` and ``val/<class>/<image>``.
 
 It is one domain, whose folders are its training and validation split, and it is trained from scratch by the recipe of
-the paper's appendix B.6.
+the paper's appendix B.6. Instead of class folders there may be WebDataset shards: ``train/*.tar`` and ``val/*.tar``, or
+``*train*.tar`` and ``*val*.tar`` in one folder. If they number the classes, ``classes.txt`` may name them, one a line.
 """
 
-from swad.data.benchmark import Benchmark
-from swad.data.domains import Defaults
+from pathlib import Path
+
+from swad.data.benchmark import Benchmark, Options
+from swad.data.domains import DataError, Dataset, Defaults
+from swad.data.image_folder import ONLY_DOMAIN, read_image_folder
+from swad.data.shards import read_shards
+
+
+def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
+    """Read shards if there are any, else class folders."""
+    splits = [] if root is None else [_shards(root, split) for split in ("train", "val", "test")]
+    if root is None or not any(splits):
+        return read_image_folder(benchmark, root, check_counts, options)
+    if not splits[0] or not splits[1]:
+        raise DataError(f"{benchmark.name} needs shards for training and validation, got one of them in {root}")
+    names = root / "classes.txt"
+    listed = names.read_text(encoding="utf-8").splitlines() if names.is_file() else None
+    domain, classes = read_shards(ONLY_DOMAIN, splits, listed)
+    return Dataset(root.resolve().name, (domain,), classes, benchmark.image_spec, benchmark.defaults)
+
+
+def _shards(root: Path, split: str) -> list[Path]:
+    return sorted([*root.glob(f"{split}*/*.tar"), *root.glob(f"*{split}*.tar")])
+
 
 BENCHMARK = Benchmark(
     name="ImageNet",
@@ -15,4 +38,5 @@ BENCHMARK = Benchmark(
     license="non-commercial research",
     citation="Russakovsky et al.: ImageNet Large Scale Visual Recognition Challenge. IJCV, 2015.",
     homepage="https://www.image-net.org",
+    read=read,
 )

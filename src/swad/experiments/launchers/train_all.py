@@ -31,6 +31,10 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     from swad.training.run_dir import read_result
 
     requested, configs = configs, [resolve(config) for config in configs]
+    branches = [config for config in configs if config.files.branch_from is not None]
+    if jobs > 1 and 0 < len(branches) < len(configs):  # a branch starts when the run that it branches from is done
+        trunks = [config for config in configs if config.files.branch_from is None]
+        return train_all(trunks, jobs) + train_all(branches, jobs)
     notes = [
         note for config, resolved in zip(requested, configs, strict=True) for note in resolution_notes(config, resolved)
     ]
@@ -52,9 +56,13 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
 
 
 def display_names(configs: Sequence[RunConfig]) -> list[str]:
-    """Return the name of every run in the display: target and trial, after the algorithm where there are several."""
+    """Return the name of every run in the display: target and trial, with what else differs between the runs."""
     several = len({config.training.algorithm for config in configs}) > 1
-    return [f"{config.training.algorithm} {config.name}" if several else config.name for config in configs]
+    schedules = len({config.training.lr_schedule for config in configs}) > 1
+    return [
+        f"{config.training.algorithm} " * several + config.name + f" {config.training.lr_schedule}" * schedules
+        for config in configs
+    ]
 
 
 def _train_tasks(tasks: Sequence[Task], jobs: int, display: LogDisplay) -> None:

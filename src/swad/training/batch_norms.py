@@ -1,0 +1,42 @@
+"""Batch norms of averaged weights: their statistics are estimated again on training images, as their weights are new.
+
+With frozen statistics, the default on multi-domain data, there is nothing to estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from swad.averaging.batchnorm import update_bn
+from swad.data.epoch_loader import to_device
+from swad.data.splits import Sources
+from swad.models import networks
+from swad.training.state import Training, running_statistics
+
+PASSES = 200
+"""Most forward passes of an estimate; a few ten thousand images are as good as all (Wu and Johnson, 2021)."""
+
+
+def estimate_statistics(model: nn.Module, training: Training, sources: Sources) -> bool:
+    """Estimate the statistics of the model's batch norms on an epoch of training images, or on its first part.
+
+    Returns False if there is nothing to estimate.
+    """
+    if training.config.model.freeze_bn or not networks.batch_norms(model):
+        return False
+    with training.autocast():
+        update_bn(_training_images(training, sources), model)
+    training.dist.average(running_statistics(model))
+    return True
+
+
+def _training_images(training: Training, sources: Sources) -> Iterator[Tensor]:
+    loader, algorithm = training.loader, training.algorithm
+    epoch = math.ceil(sum(len(split) for split in sources.train) / algorithm.n_images)
+    for step, inputs in loader.inputs(1, min(epoch, math.ceil(PASSES / loader.n_parts))):
+        for batch in loader.parts(step, to_device(inputs, training.dist.device)):
+            # Views follow one another in the first dimension.
+            yield batch.images.flatten(0, 1) if batch.images.ndim == 5 else batch.images

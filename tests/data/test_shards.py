@@ -1,0 +1,94 @@
+"""Tar shards give the images of the folders that they were made from."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.image_files import write_image
+from swad.data import benchmarks, shards
+from swad.data.domains import DataError
+from swad.data.epoch_loader import EpochLoader
+from swad.data.splits import hold_out
+
+SIZES = {"train": 5, "val": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("imagenet")
+    for split, n in SIZES.items():
+        for c, name in enumerate(("n01", "n02")):
+            for i in range(n):
+                write_image(root / split / name / f"{name}_{i}.JPEG", 14 + i, 17, seed=100 * c + 10 * n + i)
+    return root
+
+
+def add(shard: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    shard.addfile(member, io.BytesIO(content))
+
+
+def pack(folder: Path, root: Path, style: str) -> Path:
+    """Write two shards for training and one for validation: classes by number, by name, or by folder."""
+    for split in SIZES:
+        files = sorted((folder / split).rglob("*.JPEG"))
+        for k in range(2 if split == "train" else 1):
+            (root / split).mkdir(parents=True, exist_ok=True)
+            path = root / f"x-{split}-{k}.tar" if style == "number" else root / split / f"{k}.tar"
+            with tarfile.open(path, "w") as shard:
+                for file in files[k::2] if split == "train" else files:
+                    stem = file.parent.name + "/" * (style == "folder") + file.stem
+                    add(shard, f"{stem}.JPEG", file.read_bytes())
+                    text = str(int(file.parent.name[1:]) - 1) if style == "number" else file.parent.name
+                    if style != "folder":
+                        add(shard, f"{stem}.cls", text.encode())
+    return root
+
+
+@pytest.mark.parametrize("style", ["number", "name", "folder"])
+def test_shards_give_the_images_of_folders(folder, tmp_path, style):
+    root = pack(folder, tmp_path / style, style)
+    if style == "number":
+        (root / "classes.txt").write_text("n01\nn02\n")
+    sides = [hold_out(benchmarks.load("imagenet", path), None).sources for path in (folder, root)]
+    assert sides[0].classes == sides[1].classes == ("n01", "n02")
+    for splits in zip(*((side.train[0], side.val[0]) for side in sides), strict=True):
+        images = [
+            sorted((int(split.domain.labels[key]), np.asarray(split.domain.image(key)).tobytes()) for key in split.keys)
+            for split in splits
+        ]
+        assert images[0] == images[1]
+        assert len(images[0]) == 2 * SIZES[splits[0].split]
+    loader = EpochLoader(sides[1].train, sides[1].image_spec, 4, seed=1, workers=0)
+    assert loader.at(1).images.shape == (4, 3, 224, 224)
+
+
+def test_an_index_is_made_once(folder, tmp_path, monkeypatch):
+    root = pack(folder, tmp_path, "name")
+    benchmarks.load("imagenet", root)
+    monkeypatch.setattr(shards, "make_index", lambda path: pytest.fail(f"{path} was read again"))
+    assert len(benchmarks.load("imagenet", root).domains[0]) == 14
+
+
+def test_damaged_shards_are_one_line(folder, tmp_path):
+    root = pack(folder, tmp_path, "name")
+    domain = benchmarks.load("imagenet", root).domains[0]
+    (root / "train" / "0.tar").write_bytes(b"no tar" * 100)
+    with pytest.raises(DataError, match=r"cannot read shard .*0\.tar: .*; restore it, uncompressed"):
+        benchmarks.load("imagenet", root)
+    with pytest.raises(DataError, match=r"cannot decode image .*0\.tar.byte \d+: .*; replace or remove it"):
+        domain.image(0)
+    with tarfile.open(root / "train" / "0.tar", "w") as shard:
+        add(shard, "a.jpg", b"")
+    with pytest.raises(DataError, match=r"need a class, a \.cls file or a folder: image a has none"):
+        benchmarks.load("imagenet", root)
+    for path in (root / "val").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="needs shards for training and validation"):
+        benchmarks.load("imagenet", root)
