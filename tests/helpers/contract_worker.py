@@ -25,8 +25,9 @@ def first_steps(name: str, dist: Dist | None = None, n_parts: int = 1, dropout: 
     With several parts, the gradients of each step are accumulated over them.
     """
     fields = {field.name for field in dataclasses.fields(get_algorithm(name).Hyperparameters)}
-    # Annealing after one step covers both phases.
-    options = ({"anneal": 1} if "anneal" in fields else {}) | quick(name)
+    # Annealing, or a preparation, of one step covers both phases.
+    wanted = {"anneal": 1, "preparation": 0.1}
+    options = {field: value for field, value in wanted.items() if field in fields} | quick(name)
     algorithm = make(name, dropout=dropout, lr=0.1, **options)
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:

@@ -47,6 +47,7 @@ def make(
     assert not filled.problems()
     algorithm = cls(predictor or networks.build(networks.SMALL, CLASSES), filled, domains).train()
     algorithm.image_shape = shape
+    algorithm.n_preparation = cls.preparation_steps(filled, 10)
     return algorithm
 
 

@@ -45,8 +45,5 @@ class Annealed(Algorithm):
         return "full" if step > self.hyperparameters.anneal else "light"
 
     def on_phase_start(self, phase: str) -> None:
-        """Reset Adam in place: a captured graph keeps reading the same tensors."""
-        for optimizer in self.optimizers.values():
-            for state in optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
+        """Reset Adam."""
+        self.reset_optimizers()

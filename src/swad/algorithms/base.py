@@ -105,9 +105,10 @@ class Algorithm(nn.Module):
         self.hyperparameters = hyperparameters
         self.n_domains = n_domains
         self.pending_buffers: dict[str, Tensor] = {}
-        # The trainer sets these: the seed and the length of the run, images and their normalization, training images of
-        # each domain, whether a batch mixes the domains, the optimizer, and how the images of a step are split over
-        # processes.
+        # The trainer sets these: updates before step 1, the seed and the length of the run, images and their
+        # normalization, training images of each domain, whether a batch mixes the domains, the optimizer, and how the
+        # images of a step are split over processes.
+        self.n_preparation = 0
         self.seed = 0
         self.image_shape: tuple[int, int, int] | None = None
         self.image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -191,6 +192,16 @@ class Algorithm(nn.Module):
 
     def on_phase_start(self, phase: str) -> None:
         """Run before the first update of every phase but the first; may change state in place only."""
+
+    @classmethod
+    def preparation_steps(cls, hyperparameters: hp.Hyperparameters, steps: int) -> int:
+        """Return how many updates come before a training of `steps` steps, for an algorithm that must learn something
+        first. A run neither evaluates nor averages them and does not count them as steps.
+
+        The numbers that `phase`, `draw_randomness` and batches get count them: the first step after them is number
+        `n_preparation + 1`. A phase must start there.
+        """
+        return 0
 
     @classmethod
     def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> nn.Module:
@@ -293,6 +304,14 @@ class Algorithm(nn.Module):
             nn.utils.clip_grad_norm_(params, ctx.clip)
         for name in names:
             self.optimizers[name].step()
+
+    def reset_optimizers(self) -> None:
+        """Reset the optimizers to their start in place: a captured graph keeps reading the same tensors."""
+        for optimizer in self.optimizers.values():
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        value.zero_()
 
     def apply_pending_buffers(self) -> None:
         """Copy the values that the last loss left in `pending_buffers` into the buffers of those names."""

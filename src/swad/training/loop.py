@@ -72,7 +72,7 @@ class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
 
     def __init__(self, run_dir: Path, step: int) -> None:
         self.run_dir, self.step = run_dir, step
-        action = f"resume {run_dir} from step {step:,}" if step else f"start {run_dir} again"
+        action = f"resume {run_dir} from step {step:,}" if step > 0 else f"start {run_dir} again"
         super().__init__(f"Interrupted. Run the same command again to {action}.")
 
 
@@ -185,7 +185,7 @@ class _Run:
             self._resume()
             self.tracking = self._start_tracking()
         with self.tracking:
-            self.callback.on_start(self.config, self.config.total_steps, self.training.step)
+            self.callback.on_start(self.config, self.config.total_steps, max(0, self.training.step))
             self._train()
             with self.stop.immediate():
                 return self._finish()
@@ -253,7 +253,9 @@ class _Run:
             if "is_branch" in self.checkpoint and self.run_dir is not None and trunk is not None:
                 self.run_dir.copy_records(trunk, self.training.step)
             self.checkpoint = None  # frees its memory
-        elif self.run_dir is not None:
+            return
+        self.checkpoint_step = self.training.step
+        if self.run_dir is not None:
             # Remove the segments of an attempt that was killed before its first checkpoint.
             for path in load_segments(self.config.output / SEGMENTS):
                 path.unlink()
@@ -279,14 +281,18 @@ class _Run:
         config, training, clock = self.config, self.training, self.training.clock
         branch_step = branch_point(config)
         start = time.perf_counter()
-        for step, inputs in training.loader.inputs(training.step + 1, config.total_steps):
+        for number, inputs in training.inputs():
             if training.should_stop:
                 break
-            loss = training.train_step(step, inputs)
-            self.callback.on_step(step, loss)
+            loss = training.train_step(number, inputs)
+            step = training.step
+            if step > 0:
+                self.callback.on_step(step, loss)
+            else:
+                self.callback.on_progress(f"preparing {config.name}", number, training.n_preparation)
             if step in config.files.snapshots:
                 self._save_weights(_snapshot_name(step), cpu_weights(training.predictor), "The live weights")
-            evaluates = config.evaluates(step)
+            evaluates = step > 0 and config.evaluates(step)
             if evaluates:
                 train_loss = training.pop_train_loss()  # waits for the device, so that the clock is right
                 evaluation_start = time.perf_counter()
@@ -295,6 +301,8 @@ class _Run:
                 clock.evaluation += time.perf_counter() - evaluation_start
                 self._save_checkpoint_if_due()
                 start = time.perf_counter()
+            elif step <= 0 and config.evaluates(number):
+                self._save_checkpoint_if_due()
             if step == branch_step and self.run_dir is not None:
                 self.run_dir.save_checkpoint(self._checkpoint_state(), BRANCH)
             if self._stop_requested(evaluates):

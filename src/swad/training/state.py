@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -74,6 +74,9 @@ class Clock:
 class Training:
     """The algorithm, its optimizers, its data and the averages that follow it, after `step` steps.
 
+    An algorithm with a preparation makes its updates before step 1: `step` is then 0 or below, down to
+    `-n_preparation`. The algorithm, the loader and the random numbers count all updates from 1.
+
     Args:
         config: Resolved settings of the run.
         sources: The source domains.
@@ -94,7 +97,7 @@ class Training:
     ) -> None:
         self.config, self.dist = config, dist
         self.algorithm = build_algorithm(config, sources, dist)
-        self.predictor = self.algorithm.predictor
+        self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.n_preparation
         self.loader = build_loader(config, sources, dist, self.algorithm, cache, log)
         self.schedulers = build_schedulers(config, self.algorithm)
         self.averages = build_averages(config, self.predictor)
@@ -103,7 +106,7 @@ class Training:
         self._running_stats = [] if config.model.freeze_bn else running_statistics(self.predictor)
         self.engine = self._build_engine(log)
 
-        self.step = 0
+        self.step = -self.n_preparation
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=dist.device)
         self.loss_count = 0
         self.best = BestWeights()
@@ -114,42 +117,49 @@ class Training:
 
     # -- one step -------------------------------------------------------------------------------------------------
 
-    def train_step(self, step: int, inputs: Inputs) -> Tensor:
-        """Make one step, update the averages, and return the loss, still on the device."""
-        phase = self.algorithm.phase(step)
-        if step > 1 and phase != self.algorithm.phase(step - 1):
+    def inputs(self) -> Iterator[tuple[int, Inputs]]:
+        """Iterate over the numbers and the inputs of the updates that are left."""
+        n = self.n_preparation
+        return self.loader.inputs(n + self.step + 1, n + self.config.total_steps)
+
+    def train_step(self, number: int, inputs: Inputs) -> Tensor:
+        """Make update `number`, update the averages, and return the loss, still on the device."""
+        phase = self.algorithm.phase(number)
+        if number > 1 and phase != self.algorithm.phase(number - 1):
             self.algorithm.on_phase_start(phase)
-        loss, replayed = self.engine(step, phase, inputs, self.draw_randomness(step))
-        if replayed and self.group is not None:
-            self.group.count_replays()
-        for scheduler in self.schedulers:
-            scheduler.step()
-        self.step = step
-        self.loss_count += 1
+        loss, replayed = self.engine(number, phase, inputs, self.draw_randomness(number))
+        self.step = number - self.n_preparation
+        if self.step > 0:
+            if replayed and self.group is not None:
+                self.group.count_replays()
+            for scheduler in self.schedulers:
+                scheduler.step()
+            self.loss_count += 1
         return loss
 
-    def _step_function(self, step: int, inputs: Inputs, noise: Noise) -> Tensor:
+    def _step_function(self, number: int, inputs: Inputs, noise: Noise) -> Tensor:
         """Everything that a CUDA graph captures: from the inputs to the averages."""
         on_device = {name: value.to(self.dist.device, non_blocking=True) for name, value in inputs.items()}
         if self.loader.n_parts == 1:
-            loss = self.algorithm.update(self.loader.finish(step, on_device), noise, self.step_context)
+            loss = self.algorithm.update(self.loader.finish(number, on_device), noise, self.step_context)
         else:
-            parts = self.loader.parts(step, on_device)
+            parts = self.loader.parts(number, on_device)
             loss = self.algorithm.accumulate(parts, self.loader.n_parts, self.step_context)
         self.dist.average([*self._running_stats, loss])
-        if self.group is not None:
-            self.group.update_parameters(self.predictor)
-        self.loss_sum += loss
+        if number > self.n_preparation:
+            if self.group is not None:
+                self.group.update_parameters(self.predictor)
+            self.loss_sum += loss
         return loss
 
-    def draw_randomness(self, step: int) -> Noise:
-        """Draw the random numbers of a step and seed torch for those that the network draws itself."""
+    def draw_randomness(self, number: int) -> Noise:
+        """Draw the random numbers of an update and seed torch for those that the network draws itself."""
         seed = self.config.training.seed
         assert seed is not None
-        generator = self._generator.manual_seed(derive_seed(_NOISE, seed, step))
-        noise = self.algorithm.draw_randomness(generator, step)
-        # Dropout inside a network then also depends on the step alone, and differs between processes.
-        _seed_torch(derive_seed(_NOISE, seed, step, 1 + self.dist.rank), self.dist.device)
+        generator = self._generator.manual_seed(derive_seed(_NOISE, seed, number))
+        noise = self.algorithm.draw_randomness(generator, number)
+        # Dropout inside a network then also depends on the number alone, and differs between processes.
+        _seed_torch(derive_seed(_NOISE, seed, number, 1 + self.dist.rank), self.dist.device)
         return {name: rows.to(self.dist.device, non_blocking=True) for name, rows in noise.items()}
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -289,6 +299,8 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
     algorithm.momentum = config.training.momentum or 0.0
     if config.training.recipe == recipe.IMAGENET:
         algorithm.lr_scale = algorithm.n_images / recipe.LR_BATCH
+    assert config.training.steps is not None
+    algorithm.n_preparation = algorithm_class.preparation_steps(hyperparameters, config.training.steps)
     algorithm.image_shape = (image_spec.channels, image_spec.size, image_spec.size)
     algorithm.image_mean, algorithm.image_std = image_spec.mean, image_spec.std
     algorithm.domain_sizes = tuple(len(split) for split in sources.train)

@@ -19,6 +19,8 @@ from functools import cache
 import numpy as np
 import torch
 
+from swad.algorithms.hyperparameters import fill
+from swad.algorithms.registry import get_algorithm
 from swad.averaging.segment_log import stored_bytes
 from swad.data import benchmarks
 from swad.data.cache import open_cache
@@ -236,7 +238,7 @@ class _RunCost:
         evaluated = n_evaluations * sum(seen) + _n_weights(config) * (sum(validation) + target)
         if evaluation.target_every_evaluation:
             evaluated += n_evaluations * target
-        trained = float(steps * images_per_step(config, len(sources)))
+        trained = float((steps + _preparation(config, steps)) * images_per_step(config, len(sources)))
         return trained * speed.per_trained_image + evaluated * speed.per_evaluated_image
 
     def bytes(self, config: RunConfig) -> int | None:
@@ -261,6 +263,12 @@ class _RunCost:
         steps = planned_steps(config, [n_train(n, three_way=config.data.three_way) for n in sources])
         every = config.evaluation.evaluate_every or min(defaults.evaluate_every, steps)
         return steps, -(-steps // every) + config.eval_offset
+
+
+def _preparation(config: RunConfig, steps: int) -> int:
+    """Return the number of updates before a run's first step."""
+    algorithm = get_algorithm(config.training.algorithm)
+    return algorithm.preparation_steps(fill(algorithm.Hyperparameters, config.training.hyperparameters), steps)
 
 
 def _n_weights(config: RunConfig) -> int:
