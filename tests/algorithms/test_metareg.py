@@ -101,7 +101,7 @@ def test_the_training_minimizes_the_regularized_loss():
 
 
 def test_the_regularizer_suppresses_what_does_not_carry_over():
-    """The first number is the label's sign in all domains, the second one in half of them and its opposite in others."""
+    """The first number is the label's sign in all domains, the second one in half of them, else its opposite."""
     algorithm = make(
         "metareg", Points(2), domains=4, shape=(1, 1, 2), batch_size=16, lr=0.05, meta_lr=0.02, inner_lr=0.1
     )
@@ -144,8 +144,9 @@ def test_the_training_starts_from_the_network_before_the_preparation():
 
 def test_the_regularizer_has_a_learning_rate_of_its_own_and_no_decay():
     optimizers = make("metareg", lr=0.1, meta_lr=0.02, weight_decay=0.3).optimizers
-    options = {name: (one.param_groups[0]["lr"], one.param_groups[0]["weight_decay"]) for name, one in optimizers.items()}
-    assert options == {"main": (0.1, 0.3), "regularizer": (0.02, 0)}
+    groups = {name: optimizer.param_groups[0] for name, optimizer in optimizers.items()}
+    assert (groups["main"]["lr"], groups["main"]["weight_decay"]) == (0.1, 0.3)
+    assert (groups["regularizer"]["lr"], groups["regularizer"]["weight_decay"]) == (0.02, 0)
 
 
 def test_pairs_are_of_two_domains_and_all_occur():

@@ -26,8 +26,8 @@ inner steps. Known from nobody and therefore our choices:
   and features of before its update; the paper draws new images for every inner step.
 - Only the last layer is regularized, the head of the network. In AlexNet the paper may have regularized more.
 
-The paper's own settings of images, epochs and batches are unknown too. Under the protocol here its accuracies are other
-numbers. A step costs about as much as ERM's, and the preparation adds its share to the training.
+The paper's own settings of images, epochs and batches are unknown too, so there is no recipe for `--recipe own`. Under
+the protocol here its accuracies are other numbers. A step costs about as much as ERM's, and the preparation adds its share to the training.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class MetaReg(Algorithm):
     """Cross entropy plus a weighted L1 norm of the head, whose weights are learned in a preparation."""
 
     paper = "Balaji et al.: MetaReg: Towards Domain Generalization using Meta-Regularization. NeurIPS, 2018."
-    needs = ("domain labels", "a linear head", "a preparation")
+    needs = ("domain labels", "own optimizers", "a preparation")
     Hyperparameters = MetaRegHyperparameters
     hyperparameters: MetaRegHyperparameters
+    start: Tensor
     min_domains = 2
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
@@ -80,10 +81,10 @@ class MetaReg(Algorithm):
         return round(hyperparameters.preparation * steps)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one Adam for the network and the heads of the domains, and one for the regularizer."""
+        """Return one optimizer for the network and the heads of the domains, and one for the regularizer."""
         return {
-            "main": self.adam([*self.predictor.parameters(), *self.heads.parameters()]),
-            "regularizer": self.adam([self.phi], lr=self.hyperparameters.meta_lr, weight_decay=0),
+            "main": self.optimizer([*self.predictor.parameters(), *self.heads.parameters()]),
+            "regularizer": self.optimizer([self.phi], lr=self.hyperparameters.meta_lr, weight_decay=0),
         }
 
     def phase(self, step: int) -> str:
@@ -94,7 +95,8 @@ class MetaReg(Algorithm):
     def on_phase_start(self, phase: str) -> None:
         """Start the training: restore the network as it was before the preparation, and reset the optimizers."""
         values = self._initial_values()
-        for value, start in zip(values, self.start.split([value.numel() for value in values]), strict=True):
+        starts = torch.split(self.start, [value.numel() for value in values])
+        for value, start in zip(values, starts, strict=True):
             value.copy_(start.view_as(value))
         self.reset_optimizers()
 
@@ -114,23 +116,21 @@ class MetaReg(Algorithm):
         with torch.autocast(features.device.type, enabled=False):
             inputs = self.by_domain(functional.pad(features.float(), (0, 1), value=1.0))  # the last column is the bias
             labels = self.by_domain(labels)
-            theta = torch.cat([self.heads.weight, self.heads.bias[:, None]], 1).unflatten(0, (self.n_domains, -1))
+            theta = torch.cat([self.heads.weight, self.heads.bias[:, None]], 1).view(self.n_domains, self.n_classes, -1)
             scores = torch.einsum("dif,dcf->dic", inputs, theta)
             task_loss = functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
-            train, test = (
-                [rows.detach().index_select(0, domain).squeeze(0) for rows in (inputs, labels, theta)]
-                for domain in noise["pair"].split(1)
-            )
-            return task_loss + self.meta_loss(*train, test[0], test[1])
+            return task_loss + self.meta_loss(inputs.detach(), labels, theta.detach(), noise["pair"])
 
-    def meta_loss(
-        self, inputs: Tensor, labels: Tensor, beta: Tensor, test_inputs: Tensor, test_labels: Tensor
-    ) -> Tensor:
-        """Train a head on images of one domain with the regularizer, and return its cross entropy in another domain."""
+    def meta_loss(self, inputs: Tensor, labels: Tensor, theta: Tensor, pair: Tensor) -> Tensor:
+        """Train the head of one domain on its images with the regularizer, and return its cross entropy in another."""
+        # With a tensor as index, so that a captured graph reads the domains from the noise.
+        (train_inputs, test_inputs), (train_labels, test_labels), (beta, _) = (
+            rows.index_select(0, pair) for rows in (inputs, labels, theta)
+        )
         # Written out, the gradient of the cross entropy is differentiated as any other expression.
-        targets = functional.one_hot(labels, self.n_classes).to(inputs.dtype)
+        targets = functional.one_hot(train_labels, self.n_classes).to(inputs.dtype)
         for _ in range(self.hyperparameters.unroll - 1):
-            gradient = ((inputs @ beta.T).softmax(1) - targets).T @ inputs / len(inputs)
+            gradient = ((train_inputs @ beta.T).softmax(1) - targets).T @ train_inputs / len(targets)
             beta = beta - self.hyperparameters.inner_lr * (gradient + self.phi * beta.sign())
         return functional.cross_entropy(test_inputs @ beta.T, test_labels)
 
