@@ -16,7 +16,7 @@ The features in the inner steps are detached: only the linear head is differenti
 
 This is a reading of the paper. The formulas above are those that public summaries repeat; they agree with each other.
 The authors published no code, and in the two public re-implementations the regularizer gets no gradient through the
-inner steps. Known from nobody and therefore our choices:
+inner steps. These details are not known to us, so they are choices of this project:
 
 - The length of the preparation, `preparation` times the steps of the training, its optimizer (Adam as in the
   training, one step for all domains where the paper makes one step for each), and φ = 0 at the start.
@@ -27,7 +27,8 @@ inner steps. Known from nobody and therefore our choices:
 - Only the last layer is regularized, the head of the network. In AlexNet the paper may have regularized more.
 
 The paper's own settings of images, epochs and batches are unknown too, so there is no recipe for `--recipe own`. Under
-the protocol here its accuracies are other numbers. A step costs about as much as ERM's, and the preparation adds its share to the training.
+the protocol here its accuracies are other numbers. A step costs about as much as ERM's, and the preparation adds its
+share to the training.
 """
 
 from __future__ import annotations
