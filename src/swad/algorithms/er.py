@@ -9,7 +9,7 @@ all MLPs with two hidden layers. Each step, with images x, labels y and domains 
          CE(h(f(x)), y)
        + CE_v(d(R(f(x), -λ_d)), e)                     domains must look alike
        + mean over i of CE_w(C_i(R(f(x_j≠i), λ_c)), y) other domains' images must suit C_i, which is fixed here
-       + mean over i of CE_w(C'_i(R(f(x_i), -λ_cp)), y_i)
+       + mean over i of CE_w(C'_i(R(f(x_i), -λ_cp)), y_i)       f must not help C'_i
 
 R(f, λ) passes f on and multiplies its gradient by λ. So the three λ are no weights of losses: d and C'_i are trained
 with the whole gradient. CE_w gives every class that occurs the same total weight, and CE_v weights a domain by the

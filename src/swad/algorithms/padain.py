@@ -8,7 +8,7 @@ the image that a random permutation of the whole batch puts in its place, x':
 
 where μ and σ are taken over the positions of a map, per image and channel. Those of x' carry no gradient, those of x
 do. In every step each convolution has one draw for all images that decides whether it swaps, and a permutation of its
-own. p = .01 is the value of the paper and its code.
+own. p = .01 is the value of the published code.
 
 - The convolutions are those of stem and blocks, without those of shortcuts. Maps of one position have no deviation and
   are left unchanged. A ViT has one convolution, its patch embedding.
