@@ -91,7 +91,7 @@ def test_scores_of_a_model_that_is_right_on_given_images(trees, tmp_path):
     assert "imagenet: 6 of 50,000 images, no image of n01484850" in text
     assert "backgrounds/original, backgrounds/mixed_same, backgrounds/mixed_rand and 2 more: 18 of 4,050" in text
     assert "images that are stored at another size than 8 pixels were resized" in text
-    curves = severity_curves(stored_errors({"answers": parts}))
+    curves = severity_curves(stored_errors({"answers": [parts]}))
     assert curves["answers"] == ([0, 1, 2, 3, 4, 5], pytest.approx([1 / 3, 0.2, 0.4, 0.6, 0.8, 1.0]))
 
 

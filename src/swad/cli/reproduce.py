@@ -19,6 +19,7 @@ EXAMPLES = """
 swad reproduce
 swad reproduce table5 figure3 --scale small
 swad reproduce table2 --data data --protocol defaults --dry-run
+swad reproduce table6 --runs runs/imagenet --data data
 swad reproduce all --scale small --jobs 2
 """
 
@@ -83,6 +84,13 @@ def reproduce(
         typer.Option(help="Images per domain to measure on; 0 uses all. Default: 200; small 100; smoke 10."),
     ] = None,
     grid: Annotated[int | None, typer.Option(help="Grid points per side of surfaces. Default: 21; smoke 3.")] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            help="table6: directory of runs of `swad train imagenet`. They are evaluated on imagenet, imagenet-c, "
+            "imagenet-r and bg_challenge in --data."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -155,6 +163,7 @@ def reproduce(
         "images": at_least("images", images, 0),
         "grid": at_least("grid", grid, 2),
         "formats": problems.collect(parse.figure_formats, figure_formats) or (),
+        "runs": runs,
     }
     config = problems.collect(lambda: make_config(**request))
     options = problems.collect(parse_launcher_options, launcher_option or ()) or {}

@@ -62,7 +62,7 @@ def find_models(
             models += found
             notes += skipped
         elif path.suffix == ".safetensors" and (path.is_file() or not file):
-            models.append(_saved(path, path.stem, path.stem, output))
+            models.append(saved_model(path, path.stem, path.stem, output))
         else:
             models.append(_of_timm(name, file, output))
     return _with_unique_labels(models), notes
@@ -72,19 +72,24 @@ def _of_runs(path: Path, weights: Sequence[str], data: Path | None) -> tuple[lis
     runs, notes = open_runs([path], data)
     chosen = choose_weights(runs, weights)
     models = [
-        _saved(run.file(name), weights_label(load_run(run.path), run.full_name(name)), run.full_name(name), run.path)
+        saved_model(
+            run.file(name), weights_label(load_run(run.path), run.full_name(name)), run.full_name(name), run.path
+        )
         for run in runs
         for name in chosen[run.path]
     ]
     return models, notes
 
 
-def _saved(path: Path, label: str, weights: str, directory: Path) -> ImageNetModel:
+def saved_model(path: Path, label: str, weights: str, directory: Path) -> ImageNetModel:
+    """Return the model of a weights file that a run wrote."""
     card = export.read_card(path)
     names, spec = [str(name) for name in card["classes"]], card["input"]
     if spec["channels"] != 3:
         raise RunError(f"{path} takes images of {spec['channels']} channel: the benchmarks need a model of RGB images")
-    input = InputConfig(int(spec["size"]), tuple(spec["mean"]), tuple(spec["std"]))
+    size = int(spec["size"])
+    # The crop of `eval_transform`: 224 of 256 pixels.
+    input = InputConfig(size, tuple(spec["mean"]), tuple(spec["std"]), crop=size / round(size * 8 / 7))
     known = imagenet_classes()
     if not set(names) <= known.keys() and names != list(backgrounds.FOLDERS):
         raise RunError(

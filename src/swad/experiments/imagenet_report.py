@@ -61,7 +61,7 @@ def measure_imagenet(
     results = measure_benchmarks(models, benchmarks, config, progress)
     output.mkdir(parents=True, exist_ok=True)
     written = []
-    errors = stored_errors(results)
+    errors = stored_errors({label: [parts] for label, parts in results.items()})
     if errors is not None and errors.cases():
         figure = severity_figure([errors])
         written += [save_figure(figure, output / f"imagenet-c.{extension}") for extension in formats]

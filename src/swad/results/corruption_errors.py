@@ -65,6 +65,11 @@ class CorruptionErrors:
         order = [name for names in GROUPS.values() for name in names]
         return sorted(shared, key=lambda case: (order.index(case[0]), case[1]))
 
+    @property
+    def has_clean(self) -> bool:
+        """Whether every method and run has the error of clean images."""
+        return all(CLEAN in by_case for units in self.errors.values() for by_case in units.values())
+
     def mean_errors(self, method: str, cases: Iterable[Case]) -> dict[Unit, float]:
         """Return a method's mean error over some cases for every run."""
         cases = list(cases)
@@ -106,21 +111,26 @@ def corruption_table(results: CorruptionErrors) -> Table:
     }
     rows = []
     for method in results.methods:
-        clean, corrupted = results.mean_errors(method, [CLEAN]), results.mean_errors(method, cases)
-        columns = [clean, corrupted, {unit: corrupted[unit] - clean[unit] for unit in clean}]
-        columns += [results.mean_errors(method, members) for members in kinds.values()]
-        rows.append(TableRow(method, tuple(_cell(column) for column in columns)))
+        corrupted = results.mean_errors(method, cases)
+        columns = [corrupted, *(results.mean_errors(method, members) for members in kinds.values())]
+        if results.has_clean:
+            clean = results.mean_errors(method, [CLEAN])
+            columns[:1] = [clean, corrupted, {unit: corrupted[unit] - clean[unit] for unit in clean}]
+        rows.append(TableRow(method, tuple(error_cell(column) for column in columns)))
     names = sorted({name for name, _ in cases})
     severities = sorted({severity for _, severity in cases})
     at = f"{'severity' if len(severities) == 1 else 'severities'} {', '.join(map(str, severities))}"
-    notes = (
+    notes = [
         f"Error in % on {SIDES[results.side]}; corrupted: mean over {len(names)} corruption{'s' * (len(names) > 1)} at "
         f"{at}; {_trials(results)}.",
-        "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
-        "images.",
-    )
-    title = f"Corruption error: {results.title}"
-    return Table(title, ("Clean", "Corrupted", "Added", *kinds), tuple(rows), notes)
+    ]
+    if results.side != STORED:
+        notes.append(
+            "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
+            "images."
+        )
+    first = ("Clean", "Corrupted", "Added") if results.has_clean else ("Corrupted",)
+    return Table(f"Corruption error: {results.title}", (*first, *kinds), tuple(rows), tuple(notes))
 
 
 def comparison_table(results: CorruptionErrors) -> Table | None:
@@ -161,9 +171,7 @@ def comparison_table(results: CorruptionErrors) -> Table | None:
 
 def severity_curves(results: CorruptionErrors) -> dict[str, tuple[list[int], list[float]]]:
     """Return, by method, severities and the mean error over corruptions and runs at each; 0 is the clean image."""
-    cases = results.cases()
-    if all(CLEAN in by_case for units in results.errors.values() for by_case in units.values()):
-        cases = [CLEAN, *cases]
+    cases = [CLEAN] * results.has_clean + results.cases()
     severities = sorted({severity for _, severity in cases})
     return {
         method: (
@@ -177,8 +185,8 @@ def severity_curves(results: CorruptionErrors) -> dict[str, tuple[list[int], lis
     }
 
 
-def _cell(by_unit: Mapping[Unit, float]) -> Cell:
-    """Average over targets within each trial, then over trials."""
+def error_cell(by_unit: Mapping[Unit, float]) -> Cell:
+    """Return errors in percent: averaged over targets within each trial, then over trials."""
     trials = sorted({trial for _, trial in by_unit})
     summary = summarize(mean(value for (_, n), value in by_unit.items() if n == trial) for trial in trials)
     return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swad.results.corruption_errors import CLEAN, GROUPS, ROBUSTNESS, STORED, Case, CorruptionErrors, Unit
-from swad.results.flatness_rows import Row, latest_rows, read_rows
+from swad.results.flatness_rows import Row, read_rows
 from swad.results.labels import weights_label
 from swad.results.runs import RunData
+from swad.util.names import NO_TARGET
 
 BENCHMARK = "benchmark"
 """Kind of the rows."""
@@ -49,13 +50,18 @@ def part_result(row: Row) -> PartResult:
     return PartResult(row["correct"], row["n"], row["expected"], tuple(row["missing"]))
 
 
-def stored_errors(results: Mapping[str, Mapping[str, PartResult]]) -> CorruptionErrors | None:
-    """Return the errors on ImageNet-C's 15 corruptions by model, for tables and curves; None if there are none."""
-    errors: dict[str, Mapping[Unit, Mapping[Case, float]]] = {}
-    for model, parts in results.items():
-        by_case = _by_case(parts)
-        if by_case.keys() - {CLEAN}:
-            errors[model] = {("", 0): by_case}
+def stored_errors(results: Mapping[str, Sequence[Mapping[str, PartResult]]]) -> CorruptionErrors | None:
+    """Return the errors on ImageNet-C's 15 corruptions, for curves; None if there are none.
+
+    Args:
+        results: By method, the results of each trial.
+    """
+    errors: dict[str, dict[Unit, Mapping[Case, float]]] = {}
+    for method, trials in results.items():
+        for trial, parts in enumerate(trials):
+            by_case = _by_case(parts)
+            if by_case.keys() - {CLEAN}:
+                errors.setdefault(method, {})[NO_TARGET, trial] = by_case
     return CorruptionErrors("ImageNet-C", STORED, errors) if errors else None
 
 
@@ -64,14 +70,15 @@ def read_stored_errors(runs: Iterable[RunData]) -> CorruptionErrors | None:
     errors: dict[str, dict[Unit, Mapping[Case, float]]] = {}
     for run in runs:
         rows = [row for row in read_rows(run.path, ROBUSTNESS) if row["kind"] == BENCHMARK and row["n"]]
-        by_weights: dict[str, dict[str, PartResult]] = {}
-        for row in latest_rows(rows, "weights", "part"):
-            by_weights.setdefault(row["weights"], {})[row["part"]] = part_result(row)
-        for weights, parts in by_weights.items():
-            by_case = _by_case(parts)
+        for weights, last in {row["weights"]: row for row in rows}.items():
+            # Results of other settings, or of weights that were trained again, do not belong together.
+            same = [row for row in rows if all(row[name] == last[name] for name in ("weights", "key", "fingerprint"))]
+            by_case = _by_case({row["part"]: part_result(row) for row in same})
             if by_case.keys() - {CLEAN}:
-                errors.setdefault(weights_label(run, weights), {})["+".join(run.targets), run.trial] = by_case
-    return CorruptionErrors("ImageNet-C", STORED, errors) if errors else None
+                errors.setdefault(weights_label(run, weights), {})[run.target, run.trial] = by_case
+    # ERM first: the others are compared with it.
+    ordered = dict(sorted(errors.items(), key=lambda item: (not item[0].startswith("ERM"), item[0])))
+    return CorruptionErrors("ImageNet-C", STORED, ordered) if ordered else None
 
 
 def _by_case(parts: Mapping[str, PartResult]) -> dict[Case, float]:

@@ -76,6 +76,9 @@ def weights_label(run: RunData, weights: str | None) -> str:
     >>> run = RunData(Path(), {"algorithm": "erm", "lr_schedule": "cyclic"}, (), True)
     >>> [weights_label(run, weights) for weights in ("swa", "best", "step-000300", "window", None)]
     ['SWA (cyclic)', 'ERM (best, cyclic)', 'ERM (step 300, cyclic)', 'ERM (window, cyclic)', 'ERM (cyclic)']
+    >>> run = RunData(Path(), {"algorithm": "erm", "lr_schedule": "constant", "recipe": "imagenet"}, (), True)
+    >>> [weights_label(run, weights) for weights in ("swad", "last")]
+    ['SWAD', 'ERM (last, constant)']
     """
     if weights is None:
         label = algorithm_label(run.algorithm)
@@ -85,8 +88,10 @@ def weights_label(run: RunData, weights: str | None) -> str:
         label = f"{algorithm_label(run.algorithm)} (step {int(weights.removeprefix('step-'))})"
     else:
         label = method_label(run.algorithm, weights)
-    if run.config.get("lr_schedule") == "cyclic":
-        label = f"{label[:-1]}, cyclic)" if label.endswith(")") else f"{label} (cyclic)"
+    schedule = run.config.get("lr_schedule")
+    # In the imagenet recipe ERM decays to zero; live weights at the constant rate of SWAD are not those of ERM.
+    if schedule == "cyclic" or (schedule == "constant" and run.config.get("recipe") and weights in LIVE_WEIGHTS):
+        label = f"{label[:-1]}, {schedule})" if label.endswith(")") else f"{label} ({schedule})"
     return label
 
 

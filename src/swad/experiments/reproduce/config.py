@@ -62,6 +62,7 @@ class PaperConfig:
         images: Images per domain to measure on. None: all.
         grid: Grid points per side of loss surfaces.
         formats: File formats of the figures.
+        runs: Directory of runs on ImageNet, for Table 6.
     """
 
     output: Path
@@ -85,6 +86,7 @@ class PaperConfig:
     images: int | None = 200
     grid: int = 21
     formats: Sequence[str] = ("svg", "pdf", "png")
+    runs: Path | None = None
 
     def measured_datasets(self, of_item: Sequence[str]) -> tuple[str, ...]:
         """Datasets to train an item on: stand-ins first, then those of the paper that are at hand, in its order."""
@@ -148,13 +150,13 @@ def make_config(
     """Fill in the scale's defaults, find the datasets at hand, and check everything.
 
     Args:
-        scale: full, small or smoke. None: full with `data` or `datasets`, else small.
+        scale: full, small or smoke. None: full with `data`, `datasets` or `runs`, else small.
         data: Directory of the datasets.
         datasets: Names of datasets. None: the paper's that are in `data`; the digits for small and smoke.
         output: Directory of all results. None: `paper`, `paper-small` or `paper-smoke`.
         options: Arguments of `PaperConfig`; `trials` is their number. None and () are the scale's default.
     """
-    chosen = scale or ("full" if data is not None or datasets else "small")
+    chosen = scale or ("full" if data is not None or datasets or options.get("runs") else "small")
     values = {**DEFAULTS.get(chosen, {}), **{name: value for name, value in options.items() if value not in (None, ())}}
     if datasets:
         names: tuple[str, ...] = tuple(dict.fromkeys(map(_spelling, datasets)))
@@ -228,7 +230,7 @@ def config_problems(config: PaperConfig) -> list[str]:
             problems.append(
                 f"the target must be one of {', '.join(dict.fromkeys(domains))}, got {target!r}{hint and ': '}{hint}"
             )
-    if not config.datasets:
+    if not config.datasets and config.runs is None:
         names = ", ".join(PAPER_DATASETS)
         problems.append(
             f"none of {names} is in {config.data or 'no --data'}: give the directory that contains them (--data), or "

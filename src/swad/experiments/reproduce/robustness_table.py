@@ -1,36 +1,203 @@
-"""Table 6: robustness on ImageNet. `swad.robustness` computes its scores; nothing is trained for it yet."""
+"""Table 6: robustness on ImageNet, of runs by the recipe of appendix B.6; on the digits, errors under corruption.
+
+ImageNet is not trained here: `--runs` names the directory of the three trainings (`swad train imagenet`), and `--data`
+the directory of the benchmarks. ERM is the training that decays to zero, with EMA beside it; SWAD is of the one with a
+constant learning rate at the end, SWA of the cyclic one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from swad.experiments.flatness_report import Report
-from swad.experiments.reproduce.accuracy import printed_cell
+from swad.experiments.flatness_report import Report, run_progress
+from swad.experiments.imagenet_models import ImageNetModel, saved_model
+from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
+from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, printed_cell
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.methods import row_name
+from swad.experiments.reproduce.trainings import ERM_THREE_WAY
+from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
+from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
+from swad.experiments.saved_run import SavedRun, open_run, open_runs
 from swad.results import published
-from swad.results.tables import PAPER, Row, Table
+from swad.results.corruption_errors import CLEAN, ROBUSTNESS, CorruptionErrors, error_cell, read_corruption_errors
+from swad.results.figures.robustness import severity_figure
+from swad.results.figures.style import save_figure
+from swad.results.imagenet_parts import stored_errors
+from swad.results.page.build import write_page
+from swad.results.runs import RunData, RunList, load_run
+from swad.results.tables import PAPER, Cell, Row, Table
+from swad.training.run_dir import RunError
+from swad.util.names import plain
 from swad.util.progress import Progress
+from swad.util.statistics import summarize
+
+WEIGHTS = {"ERM": "last", "EMA": "ema", "SWA": "swa", "SWAD": "swad"}
+"""The weights of each row. The paper has no EMA."""
+SCHEDULES = {"ERM": "decay"}
+"""The learning rate of the training that a row needs; the others are the only ones with such an average."""
+
+FOLDERS = {
+    "imagenet": ("imagenet", "ilsvrc", "ilsvrc2012"),
+    "imagenet_c": ("imagenetc",),
+    "imagenet_r": ("imagenetr",),
+    "backgrounds": ("bgchallenge", "backgroundschallenge", "backgrounds"),
+}
+"""Names of the benchmarks' folders in --data, without case and punctuation."""
+
+COLUMNS = {
+    "ImageNet (%) ↑": "ImageNet top-1",
+    "ImageNet-C (mCE) ↓": f"mean error over {len(ALL_19)} corruptions",
+    "BGC (%) ↑": "Background Challenge",
+    "ImageNet-R (%) ↑": "ImageNet-R, among its 200 classes",
+}
+"""The score of ours in each column of the paper."""
+OWN = ("mean error over 15 corruptions", "mCE, normalized by AlexNet", "relative mCE, normalized by AlexNet")
+"""Further scores of ImageNet-C, in columns of their own."""
 
 NEEDS = (
-    "Not reproduced: swad.robustness computes these scores, but swad does not train on ImageNet yet. The numbers are "
-    "the paper's.",
-    "Needed data: ImageNet (1.28 million training images), ImageNet-C (15 corruptions x 5 severities), ImageNet-R "
-    "(30,000 images of 200 classes) and the Background Challenge (original, only_bg_t and fg_mask).",
-    "Needed training (appendix B.6): ResNet-50 from random weights, 90 epochs, batch 2,048, SGD with momentum 0.9, "
-    "learning rate 0.1 per 256 images with 5 epochs of warm-up and polynomial decay; three trainings. SWA: decay to a "
-    "twentieth until epoch 72, then cycles of 3 epochs. SWAD: the same decay, then a constant learning rate, averaging "
-    "every step of the last 20 %.",
-    "The paper's 57.6 for ERM is most likely the mean error that was not divided by AlexNet's: ResNet-50 has an mCE of "
-    "76.7 in the paper of ImageNet-C.",
+    "No runs on ImageNet were given: train them with `swad train imagenet`, --lr-schedule decay (ERM and EMA), "
+    "constant (SWAD) and cyclic (SWA), 90 epochs each, and name their directory with --runs.",
+    "Needed data, in --data: imagenet/val, imagenet-c, imagenet-r and bg_challenge.",
+)
+MEANING = (
+    "The paper's mCE of ERM, 57.6, is most likely a mean error that was not divided by AlexNet's: ResNet-50 has an mCE "
+    "of 76.7 in the paper of ImageNet-C. Ours in that column is the mean error over 19 corruptions."
 )
 
 
+def find_benchmarks(data: Path | None) -> Benchmarks:
+    """Return the benchmarks that are in a directory, by the names of their folders."""
+    folders = {plain(entry.name): entry for entry in sorted(data.iterdir()) if entry.is_dir()} if data else {}
+    found = {
+        field: next((folders[name] for name in names if name in folders), None) for field, names in FOLDERS.items()
+    }
+    return Benchmarks(**found)
+
+
+def find_rows(runs: Sequence[SavedRun]) -> dict[str, list[ImageNetModel]]:
+    """Return the models of each row, one for each trial."""
+    rows: dict[str, list[ImageNetModel]] = {}
+    for name, weights in WEIGHTS.items():
+        for run in runs:
+            schedule = run.config.training.lr_schedule
+            if weights in run.weights and schedule == SCHEDULES.get(name, schedule):
+                label = f"{name} ({run.path})" if name in rows else name
+                rows.setdefault(name, []).append(saved_model(run.file(weights), label, weights, run.path))
+    return rows
+
+
 def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    if config.runs is not None:
+        return _imagenet(config, config.runs, folder, progress)
+    runs = [run for name in config.measured_datasets(()) for run in results.runs(config, name, ERM_THREE_WAY)]
+    if runs:
+        return _stand_in(config, runs, folder, progress)
+    return Report((_compared((), {}, (*NEEDS, MEANING)),), ())
+
+
+def _imagenet(config: PaperConfig, directory: Path, folder: Path, progress: Progress | None) -> Report:
+    """Evaluate runs on ImageNet, and compare them with the paper."""
+    runs, lines = open_runs([directory])
+    benchmarks = find_benchmarks(config.data)
+    if benchmarks == Benchmarks():
+        raise RunError(f"Table 6 needs imagenet, imagenet-c, imagenet-r or bg_challenge in --data, got {config.data}")
+    rows = find_rows(runs)
+    lines += [f"No run has the weights of {name}" for name in WEIGHTS if name not in rows]
+    models = [model for members in rows.values() for model in members]
+    evaluation = EvaluationConfig(config.device, workers=config.workers)
+    measured = measure_benchmarks(models, benchmarks, evaluation, progress)
+    by_row = {name: [measured[model.label] for model in members] for name, members in rows.items()}
+    ours = {
+        name: [_score_cell(trials, score) for score in (*OWN, *COLUMNS.values())] for name, trials in by_row.items()
+    }
+    captions = (*(f"{line}." for line in lines), *notes(models, benchmarks, measured), MEANING)
+    errors = stored_errors(by_row)
+    written = _draw([] if errors is None else [errors], [load_run(run.path) for run in runs], folder, config)
+    files = dict.fromkeys(model.directory / ROBUSTNESS for model in models)
+    return Report((_compared(OWN, ours, captions),), written, tuple(files))
+
+
+def _score_cell(trials: Sequence[Parts], name: str) -> Cell:
+    """Return the mean of a score over trials; empty if a trial lacks it."""
+    found = [score for parts in trials if (score := scores(parts).get(name)) is not None]
+    if len(found) < len(trials):
+        return Cell()
+    summary = summarize(score.value for score in found)
+    return Cell(summary.mean, summary.error, mark=PARTIAL * any(score.partial for score in found))
+
+
+def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progress: Progress | None) -> Report:
+    """Measure errors under corruption on the datasets that stand in for ImageNet."""
+    settings = CorruptionConfig(n_images=config.images)
+    if config.scale == "smoke":
+        settings = replace(settings, corruptions=("gaussian_noise", "fog"), severities=(1, 5))
+    weights = [config.live_weights if name == "ERM" else weights for name, weights in WEIGHTS.items()]
+    for number, run in enumerate(runs):
+        saved = open_run(run.path, config.data)
+        measure_corruptions(
+            saved,
+            weights,
+            settings,
+            device=config.device,
+            workers=config.workers,
+            progress=run_progress(progress, saved, number, len(runs)),
+        )
+    errors = read_corruption_errors(runs)
+    seen = [each for each in errors if each.side == "seen"]
+    ours: dict[str, list[Cell]] = {name: [] for name in WEIGHTS}
+    for each in seen:
+        for name, method in zip(WEIGHTS, each.methods, strict=True):
+            clean = error_cell(each.mean_errors(method, [CLEAN]))
+            accuracy = replace(clean, value=100 - (clean.value or 0.0))
+            ours[name] += [accuracy, error_cell(each.mean_errors(method, each.cases()))]
+    columns = [f"{each.dataset}: {score}" for each in seen for score in ("accuracy (%) ↑", "corruption error (%) ↓")]
+    captions = (
+        "Ours: validation images of the sources, corrupted by the definitions of ImageNet-C. ERM is its "
+        f"{weights[0]} weights; all rows are of one training, SWA with a constant learning rate.",
+        *NEEDS,
+        MEANING,
+    )
+    table = _compared(columns, {name: [*cells, *[Cell()] * len(COLUMNS)] for name, cells in ours.items()}, captions)
+    written = _draw(errors, runs, folder, config)
+    return Report((table,), written, tuple(run.path / ROBUSTNESS for run in runs))
+
+
+def _compared(own: Sequence[str], ours: Mapping[str, Sequence[Cell]], captions: Sequence[str]) -> Table:
+    """Build the table: columns of our own, then the paper's; our rows, the paper's, and the difference."""
     entry = published.table(6)
-    rows = tuple(Row(row_name(row), tuple(map(printed_cell, row.values)), PAPER) for row in entry.rows)
-    return Report((Table(f"Table 6: {entry.title}", entry.columns, rows, NEEDS),), ())
+    paper = {row_name(row): (*(Cell() for _ in own), *map(printed_cell, row.values)) for row in entry.rows}
+    rows = [Row(name, tuple(cells)) for name, cells in ours.items()]
+    rows += [Row(name, cells, PAPER) for name, cells in paper.items()]
+    for name, cells in ours.items():
+        differences = tuple(map(difference_cell, cells, paper[name])) if name in paper else ()
+        if any(cell.value is not None for cell in differences):
+            rows.append(Row(name, differences, DIFFERENCE))
+    return Table(f"Table 6: {entry.title}", (*own, *entry.columns), tuple(rows), tuple(captions))
 
 
-ITEMS = (Reproduction("table6", published.table(6).title, lambda config: (), _build, datasets=()),)
+def _draw(
+    errors: Sequence[CorruptionErrors], runs: Sequence[RunData], folder: Path, config: PaperConfig
+) -> tuple[Path, ...]:
+    """Draw the error against the severity, and write the page of the runs."""
+    drawn = [each for each in errors if each.cases()]
+    written = []
+    if drawn:
+        figure = severity_figure(drawn)
+        written = [save_figure(figure, folder / f"table6.{suffix}") for suffix in config.formats]
+    return (*written, write_page(RunList(runs), folder / "report.html"))
+
+
+ITEMS = (
+    Reproduction(
+        "table6",
+        published.table(6).title,
+        lambda config: () if config.runs is not None else (ERM_THREE_WAY,),
+        _build,
+        datasets=(),
+        measures="errors under corruption",
+    ),
+)

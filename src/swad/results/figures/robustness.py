@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swad.results.corruption_errors import SIDES, CorruptionErrors, severity_curves
@@ -13,15 +13,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def severity_figure(results: Sequence[CorruptionErrors]) -> Figure:
-    """Draw the error against the severity, one panel for each dataset and side; severity 0 is the clean image."""
+def severity_figure(
+    results: Sequence[CorruptionErrors],
+    *,
+    bare: bool = False,
+    size: tuple[float, float] | None = None,
+    colors: Mapping[str, int] | None = None,
+) -> Figure:
+    """Draw the error against the severity, one panel for each dataset and side; severity 0 is the clean image.
+
+    Args:
+        results: The errors of each panel.
+        bare: Without title and legend, which a page has around the figure.
+        size: Width and height in inches.
+        colors: Index in the palette by method.
+    """
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    colors = method_colors(list(dict.fromkeys(method for each in results for method in each.methods)))
-    width = 3.2 * len(results) + 0.4
+    methods = list(dict.fromkeys(method for each in results for method in each.methods))
+    colors = colors or method_colors(methods)
+    width, height = size or (max(3.2 * len(results) + 0.4, 4.4), 3.1)
     with figure_style():
-        figure = Figure(figsize=(width, 3.1), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         panels = figure.subplots(1, len(results), squeeze=False)[0]
         for axes, each in zip(panels, results, strict=True):
             for index, (method, (severities, errors)) in enumerate(severity_curves(each).items()):
@@ -29,11 +43,13 @@ def severity_figure(results: Sequence[CorruptionErrors]) -> Figure:
                 # Methods may have the same errors: a line that covers another is dashed, and its points are smaller.
                 style = {"linestyle": DASHES[index % len(DASHES)], "ms": max(7.0 - 1.6 * index, 2.0)}
                 axes.plot(severities, percent, marker="o", color=PALETTE[colors[method]], label=method, **style)
-            axes.set_title(each.title)
+            if not bare:
+                axes.set_title(each.title)
             axes.set_xlabel("severity")
             axes.set_ylabel("error (%)")
             axes.set_xticks(range(6))
             axes.grid(axis="y")
-        add_legend(figure, list(panels), width)
+        if not bare:
+            add_legend(figure, list(panels), width)
     figure.set_label("; ".join(SIDES[each.side] for each in results))
     return figure

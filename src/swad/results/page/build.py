@@ -22,6 +22,7 @@ from swad.results.labels import algorithm_label, directory_names, is_erm, method
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
+from swad.results.page.robustness import robustness_sections
 from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.page.template import asset, environment
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
@@ -192,6 +193,7 @@ def build_page(
         comparisons=comparison_section(by_dataset, baseline, unit),
         flatness=flatness_sections(runs if flatness is None else flatness),
         surfaces=surface_sections(runs if flatness is None else flatness),
+        robustness=robustness_sections(runs if flatness is None else flatness),
         timings=timings_table(runs) if len(runs) <= MAX_ROWS else None,
         total_time=_total_time(runs),
         common=_common_settings(runs),

@@ -1,0 +1,47 @@
+"""The section of the page on errors under corruption."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
+
+from helpers.measured_runs import write_measured_run
+from swad.results.corruption_errors import ROBUSTNESS
+from swad.results.flatness_rows import RowFile
+from swad.results.imagenet_parts import BENCHMARK
+from swad.results.page.build import build_page
+from swad.results.page.robustness import robustness_sections
+
+
+def test_the_page_shows_errors_against_the_severity(tmp_path):
+    run = write_measured_run(tmp_path / "a")
+    assert robustness_sections([run]) == []
+    mark = {"key": "k", "fingerprint": "f"}
+    with RowFile(run.path, ROBUSTNESS) as file:
+        for weights in ("best", "swad"):
+            for side in ("seen", "unseen"):
+                for name, severity, error in (("none", 0, 0.1), ("fog", 1, 0.2), ("fog", 5, 0.4)):
+                    row = {"kind": "error", "weights": weights, "domain": side, "side": side}
+                    file.append({**mark, **row, "corruption": name, "severity": severity, "error": error, "n": 10})
+            row = {"kind": BENCHMARK, "weights": weights, "part": "imagenet-c/fog/3", "expected": 50_000}
+            file.append({**mark, **row, "missing": [], "correct": 5, "n": 10})
+        file.append({"key": "k", "kind": "settings"})
+        file.mark_shown("k", weights=["best", "swad"])
+    own, stored = robustness_sections([run])
+    assert (own.name, [plot.title for plot in own.plots]) == (
+        "PACS",
+        ["Validation images of the sources", "Images of the held-out domain"],
+    )
+    assert (stored.name, [plot.title for plot in stored.plots]) == ("ImageNet-C", ["The stored images of ImageNet-C"])
+    assert [(name, dashed) for name, _, dashed in own.legend] == [("ERM (best)", False), ("SWAD", True)]
+    text = build_page([run])
+    assert "Errors under corruption on PACS" in text
+    assert "Errors under corruption on ImageNet-C" in text
+    assert "Compared with ERM (best): PACS, unseen" in text
+    for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
+        ElementTree.fromstring(svg)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,66 @@
+"""Results on ImageNet's benchmarks as the page reads them from runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swad.results.corruption_errors import ROBUSTNESS, comparison_table, corruption_table, severity_curves
+from swad.results.flatness_rows import RowFile
+from swad.results.imagenet_parts import BENCHMARK, PartResult, read_stored_errors
+from swad.results.runs import RunData
+
+
+def measured(root: Path, weights: str, errors: dict[str, float], trial: int = 0, **changes: object) -> RunData:
+    """A run of the imagenet recipe whose weights were evaluated on parts."""
+    root.mkdir(exist_ok=True)
+    row = {"kind": BENCHMARK, "key": "k", "weights": weights, "fingerprint": "f", "expected": 100, "missing": []}
+    with RowFile(root, ROBUSTNESS) as file:
+        file.append(
+            *(
+                {**row, "part": part, "n": 100, "correct": round(100 * (1 - error)), **changes}
+                for part, error in errors.items()
+            )
+        )
+    config = {"algorithm": "erm", "trial": trial, "lr_schedule": "decay", "recipe": "imagenet"}
+    return RunData(root, config, (), True)
+
+
+BLUR = {"imagenet-c/zoom_blur/1": 0.2, "imagenet-c/zoom_blur/5": 0.6}
+
+
+def test_errors_of_runs_on_imagenet_c(tmp_path):
+    runs = [
+        measured(tmp_path / "a", "swad", {"imagenet": 0.1, **BLUR}),
+        measured(tmp_path / "b", "last", {"imagenet": 0.2, **BLUR, "imagenet-c/saturate/1": 0.9, "imagenet-r": 0.7}),
+        measured(tmp_path / "c", "last", {"imagenet": 0.4, **BLUR}, trial=1),
+    ]
+    errors = read_stored_errors(runs)
+    assert errors.methods == ["ERM (last)", "SWAD"]  # the others are compared with ERM
+    assert severity_curves(errors)["ERM (last)"] == ([0, 1, 5], pytest.approx([0.3, 0.2, 0.6]))
+    table = corruption_table(errors)
+    assert table.columns == ("Clean", "Corrupted", "Added", "blur")
+    assert [cell.value for cell in table.rows[1].cells] == pytest.approx([10, 40, 30, 40])
+    assert "the stored images of ImageNet-C" in table.notes[0]
+    assert comparison_table(errors).title == "Compared with ERM (last): ImageNet-C"
+
+
+def test_without_imagenet_itself_there_is_no_clean_error(tmp_path):
+    errors = read_stored_errors([measured(tmp_path / "a", "swad", BLUR)])
+    assert severity_curves(errors)["SWAD"] == ([1, 5], pytest.approx([0.2, 0.6]))
+    assert corruption_table(errors).columns == ("Corrupted", "blur")
+    assert read_stored_errors([measured(tmp_path / "b", "swad", {"imagenet": 0.1})]) is None
+
+
+@pytest.mark.parametrize("change", [{"key": "other"}, {"fingerprint": "other"}])
+def test_results_of_other_settings_or_weights_are_not_mixed(tmp_path, change):
+    measured(tmp_path / "a", "swad", BLUR)
+    run = measured(tmp_path / "a", "swad", {"imagenet-c/fog/1": 0.5}, **change)
+    assert severity_curves(read_stored_errors([run]))["SWAD"] == ([1], [0.5])
+
+
+def test_a_part_with_other_than_the_published_images_is_partial():
+    assert PartResult(40, 50, 100).partial
+    assert not PartResult(40, 50, 50).partial
+    assert PartResult(40, 50, 50).error == pytest.approx(0.2)
