@@ -1,4 +1,4 @@
-"""Measure the ImageNet training step against a plain compiled PyTorch loop, and the speed of the corruptions.
+"""Measure the ImageNet training step against a plain compiled PyTorch loop, the corruptions, and how fast images load.
 
     python benchmarks/imagenet.py --json benchmarks/results/imagenet-h200.json
     python benchmarks/imagenet.py --accumulate          # also a batch of 2,048 images in 8 passes
@@ -11,11 +11,14 @@ average. *plain, bytes* copies and normalizes the same bytes; *plain, ready* fin
 loops run in one process in turns, so that other load and the clock of the GPU affect all of them. The best turn counts.
 
 The corruptions are those of `swad robustness` at severity 3, on a batch of bytes that is on the device already.
+*loading* is the speed at which training batches arrive on the device from JPEG files of ImageNet's usual size, 500 ×
+375 pixels: decoded by one worker per core, or read by workers and decoded by the device (`--input-pipeline gpu`).
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -25,21 +28,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
 from measurements import header, write
+from swad.data.augmentation import Augmentation
 from swad.data.domains import Defaults, FileDomain, ImageSpec
-from swad.data.epoch_loader import copied_ahead
+from swad.data.epoch_loader import EpochLoader, copied_ahead
 from swad.data.splits import DomainSplit, Sources
 from swad.data.transforms import Normalize
 from swad.models import networks
 from swad.robustness.corruptions import CORRUPTIONS, corrupt
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
+from swad.training.recipe import AUGMENTATION
 from swad.training.resolve import fill_defaults
 from swad.training.run_data import image_spec
 from swad.training.state import Training
+from swad.util.cpu import available_cores
 
 AVERAGES = ("without_opt_overfit:as=swad", "swa", "ema")
 N_IMAGES, N_CLASSES = 1_281_167, 1000
@@ -181,6 +188,42 @@ def measure_corruptions(n: int, size: int, device: str, seconds: float) -> dict[
     return speeds
 
 
+def measure_loading(n: int, size: int, device: str, seconds: float) -> dict[str, float]:
+    """Return images per second from files to batches on the device, by who decodes them."""
+    workers = available_cores()
+    speeds: dict[str, float] = {"workers": workers}
+    with tempfile.TemporaryDirectory() as folder:
+        split = DomainSplit(jpeg_files(Path(folder), max(n, 512)), "train", np.arange(max(n, 512)))
+        for name in ("workers", "device"):
+            loader = EpochLoader(
+                [split], ImageSpec(size), n, 0, augmentation=Augmentation(**AUGMENTATION), workers=workers,
+                decode_on_device=name == "device", device=device,
+            )  # fmt: skip
+            batches = loader.inputs()
+            for _ in range(2 * workers):  # what workers read ahead while they started
+                next(batches)
+            wait(device)
+            steps, start = 0, time.perf_counter()
+            while time.perf_counter() - start < seconds:
+                next(batches)
+                steps += 1
+            wait(device)
+            speeds[f"decoded_by_{name}_images_per_s"] = steps * n / (time.perf_counter() - start)
+            print(f"loading, decoded by {name}: {speeds[f'decoded_by_{name}_images_per_s']:,.0f} images/s", flush=True)
+            del batches  # stops the workers
+    return speeds
+
+
+def jpeg_files(folder: Path, n: int) -> FileDomain:
+    """Write smooth noise with some grain, which compresses like a photograph."""
+    draw = np.random.default_rng(0)
+    for i in range(32):
+        coarse = Image.fromarray(draw.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((500, 375), Image.BICUBIC)
+        pixels = np.asarray(coarse) * 0.8 + draw.normal(25, 12, (375, 500, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i}.jpg", quality=90)
+    return FileDomain("images", np.zeros(n, np.int64), folder, tuple(f"{i % 32}.jpg" for i in range(n)))
+
+
 def wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
@@ -222,6 +265,8 @@ def main() -> None:
             print(f"{network}, 8 passes per step: {row['accumulated']['images_per_s']:,.0f} images/s", flush=True)
             write(report, options.json)
     report["corruptions_images_per_s"] = measure_corruptions(*sizes, 0.02 if options.quick else 0.5)
+    write(report, options.json)
+    report["loading"] = measure_loading(*sizes, 0.2 if options.quick else 6)
     write(report, options.json)
 
 

@@ -197,9 +197,9 @@ def print_report(
             _print_first_rows(console, selected_runs_table(results))
         selected = {id(result.run) for results in by_dataset for method in results.methods for result in method.results}
         # The ranges of all runs of a search would fill screens.
-        _print_first_rows(
-            console, ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected])
-        )
+        ranges = ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected])
+        if ranges.rows:  # fixed windows need no table
+            _print_first_rows(console, ranges)
         problems = find_problems(runs)
         for problem in problems[:MAX_ROWS]:
             console.print(Text.assemble(("warning", "yellow"), f": {problem}"))

@@ -1,7 +1,7 @@
 """JPEG files decoded, cropped and resized on the device: workers only read files and draw the crops.
 
-A core decodes and crops about 150 images of ImageNet per second, so even 16 cores feed a fast GPU a third of what it
-can train on. The crops are those of `swad.data.transforms`; pixels differ by rounding. TorchCodec is used where it is
+A core decodes and crops about 300 images of ImageNet's size per second, and reads 2,900: an H200 trains on more than 16
+cores decode. The crops are those of `swad.data.transforms`; pixels differ by rounding. TorchCodec is used where it is
 installed, else torchvision, which will lose its decoders.
 """
 

@@ -102,7 +102,7 @@ def run_label(run: RunData) -> str:
 
 
 def run_titles(runs: Sequence[RunData]) -> list[str]:
-    """Name each of several runs by its target, and by algorithm and trial where the runs differ in them.
+    """Name each of several runs by its target, and by algorithm, learning rate and trial where the runs differ in them.
 
     >>> from pathlib import Path
     >>> runs = [RunData(Path(), {"algorithm": name, "target": "art"}, (), True) for name in ("erm", "sam")]
@@ -110,6 +110,8 @@ def run_titles(runs: Sequence[RunData]) -> list[str]:
     (['art, ERM', 'art, SAM'], ['art'])
     """
     labels = [weights_label(run, None) for run in runs]
+    if len({(label, run.target, run.trial) for label, run in zip(labels, runs, strict=True)}) < len(runs):
+        labels = [f"{algorithm_label(run.algorithm)} ({run.config.get('lr_schedule') or 'constant'})" for run in runs]
     several_labels, several_trials = len(set(labels)) > 1, len({run.trial for run in runs}) > 1
     return [
         run.target + f", {label}" * several_labels + f", trial {run.trial}" * several_trials

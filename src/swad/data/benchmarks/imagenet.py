@@ -34,7 +34,8 @@ BENCHMARK = Benchmark(
     name="ImageNet",
     folder="",
     domains=(),
-    defaults=Defaults(recipe="imagenet"),
+    # 90 epochs of 1,281,167 images in batches of 2,048; another dataset has other steps.
+    defaults=Defaults(steps=90 * 625, evaluate_every=625, batch_size=2048, lr=0.1, recipe="imagenet"),
     license="non-commercial research",
     citation="Russakovsky et al.: ImageNet Large Scale Visual Recognition Challenge. IJCV, 2015.",
     homepage="https://www.image-net.org",
