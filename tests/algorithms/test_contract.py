@@ -29,7 +29,7 @@ from swad.training.evaluation import eval_mode
 from swad.training.loop import RunError, train
 from swad.training.resolve import find_problems
 
-NAMES = (*list_algorithms(), "coral+sam", "group_dro+sam", "vat+sam")
+NAMES = (*list_algorithms(), "coral+sam", "group_dro+sam", "vat+sam", "mixup+sagm")
 every = pytest.mark.parametrize("name", NAMES)
 
 

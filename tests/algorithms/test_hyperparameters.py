@@ -85,6 +85,7 @@ OWN = {
         "input_noise": (0, FIXED, "0.15, not searched"),
     },
     "rsc": {"feature_drop": (1 / 3, "U(0, 0.5)"), "batch_drop": (1 / 3, "U(0, 0.5)")},
+    "sagm": {"rho": (0.05, "one of 0.01, 0.02, 0.05, 0.1"), "matching": (0.001, "one of 0.0005, 0.001")},
     "sagnet": {"w_adv": (0.1, "10^U(-2, 1)")},
     "sam": {"rho": (0.05, "one of 0.01, 0.02, 0.05, 0.1")},
     "vat": {"eps": (1, GAMMA), "alpha": (1, "1, not searched"), "xi": (0.1, "0.1, not searched")},

@@ -35,15 +35,16 @@ def test_a_missing_folder_and_a_duplicate_name_are_errors(tmp_path, monkeypatch)
         list_algorithms()
 
 
-@pytest.mark.parametrize("name", ["coral+irm", "sam+sam", "coral+irm+sam", "irm+coral"])
+@pytest.mark.parametrize("name", ["coral+irm", "sam+sam", "sam+sagm", "coral+irm+sam", "irm+coral"])
 def test_only_sam_can_be_combined_with_another_algorithm(name):
-    with pytest.raises(AlgorithmError, match="only SAM can be combined with another algorithm"):
+    with pytest.raises(AlgorithmError, match="only SAM or SAGM can be combined with another algorithm"):
         canonical_name(name)
 
 
 @pytest.mark.parametrize("name", ["foo+sam", "coral+", "+sam"])
 def test_an_unknown_name_lists_the_algorithms(name):
-    with pytest.raises(AlgorithmError, match=r"there is no algorithm .*; choose one of .*coral.*, or NAME\+sam"):
+    rule = r"there is no algorithm .*; choose one of .*coral.*, NAME\+sam or NAME\+sagm"
+    with pytest.raises(AlgorithmError, match=rule):
         canonical_name(name)
 
 

@@ -8,47 +8,25 @@ import torch
 from torch.nn import functional
 
 from helpers.fake_processes import require_same_step
+from helpers.sharpness import Spy, coral, entropy, gradient_of, gradients
 from helpers.tiny_algorithms import Points, batch_for, make, noise_for
-from swad.algorithms.base import StepContext
+from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.erm import ERM
-from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
+from swad.algorithms.registry import (
+    SHARPNESS_AWARE,
+    AlgorithmError,
+    canonical_name,
+    get_algorithm,
+    list_algorithms,
+)
 from swad.algorithms.sam import SAM, SAMUpdate
-
-
-def sharpness_aware_gradient(network, loss_of, rho):
-    """Compute the gradient at the perturbed weights, and those weights, in double precision and as one vector."""
-    twin = copy.deepcopy(network).double()
-    weights = list(twin.parameters())
-    flat = torch.nn.utils.parameters_to_vector(weights).detach()
-    grad = torch.cat([g.flatten() for g in torch.autograd.grad(loss_of(twin), weights)])
-    point = flat + rho * grad / grad.norm()
-    torch.nn.utils.vector_to_parameters(point, weights)
-    there = torch.autograd.grad(loss_of(twin), weights)
-    return torch.cat([g.flatten() for g in there]), point
-
-
-def entropy(batch):
-    return lambda net: functional.cross_entropy(net(batch.images.double()), batch.labels)
-
-
-class Spy:
-    """Records the weights whenever a loss is computed."""
-
-    def __init__(self, algorithm):
-        self.points, inner = [], algorithm.loss
-
-        def loss(batch, noise):
-            self.points.append(torch.nn.utils.parameters_to_vector(algorithm.predictor.parameters()).detach())
-            return inner(batch, noise)
-
-        algorithm.loss = loss
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.5])
 def test_the_gradient_is_that_at_the_ascended_point(rho):
     algorithm = make("sam", rho=rho)
     batch = batch_for(algorithm)
-    want, point = sharpness_aware_gradient(algorithm.predictor, entropy(batch), rho)
+    _, want, point = gradients(algorithm.predictor, entropy(batch), rho)
     spy = Spy(algorithm)
     before = copy.deepcopy(algorithm.predictor)
     loss = algorithm.update(batch, {}, StepContext())
@@ -110,7 +88,7 @@ def test_works_under_bf16():
     algorithm = make("sam")
     ctx = StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     batch = batch_for(algorithm)
-    want, _ = sharpness_aware_gradient(algorithm.predictor, entropy(batch), 0.05)
+    _, want, _ = gradients(algorithm.predictor, entropy(batch), 0.05)
     algorithm.update(batch, {}, ctx)
     found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()]).double()
     assert found.dtype == torch.float64
@@ -146,31 +124,28 @@ def test_algorithms_with_their_own_update_cannot_be_combined(name):
     assert "\n" not in str(caught.value)
 
 
-def test_all_other_algorithms_can_be_combined():
-    refused = {"dann", "cdann", "mldg", "sagnet"}
-    for name in set(list_algorithms()) - refused - {"sam"}:
-        kind = get_algorithm(f"{name}+sam")
+@pytest.mark.parametrize("step", SHARPNESS_AWARE)
+def test_all_algorithms_that_step_on_one_loss_can_be_combined(step):
+    combined = 0
+    for name in set(list_algorithms()) - set(SHARPNESS_AWARE):
+        if get_algorithm(name).update is not Algorithm.update:
+            with pytest.raises(AlgorithmError, match="steps on one loss"):
+                get_algorithm(f"{name}+{step}")
+            continue
+        kind = get_algorithm(f"{name}+{step}")
         assert kind.wrap_predictor.__func__ is get_algorithm(name).wrap_predictor.__func__
         assert issubclass(kind, SAMUpdate)
+        combined += 1
+    assert combined > 15
 
 
 def test_coral_with_sam_by_hand():
     algorithm = make("coral+sam", gamma=2.0, rho=0.3)
     batch = batch_for(algorithm)
 
-    def loss_of(net):
-        features = net.forward_head(net.forward_features(batch.images.double()), pre_logits=True)
-        domains = features.reshape(3, 4, -1)
-        distance = 0.0
-        for d, e in ((0, 1), (0, 2), (1, 2)):
-            distance += (domains[d].mean(0) - domains[e].mean(0)).square().mean()
-            distance += (domains[d].T.cov() - domains[e].T.cov()).square().mean()
-        return functional.cross_entropy(net.head(features), batch.labels) + 2 * distance / 3
-
-    want, _ = sharpness_aware_gradient(algorithm.predictor, loss_of, 0.3)
+    _, want, _ = gradients(algorithm.predictor, coral(batch, 2.0), 0.3)
     algorithm.update(batch, {}, StepContext())
-    found = torch.cat([p.grad.flatten() for p in algorithm.predictor.parameters()])
-    torch.testing.assert_close(found.double(), want, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(gradient_of(algorithm), want, rtol=1e-3, atol=1e-6)
 
 
 def test_buffers_keep_the_values_of_the_first_pass():

@@ -1,7 +1,7 @@
 """Find algorithms by name. The folder is the registry: there is no list to edit.
 
 An algorithm is a file of `swad.algorithms`, or of a folder named in SWAD_ALGORITHMS, that says ``ALGORITHM = <class>``.
-Only the requested file is imported. ``NAME+sam`` combines an algorithm with SAM.
+Only the requested file is imported. ``NAME+sam`` and ``NAME+sagm`` combine an algorithm with SAM or SAGM.
 
 >>> from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 >>> "erm" in list_algorithms()
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AlgorithmError", "canonical_name", "get_algorithm", "list_algorithms"]
 
+SHARPNESS_AWARE = ("sam", "sagm")
+"""The algorithms that can be combined with another."""
 _NOT_ALGORITHMS = {"base", "hyperparameters", "recipe", "registry"}
 
 
@@ -54,7 +56,7 @@ def get_algorithm(name: str) -> type[Algorithm]:
 
 @cache
 def _load(name: str) -> type[Algorithm]:
-    module, plus, _ = name.partition("+")
+    module, plus, step = name.partition("+")
     try:
         algorithm = getattr(import_plugin(f"{package.__name__}.{module}"), "ALGORITHM", None)
     except PluginError as error:
@@ -65,9 +67,9 @@ def _load(name: str) -> type[Algorithm]:
     if not plus:
         return cls
     # Imported here because it needs torch, which looking up names does not.
-    from swad.algorithms.sam import wrap_with_sam
+    from swad.algorithms.sam import combine
 
-    return wrap_with_sam(cls)
+    return combine(cls, _load(step))
 
 
 def _checked(algorithm: object, module: str) -> type[Algorithm]:
@@ -101,14 +103,15 @@ def _checked(algorithm: object, module: str) -> type[Algorithm]:
 
 
 def canonical_name(name: str) -> str:
-    """Return an algorithm's name as its file spells it, with ``+sam`` at the end if it is combined with SAM."""
+    """Return an algorithm's name as its file spells it, with ``+sam`` or ``+sagm`` at the end."""
     parts = [_match(part, name) for part in name.split("+")]
     if len(parts) == 1:
         return parts[0]
-    others = [part for part in parts if part != "sam"]
+    others = [part for part in parts if part not in SHARPNESS_AWARE]
     if len(parts) != 2 or len(others) != 1:
-        raise AlgorithmError(f"only SAM can be combined with another algorithm, as in coral+sam; got {name!r}")
-    return "sam" if others == ["erm"] else f"{others[0]}+sam"
+        raise AlgorithmError(f"only SAM or SAGM can be combined with another algorithm, as in coral+sam; got {name!r}")
+    [step] = [part for part in parts if part in SHARPNESS_AWARE]
+    return step if others == ["erm"] else f"{others[0]}+{step}"
 
 
 def _match(part: str, name: str) -> str:
@@ -118,4 +121,4 @@ def _match(part: str, name: str) -> str:
             return algorithm
     if hint := did_you_mean(part, known):
         raise AlgorithmError(f"there is no algorithm {name!r}: {hint}")
-    raise AlgorithmError(f"there is no algorithm {name!r}; choose one of {', '.join(known)}, or NAME+sam")
+    raise AlgorithmError(f"there is no algorithm {name!r}; choose one of {', '.join(known)}, NAME+sam or NAME+sagm")

@@ -23,8 +23,9 @@ SAM can be combined with any algorithm that steps on one loss: `coral+sam` minim
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,21 +37,19 @@ from swad.algorithms.hyperparameters import Choice, Hyperparameters, hyper
 from swad.averaging.tensors import restored
 
 
-def _rho() -> Any:
-    return hyper(0.05, Choice((0.01, 0.02, 0.05, 0.1)), "distance of the ascent before the gradient is taken")
-
-
 @dataclass(frozen=True)
 class SAMHyperparameters(Hyperparameters):
     """The common hyperparameters and the distance of the ascent."""
 
-    rho: float = _rho()
+    rho: float = hyper(0.05, Choice((0.01, 0.02, 0.05, 0.1)), "distance of the ascent before the gradient is taken")
 
 
 class SAMUpdate(Algorithm):
     """The sharpness-aware step, for any loss."""
 
     hyperparameters: SAMHyperparameters
+    adds_first_gradient: ClassVar[bool] = False
+    """Whether the optimizer steps with the sum of both gradients, and not with the second alone."""
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Ascend, take the gradient there, restore the weights, and step with that gradient."""
@@ -63,13 +62,21 @@ class SAMUpdate(Algorithm):
         loss = self._backward(batch, noise, ctx)
         pending = dict(self.pending_buffers)
         ctx.average_gradients(weights)
+        first = {weight: weight.grad for weight in weights if weight.grad is not None}
         with restored(weights):
-            self._ascend(weights)
+            self._ascend(first)
             self._backward(batch, noise, ctx)
+        if self.adds_first_gradient:
+            for weight, grad in first.items():
+                weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
         self.pending_buffers = pending
         self.step(ctx, *self.optimizers)
         self.apply_pending_buffers()
         return loss
+
+    def ascent(self, norm: Tensor) -> Tensor:
+        """Return the ascent as a multiple of the gradient, whose norm is above 0."""
+        return self.hyperparameters.rho / norm
 
     def _backward(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         for optimizer in self.optimizers.values():
@@ -80,12 +87,16 @@ class SAMUpdate(Algorithm):
         return loss.detach()
 
     @torch.no_grad()
-    def _ascend(self, weights: list[nn.Parameter]) -> None:
-        """Move the weights by rho along their gradients, which are overwritten."""
-        moved: list[Tensor] = [weight for weight in weights if weight.grad is not None]
-        grads = [weight.grad for weight in moved if weight.grad is not None]
+    def _ascend(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Move the weights along their gradients, which are overwritten if they are not needed any more."""
+        moved: list[Tensor] = list(gradients)
+        grads = list(gradients.values())
         norm = nn.utils.get_total_norm(grads)
-        torch._foreach_mul_(grads, torch.where(norm > 0, self.hyperparameters.rho / norm, 0))
+        factor = torch.where(norm > 0, self.ascent(norm), 0)
+        if self.adds_first_gradient:
+            grads = list(torch._foreach_mul(grads, factor))
+        else:
+            torch._foreach_mul_(grads, factor)
         torch._foreach_add_(moved, grads)
 
 
@@ -97,30 +108,51 @@ class SAM(SAMUpdate, ERM):
     Hyperparameters = SAMHyperparameters
 
 
-def wrap_with_sam(algorithm: type[Algorithm]) -> type[Algorithm]:
-    """Combine SAM with another algorithm: a subclass of both, with `rho` added to its hyperparameters."""
+def combine(algorithm: type[Algorithm], sharpness_aware: type[Algorithm]) -> type[Algorithm]:
+    """Combine an algorithm with SAM or one of its kind: a subclass of both, with the hyperparameters of both.
+
+    Args:
+        algorithm: The algorithm whose loss is minimized.
+        sharpness_aware: An algorithm that minimizes ERM's loss by a sharpness-aware step, such as `SAM`.
+    """
+    name, step = sharpness_aware.__name__, sharpness_aware.__bases__[0]
     if algorithm is ERM:
-        return SAM
+        return sharpness_aware
     if issubclass(algorithm, SAMUpdate):
-        raise AlgorithmError(f"SAM can be applied once, but {algorithm.__name__} already uses it: remove one +sam")
+        raise AlgorithmError(
+            f"{name} can be applied to an algorithm without a sharpness-aware step, got {algorithm.__name__}: "
+            f"remove +{name.lower()}"
+        )
     if algorithm.update is not Algorithm.update:
         raise AlgorithmError(
-            f"SAM needs an algorithm that steps on one loss, but {algorithm.__name__} has an update of its own: "
-            "use it without +sam"
+            f"{name} needs an algorithm that steps on one loss, but {algorithm.__name__} has an update of its own: "
+            f"use it without +{name.lower()}"
+        )
+    common = {field.name for field in dataclasses.fields(Hyperparameters)}
+    added = [field for field in dataclasses.fields(sharpness_aware.Hyperparameters) if field.name not in common]
+    own = {field.name for field in dataclasses.fields(algorithm.Hyperparameters)}
+    if both := sorted(own & {field.name for field in added}):
+        raise AlgorithmError(
+            f"{name} has the hyperparameter {both[0]}, and so has {algorithm.__name__}: rename it to combine them"
         )
     attributes: dict[str, Any] = {
-        "__doc__": f"{algorithm.__doc__}\n\nMinimized with SAM's gradient at the perturbed weights.",
+        "__doc__": f"{algorithm.__doc__}\n\nMinimized with the sharpness-aware step of {name}.",
         "__module__": algorithm.__module__,
-        "paper": f"{algorithm.paper} With {SAM.paper}".lstrip(),
-        "needs": tuple(dict.fromkeys((*algorithm.needs, *SAM.needs))),
+        "paper": f"{algorithm.paper} With {sharpness_aware.paper}".lstrip(),
+        "needs": tuple(dict.fromkeys((*algorithm.needs, *sharpness_aware.needs))),
         "Hyperparameters": dataclasses.make_dataclass(
-            f"{algorithm.__name__}SAMHyperparameters",
-            [("rho", float, _rho())],
+            f"{algorithm.__name__}{name}Hyperparameters",
+            [(field.name, field.type, _declared_again(field)) for field in added],
             bases=(algorithm.Hyperparameters,),
             frozen=True,
         ),
     }
-    return type(f"{algorithm.__name__}SAM", (SAMUpdate, algorithm), attributes)
+    return type(f"{algorithm.__name__}{name}", (step, algorithm), attributes)
+
+
+def _declared_again(field: dataclasses.Field[Any]) -> Any:
+    """Return the declaration of a field for another dataclass, which must not share the object."""
+    return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 ALGORITHM = SAM

@@ -38,12 +38,12 @@ def list_algorithms(context: typer.Context) -> None:
     for line in broken:
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(
-        "\nDetails: swad algorithms show NAME. Append +sam to combine an algorithm with SAM: coral+sam.",
+        "\nDetails: swad algorithms show NAME. Append +sam or +sagm to combine one with SAM or SAGM: coral+sam.",
         highlight=False,
     )
 
 
-def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME+sam.")]) -> None:
+def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, NAME+sam or NAME+sagm.")]) -> None:
     """Show what an algorithm computes, whom to credit, and its hyperparameters with defaults and search ranges."""
     from dataclasses import fields
     from inspect import cleandoc, getmodule
@@ -55,9 +55,8 @@ def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, or NAME
     from swad.cli._console import make_console
 
     algorithm = registry.get_algorithm(name)
-    base, plus, _ = registry.canonical_name(name).partition("+")
     console = make_console()
-    for part in (base, "sam") if plus else (base,):
+    for part in registry.canonical_name(name).split("+"):
         # The docstring holds formulas: print it verbatim, without markup or rewrapping.
         console.print(cleandoc(getmodule(registry.get_algorithm(part)).__doc__ or ""), markup=False, highlight=False)
         console.print()

@@ -147,8 +147,8 @@ SPECIAL: dict[str, Special] = {
     "algorithm": Special(
         annotation=list[str] | None,
         default=None,
-        help="Training algorithm (see `swad algorithms`). Append +sam to combine it with SAM. Repeat it for more runs. "
-        "Default: erm.",
+        help="Training algorithm (see `swad algorithms`). Append +sam or +sagm to combine it with SAM or SAGM. "
+        "Repeat it for more runs. Default: erm.",
         metavar="NAME",
         complete=_complete_algorithm,
     ),

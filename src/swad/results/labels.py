@@ -14,7 +14,7 @@ LIVE_WEIGHTS = ("best", "last")
 
 
 def algorithm_label(algorithm: str) -> str:
-    """Spell an algorithm as the paper does, if the paper has it.
+    """Spell an algorithm as its paper does, if it is known.
 
     >>> algorithm_label("group_dro"), algorithm_label("coral+sam"), algorithm_label("my_method")
     ('GroupDRO', 'CORAL + SAM', 'my_method')
@@ -25,7 +25,8 @@ def algorithm_label(algorithm: str) -> str:
 
 @cache
 def _spellings() -> dict[str, str]:
-    return {_letters(row.name): row.name for number in (2, 3) for row in published.table(number).rows}
+    later = {_letters(name): name for name in ("MIRO", "SAGM")}  # published after the paper
+    return later | {_letters(row.name): row.name for number in (2, 3) for row in published.table(number).rows}
 
 
 @cache

@@ -161,7 +161,7 @@ class TrainingConfig:
     algorithm: str = setting(
         "erm",
         role="identity",
-        help="Training algorithm (see `swad algorithms`). Append +sam to combine it with SAM.",
+        help="Training algorithm (see `swad algorithms`). Append +sam or +sagm to combine it with SAM or SAGM.",
     )
     recipe: Literal["imagenet", "own"] | None = setting(
         None,

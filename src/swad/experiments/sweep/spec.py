@@ -44,7 +44,7 @@ class SweepSpec:
     """What to compare. A sweep trains one run for each dataset, algorithm, target, trial and point of hyperparameters.
 
     Args:
-        algorithms: Names of algorithms (see `swad algorithms`); NAME+sam combines one with SAM.
+        algorithms: Names of algorithms (see `swad algorithms`); NAME+sam and NAME+sagm combine one with SAM or SAGM.
         averages: Weight averages. All come from one trajectory, so that none costs a training of its own.
         datasets: Names of datasets (see `swad datasets`). Empty: those of the protocol.
         targets: Domains to hold out, each in turn; "none" trains on all domains. Empty: every domain, or "none" for a
