@@ -11,9 +11,12 @@ from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 from swad.algorithms.dmg import MaskedPredictor
+from swad.algorithms.registry import get_algorithm
 from swad.data.loaders import Batch
 from swad.models import networks
 from swad.models.fused_norm import fuse
+from swad.training.config import RunConfig
+from swad.training.resolve import resolve
 
 
 def small_scores(network, image, masks):
@@ -172,6 +175,33 @@ def test_the_part_before_the_first_mask_is_computed_once():
         stage.register_forward_pre_hook(lambda module, args: counts.append(len(args[0])))
     assert len(predictor(torch.zeros(4, 3, 28, 28))) == 4
     assert counts == [4, 12]
+
+
+def test_pooled_batches_use_the_mask_of_each_images_domain():
+    algorithm, pooled = make("dmg"), make("dmg", batch_size=12)
+    pooled.pooled = True
+    batch, noise = batch_for(algorithm), noise_for(algorithm)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    mixed = Batch(1, batch.images[order], batch.labels[order], domains=(torch.arange(12) // 4)[order])
+    assert noise_for(pooled).keys() == noise.keys()
+    assert all(rows.shape == noise[name].shape for name, rows in noise_for(pooled).items())
+    for own, each, numbers in ((algorithm, batch, noise), (pooled, mixed, {k: v[order] for k, v in noise.items()})):
+        own.loss(each, numbers).backward()
+        assert own.predictor.masks.domains is None
+    for one, other in zip(algorithm.parameters(), pooled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_recipe_of_the_paper():
+    options = {"dataset": "PACS", "data_dir": "data", "target": "sketch", "output": "unused", "recipe": "own"}
+    config = resolve(RunConfig.from_options(algorithm="dmg", **options))
+    assert config.training.hyperparameters == {
+        "lr": 1e-4, "batch_size": 64, "weight_decay": 1e-5, "dropout": 0.0, "overlap": 0.1, "mask_lr": 1e-4
+    }  # fmt: skip
+    assert (config.training.epochs, config.training.lr_schedule) == (150, "exponential:gamma=0.99")
+    assert (config.data.batches, config.model.freeze_bn) == ("pooled", False)
+    assert get_algorithm("dmg").constant_lr == ("masks",)
+    assert not resolve(RunConfig.from_options(algorithm="dson", **options)).model.freeze_bn
 
 
 def test_the_penalty_separates_masks():

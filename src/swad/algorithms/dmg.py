@@ -18,10 +18,12 @@ The part before the first mask is computed once. Everything here was compared wi
 - Logits start uniformly in [0, 1), so p_d starts in [.5, .73). Predictions with p_d are as in the authors' code for the
   target; for source validation it takes the mask of the image's domain with 1 where p_d > .5. Here all images are
   predicted as the target's, so that a prediction needs no domain label and the valley of SWAD sees what is reported.
-- Logits have an Adam of their own, as in the authors' code, where both learning rates are 1e-4 and both weight decays
-  1e-5. Here `lr` is the protocol's, `mask_lr` the authors', and the weight decay is shared.
-- The authors train for 150 epochs with 64 images of the pooled domains in a batch, trained batch norms, and a learning
-  rate of the network that falls by 1 % an epoch. Their code has a sparsity term with weight 0, left out here.
+- Logits have an optimizer of their own, as in the authors' code, where both learning rates are 1e-4 and both weight
+  decays 1e-5. Here `lr` is the protocol's, `mask_lr` the authors', and the weight decay is shared.
+- `--recipe own` has the settings of the authors' code, in which the learning rate of masks follows no schedule. On
+  DomainNet both rates fall as (1 + 1e-4 step)^-.75 there, and are constant here.
+- The authors' code has a sparsity term with weight 0, and an option to predict with the mean of all masks in one pass.
+  Both are left out.
 
 Masks are part of the predictor: averages average the logits.
 """
@@ -37,7 +39,7 @@ from torch import Tensor, nn
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms._branched import Branched, BranchedERM
 from swad.algorithms._stage_hook import StageHook
-from swad.algorithms.base import Batch, Noise
+from swad.algorithms.base import Batch, Noise, Recipe
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.models import networks
 
@@ -53,9 +55,10 @@ class DMGHyperparameters(Hyperparameters):
 
 
 class Masks(nn.Module):
-    """The logits of masks `[domains, channels]` at every place. Rows are sorted by domain.
+    """The logits of masks `[domains, channels]` at every place.
 
     Attributes:
+        domains: The domain of every row. None: rows are sorted by domain, with as many rows for each.
         uniform: Random numbers in [0, 1) by place, `[rows, channels]`: masks are drawn. None: rows are multiplied by p.
         repeats: Whether the rows at the first place are those of one branch, to be passed through all of them.
     """
@@ -63,6 +66,7 @@ class Masks(nn.Module):
     def __init__(self, n_domains: int, channels: list[int]) -> None:
         super().__init__()
         self.logits = nn.ParameterList(torch.rand(n_domains, count) for count in channels)
+        self.domains: Tensor | None = None
         self.uniform: list[Tensor] | None = None
         self.repeats = False
 
@@ -71,7 +75,7 @@ class Masks(nn.Module):
         p = cast(Tensor, self.logits[place]).sigmoid()
         if self.repeats and place == 0:
             rows = torch.cat([rows] * len(p))
-        mask = p.repeat_interleave(len(rows) // len(p), 0)
+        mask = p.repeat_interleave(len(rows) // len(p), 0) if self.domains is None else p[self.domains]
         if self.uniform is not None:
             mask = (self.uniform[place] < mask) + (mask - mask.detach())  # 0 or 1 exactly, with the gradient of p
         shape = [len(rows)] + [1] * (rows.ndim - 1)
@@ -143,6 +147,16 @@ class DMG(BranchedERM):
     Hyperparameters = DMGHyperparameters
     hyperparameters: DMGHyperparameters
     min_domains = 2
+    own_recipe = Recipe(
+        lr_schedule="exponential:gamma=0.99",
+        epochs=150,
+        freeze_bn=False,
+        augmentation={"crop": 0.8, "jitter": 0.4, "grayscale": 0},
+        batches="pooled",
+        hyperparameters={"lr": 1e-4, "weight_decay": 1e-5, "batch_size": 64},
+        by_dataset={"DomainNet": Recipe(lr_schedule="constant", epochs=50, hyperparameters={"weight_decay": 0.0})},
+    )
+    constant_lr = ("masks",)
     predictor: MaskedPredictor
 
     @classmethod
@@ -151,7 +165,7 @@ class DMG(BranchedERM):
         return MaskedPredictor(network, n_domains)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one Adam for the network and one for the masks."""
+        """Return one optimizer for the network and one for the masks."""
         masks = self.optimizer(self.predictor.masks.parameters(), lr=self.hyperparameters.mask_lr)
         return {"main": self.optimizer(self.predictor.network.parameters()), "masks": masks}
 
@@ -170,12 +184,13 @@ class DMG(BranchedERM):
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy with drawn masks, plus their overlap."""
         masks = self.predictor.masks
+        masks.domains = batch.domains
         if self.training:
             masks.uniform = [self.local_shard(noise[f"mask_{place}"]) for place in range(len(masks.logits))]
         try:
             return super().loss(batch, noise) + self.hyperparameters.overlap * masks.overlap()
         finally:
-            masks.uniform = None
+            masks.domains = masks.uniform = None
 
 
 ALGORITHM = DMG

@@ -16,15 +16,16 @@ here. `mix=outputs` mixes the normalized maps instead: w_d (x - μ_d) / σ_d + (
 
 Not stated in the abstracts, and chosen here:
 
-- w_d = sigmoid(a_d), and starts at `start`. a_d has an Adam of its own with the learning rate `mixture_lr` and without
-  weight decay: with the learning rate of the network it could not leave its start within a run.
+- w_d = sigmoid(a_d), and starts at `start`. a_d has an optimizer of its own with the learning rate `mixture_lr` and
+  without weight decay: with the learning rate of the network it could not leave its start within a run.
 - The branches' scores are averaged, not their probabilities.
 - All batch norms over maps are replaced, and γ_d, β_d, μ_d, σ_d² start as those of the network.
 - With frozen statistics, the protocol, μ_d and σ_d² are the same in all domains: branches differ in w_d, γ_d and β_d.
   With `--no-freeze-bn` each domain's images move its own running statistics, as in the paper.
 - The small network has no batch norms. Each of its two convolutions gets one whose statistics stay 0 and 1, so that
   w_d = 1 is the network itself. Other networks without batch norms (ViT) are an error.
-- The paper's optimizer, epochs and augmentation are not known here. Its results on PACS: 86.6 (ResNet-50), 85.1 (18).
+- The paper's optimizer, epochs and augmentation are not known here: `--recipe own` only trains the statistics of batch
+  norms. Results of the paper on PACS: 86.6 (ResNet-50), 85.1 (ResNet-18).
 
 Replaced batch norms are not fused into convolutions on a GPU: a map's own statistics are known only after it.
 """
@@ -40,6 +41,7 @@ from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms._branched import Branched, BranchedERM
+from swad.algorithms.base import Recipe
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 from swad.models import networks
 from swad.models.small_cnn import SmallNet
@@ -173,6 +175,7 @@ class DSON(BranchedERM):
     needs = ("domain labels", "own optimizers", "one branch per domain")
     Hyperparameters = DSONHyperparameters
     hyperparameters: DSONHyperparameters
+    own_recipe = Recipe(freeze_bn=False)
     predictor: NormalizedPredictor
 
     @classmethod
@@ -182,7 +185,7 @@ class DSON(BranchedERM):
         return NormalizedPredictor(network, n_domains, hyperparameters)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Return one Adam for the network and one for the weights of mixtures."""
+        """Return one optimizer for the network and one for the weights of mixtures."""
         mixtures = self.optimizer(
             self.predictor.mixtures.parameters(), lr=self.hyperparameters.mixture_lr, weight_decay=0
         )
