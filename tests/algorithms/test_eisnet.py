@@ -127,6 +127,14 @@ def test_the_triplet_loss_and_its_gradient_are_those_of_a_list(seed, margin, mos
     torch.testing.assert_close(*tangent, rtol=1e-4, atol=1e-5)
 
 
+def test_without_a_margin_there_is_no_triplet():
+    """Not even with a negative that is exactly as far as the positive."""
+    one, other = torch.eye(2)[:1], torch.eye(2)[1:]
+    yes = torch.ones(1, 1, dtype=torch.bool)
+    assert triplet_loss(one, other, yes, other, yes, 0.0).item() == 0
+    assert triplet_loss(one, one, yes, other, yes, 2.5).item() == pytest.approx(0.5)
+
+
 def test_the_triplet_loss_is_the_mean_of_the_published_draws(monkeypatch):
     """Draw as the published code does: from every pair's semi-hard negatives, with replacement."""
     monkeypatch.setattr(eisnet, "MAX_TRIPLETS", 2)
@@ -162,7 +170,7 @@ def features_of(network, images):
 
 
 def test_the_loss_is_the_sum_of_its_parts():
-    algorithm = make("eisnet", jigsaw=0.6, triplet=3.0, whole=0.3, margin=0.5, dropout=0.5)
+    algorithm = make("eisnet", jigsaw=0.6, triplet=3.0, whole=0.3, margin=2.0, dropout=0.5)
     for weights in (algorithm.key_network, algorithm.key_embedding):
         for buffer in weights.buffers():
             buffer.mul_(1.1)  # so that the two networks differ
@@ -183,7 +191,7 @@ def test_the_loss_is_the_sum_of_its_parts():
         torch.cat([batch.labels, algorithm.queue_labels[:12]]),
     )
     negatives = batch.labels[:, None] != labels
-    triplets = triplets_by_hand(queries, keys, pairs, rows, negatives, 0.5, 256)
+    triplets = triplets_by_hand(queries, keys, pairs, rows, negatives, 2.0, 256)
     wanted = functional.cross_entropy(classes, batch.labels)
     wanted = wanted + 0.6 * functional.cross_entropy(orders, noise["tile_order"]) + 3 * triplets
     assert triplets > 0.05
