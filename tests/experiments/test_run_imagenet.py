@@ -236,11 +236,20 @@ def test_the_command_on_a_model_that_always_answers_dog(here, trees, tmp_path):
     assert lines["BG-Gap: mixed_same - mixed_rand"] == "0.00*"
     assert lines["ImageNet top-1"] == "16.67*"
     stored = json.loads((tmp_path / "out/imagenet.json").read_text())
+    done = here(*command, "--seed", "1", "--images", "5", code=1)
+    assert "error: --images, --seed choose what is corrupted here" in done.stderr
+    assert "must be fp32 or bf16" in here(*command, "--precision", "fp16", code=1).stderr
+    assert "is no directory of runs" in here("robustness", model, code=1).stderr
     assert stored["test_resnet (dog)"]["Background Challenge"] == {"value": pytest.approx(100 / 9), "partial": True}
 
 
-def saved_weights(path: Path, classes: list[str], **input: object) -> str:
-    card = {"classes": classes, "input": {"size": 8, "channels": 3, "mean": [0.5] * 3, "std": [0.5] * 3, **input}}
+def saved_weights(path: Path, classes: list[str], algorithm: str = "erm", **input: object) -> str:
+    card = {
+        "classes": classes,
+        "input": {"size": 8, "channels": 3, "mean": [0.5] * 3, "std": [0.5] * 3, **input},
+        "algorithm": algorithm,
+        "config": {"training": {"hyperparameters": {}}},
+    }
     save_file({"head.bias": torch.zeros(len(classes))}, path, metadata={"swad": json.dumps(card)})
     return str(path)
 
@@ -260,6 +269,7 @@ def test_models_are_found_by_name_and_file(tmp_path):
         ("runs/missing", "there is no directory runs/missing"),
         (saved_weights(tmp_path / "digits.safetensors", ["0", "1", "2"]), "the classes of .* are 0, 1, 2"),
         (saved_weights(tmp_path / "gray.safetensors", ["n01440764"], channels=1), "takes images of 1 channel"),
+        (saved_weights(tmp_path / "arm.safetensors", ["n01440764"], "arm"), "depend on the batch"),
         (str(tmp_path / "ten.safetensors"), "has no model card"),
     ):
         with pytest.raises((RunError, ValueError), match=message):

@@ -8,7 +8,7 @@ import pytest
 
 from swad.results.corruption_errors import ROBUSTNESS, comparison_table, corruption_table, severity_curves
 from swad.results.flatness_rows import RowFile
-from swad.results.imagenet_parts import BENCHMARK, PartResult, read_stored_errors
+from swad.results.imagenet_parts import BENCHMARK, CORRUPTIONS, PartResult, read_stored_errors
 from swad.results.runs import RunData
 
 
@@ -43,7 +43,16 @@ def test_errors_of_runs_on_imagenet_c(tmp_path):
     assert table.columns == ("Clean", "Corrupted", "Added", "blur")
     assert [cell.value for cell in table.rows[1].cells] == pytest.approx([10, 40, 30, 40])
     assert "the stored images of ImageNet-C" in table.notes[0]
-    assert comparison_table(errors).title == "Compared with ERM (last): ImageNet-C"
+    assert table.notes[-1] == "Partial: do not compare it with published numbers."
+    assert comparison_table(errors).title == "Compared with ERM (last): ImageNet-C, partial"
+
+
+def test_all_15_corruptions_at_all_severities_are_complete(tmp_path):
+    parts = {f"imagenet-c/{name}/{severity}": 0.5 for name in CORRUPTIONS for severity in range(1, 6)}
+    assert read_stored_errors([measured(tmp_path / "a", "swad", parts)]).title == "ImageNet-C"
+    assert read_stored_errors([measured(tmp_path / "b", "swad", parts, expected=101)]).title == "ImageNet-C, partial"
+    parts.popitem()
+    assert read_stored_errors([measured(tmp_path / "c", "swad", parts)]).title == "ImageNet-C, partial"
 
 
 def test_without_imagenet_itself_there_is_no_clean_error(tmp_path):

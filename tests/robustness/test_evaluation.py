@@ -123,3 +123,12 @@ def test_a_damaged_image_is_named(tmp_path):
     part.images.path(1).write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"cannot read .*00000001\.JPEG"):
         list(evaluate({"all": Classifier(Answers(), INPUT)}, [(part, ["all"])], workers=0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_gpu_counts_as_a_cpu_does(tmp_path, bf16):
+    parts = [imagenet.part(make_imagenet(tmp_path / "imagenet")), imagenet_r.part(make_imagenet_r(tmp_path / "r"))]
+    classifier = Classifier(Answers(), INPUT, device="cuda", bf16=bf16)
+    found = evaluate({"all": classifier}, [(part, ["all"]) for part in parts], batch_size=4, workers=1)
+    assert [counts["all"] for _, counts in found] == [(4, 6), (3, 4)]

@@ -29,6 +29,8 @@ def test_labels_follow_the_benchmark_not_the_folders_that_exist(tmp_path):
         read_class_folders(tmp_path, {"a b": 5, "b": 6, "c": 7})
     with pytest.raises(ValueError, match="holds no image"):
         read_class_folders(tmp_path / "b", {"n01440764": 0})
+    with pytest.raises(ValueError, match="images without class folders: sort them into folders such as n01440764"):
+        read_class_folders(tmp_path / "c", {"n01440764": 0})
     with pytest.raises(ValueError, match="is not a folder"):
         read_class_folders(tmp_path / "missing", {"a": 0})
 

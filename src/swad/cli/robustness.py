@@ -82,7 +82,17 @@ def robustness(
     directories = [Path(model) for model in models if Path(model).is_dir()]
     folder = output or (directories[0] / "figures" if directories else Path("robustness"))
     benchmarks = Benchmarks(imagenet, imagenet_c, imagenet_r, backgrounds)
-    if benchmarks != Benchmarks():
+    on_benchmarks = benchmarks != Benchmarks()
+    changed = {
+        "corruptions": bool(corruptions),
+        "severities": severities != "1,2,3,4,5",
+        "images": images != 200,
+        "seed": seed != 0,
+    }
+    if on_benchmarks and any(changed.values()):
+        names_of = ", ".join(f"--{name}" for name, value in changed.items() if value)
+        raise ValueError(f"{names_of} choose what is corrupted here, and the benchmarks are stored: leave them out")
+    if on_benchmarks:
         from swad.experiments.imagenet_models import find_models
         from swad.experiments.imagenet_report import measure_imagenet
 

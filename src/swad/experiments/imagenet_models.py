@@ -96,6 +96,10 @@ def saved_model(path: Path, label: str, weights: str, directory: Path) -> ImageN
             f"the classes of {path} are {', '.join(names[:3])}, ...: the benchmarks need a classifier of classes of "
             f"ImageNet, with names such as {min(known)}; `swad robustness RUN` alone corrupts its own images"
         )
+    if export.eval_group_size(card) is not None:
+        raise RunError(
+            f"predictions of {path} depend on the batch, which the benchmarks do not allow: use another method"
+        )
     classes = None if names in (list(known), list(backgrounds.FOLDERS)) else tuple(known[name] for name in names)
 
     def load() -> nn.Module:

@@ -49,7 +49,7 @@ class Benchmarks:
     imagenet_r: Path | None = None
     backgrounds: Path | None = None
 
-    def parts(self) -> list[Part]:
+    def parts(self, progress: Progress | None = None) -> list[Part]:
         """Find all images."""
         parts: list[Part] = []
         if self.imagenet is not None:
@@ -61,7 +61,7 @@ class Benchmarks:
         if self.backgrounds is not None:
             parts += backgrounds.parts(self.backgrounds)
         if self.imagenet_c is not None:
-            parts += imagenet_c.parts(self.imagenet_c)
+            parts += imagenet_c.parts(self.imagenet_c, progress)
         return [part for part in parts if len(part.images)]
 
 
@@ -103,7 +103,7 @@ def measure_benchmarks(
         progress: Called after every batch.
     """
     config = config or EvaluationConfig()
-    parts = benchmarks.parts()
+    parts = benchmarks.parts(progress)
     with ExitStack() as stack:
         files: dict[Path, RowFile] = {}
         for model in models:

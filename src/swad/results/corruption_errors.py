@@ -47,11 +47,13 @@ class CorruptionErrors:
     dataset: str
     side: str
     errors: Mapping[str, Mapping[Unit, Mapping[Case, float]]]
+    partial: bool = False
+    """Whether images or corruptions of the published set are missing."""
 
     @property
     def title(self) -> str:
         """The dataset and its side."""
-        return self.dataset if self.side == STORED else f"{self.dataset}, {self.side}"
+        return f"{self.dataset}{', partial' * self.partial}" if self.side == STORED else f"{self.dataset}, {self.side}"
 
     @property
     def methods(self) -> list[str]:
@@ -129,6 +131,8 @@ def corruption_table(results: CorruptionErrors) -> Table:
             "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
             "images."
         )
+    if results.partial:
+        notes.append("Partial: do not compare it with published numbers.")
     first = ("Clean", "Corrupted", "Added") if results.has_clean else ("Corrupted",)
     return Table(f"Corruption error: {results.title}", (*first, *kinds), tuple(rows), tuple(notes))
 

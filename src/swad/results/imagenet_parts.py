@@ -16,6 +16,8 @@ BENCHMARK = "benchmark"
 
 IMAGENET, IMAGENET_C = "imagenet", "imagenet-c"
 """Names of parts; those of ImageNet-C are imagenet-c/CORRUPTION/SEVERITY."""
+CORRUPTIONS = {name for names in GROUPS.values() for name in names}
+"""The 15 corruptions; ImageNet-C has four more, which the curves leave out."""
 
 
 @dataclass(frozen=True)
@@ -56,37 +58,38 @@ def stored_errors(results: Mapping[str, Sequence[Mapping[str, PartResult]]]) -> 
     Args:
         results: By method, the results of each trial.
     """
-    errors: dict[str, dict[Unit, Mapping[Case, float]]] = {}
-    for method, trials in results.items():
-        for trial, parts in enumerate(trials):
-            by_case = _by_case(parts)
-            if by_case.keys() - {CLEAN}:
-                errors.setdefault(method, {})[NO_TARGET, trial] = by_case
-    return CorruptionErrors("ImageNet-C", STORED, errors) if errors else None
+    return _collect(
+        (method, (NO_TARGET, trial), parts) for method, trials in results.items() for trial, parts in enumerate(trials)
+    )
 
 
 def read_stored_errors(runs: Iterable[RunData]) -> CorruptionErrors | None:
     """Collect the errors of runs on ImageNet-C; None if no run was measured there."""
-    errors: dict[str, dict[Unit, Mapping[Case, float]]] = {}
+    measured = []
     for run in runs:
         rows = [row for row in read_rows(run.path, ROBUSTNESS) if row["kind"] == BENCHMARK and row["n"]]
         for weights, last in {row["weights"]: row for row in rows}.items():
             # Results of other settings, or of weights that were trained again, do not belong together.
             same = [row for row in rows if all(row[name] == last[name] for name in ("weights", "key", "fingerprint"))]
-            by_case = _by_case({row["part"]: part_result(row) for row in same})
-            if by_case.keys() - {CLEAN}:
-                errors.setdefault(weights_label(run, weights), {})[run.target, run.trial] = by_case
+            parts = {row["part"]: part_result(row) for row in same}
+            measured.append((weights_label(run, weights), (run.target, run.trial), parts))
     # ERM first: the others are compared with it.
-    ordered = dict(sorted(errors.items(), key=lambda item: (not item[0].startswith("ERM"), item[0])))
-    return CorruptionErrors("ImageNet-C", STORED, ordered) if ordered else None
+    return _collect(sorted(measured, key=lambda entry: (not entry[0].startswith("ERM"), entry[0])))
 
 
-def _by_case(parts: Mapping[str, PartResult]) -> dict[Case, float]:
-    known = {name for names in GROUPS.values() for name in names}
-    by_case = {CLEAN: parts[IMAGENET].error} if IMAGENET in parts else {}
-    for part, result in parts.items():
-        benchmark, _, rest = part.partition("/")
-        corruption, _, severity = rest.partition("/")
-        if benchmark == IMAGENET_C and corruption in known:
-            by_case[corruption, int(severity)] = result.error
-    return by_case
+def _collect(measured: Iterable[tuple[str, Unit, Mapping[str, PartResult]]]) -> CorruptionErrors | None:
+    errors: dict[str, dict[Unit, Mapping[Case, float]]] = {}
+    partial = False
+    for method, unit, parts in measured:
+        of_c = {
+            (corruption, int(severity)): result
+            for part, result in parts.items()
+            for benchmark, _, case in [part.partition("/")]
+            for corruption, _, severity in [case.partition("/")]
+            if benchmark == IMAGENET_C and corruption in CORRUPTIONS
+        }
+        if of_c:
+            clean = {CLEAN: parts[IMAGENET]} if IMAGENET in parts else {}
+            errors.setdefault(method, {})[unit] = {case: result.error for case, result in (clean | of_c).items()}
+            partial |= len(of_c) < 5 * len(CORRUPTIONS) or any(result.partial for result in of_c.values())
+    return CorruptionErrors("ImageNet-C", STORED, errors, partial) if errors else None

@@ -8,7 +8,8 @@ bytes, and through every classifier.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -28,7 +29,7 @@ N_CLASSES = 1000
 """Classes of ImageNet."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Labels:
     """The labels of a benchmark, and how the outputs of a classifier of ImageNet become one of them."""
 
@@ -36,20 +37,31 @@ class Labels:
     """Label of each of the 1,000 classes of ImageNet; -1 for a class that has none."""
     masked: bool = False
     """Whether outputs of classes without a label are left out. Otherwise such an answer is wrong."""
+    _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def n_labels(self) -> int:
+        """Number of labels."""
+        return int(self.of_class.max()) + 1
 
     def predict(self, outputs: Tensor) -> Tensor:
         """Return the label of each image; -1 for none. Outputs of the labels themselves are taken as they are."""
-        of_class = self.of_class.to(outputs.device)
-        if outputs.shape[1] == int(of_class.max()) + 1:
+        if outputs.shape[1] == self.n_labels:
             return outputs.argmax(1)
         if outputs.shape[1] != N_CLASSES:
             raise ValueError(
                 f"this benchmark needs a classifier of the {N_CLASSES:,} classes of ImageNet or of its own "
-                f"{int(of_class.max()) + 1}, got {outputs.shape[1]:,} outputs"
+                f"{self.n_labels}, got {outputs.shape[1]:,} outputs"
             )
+        of_class = self._map_on(outputs.device)
         if self.masked:
             outputs = outputs.masked_fill(of_class < 0, -torch.inf)
         return of_class[outputs.argmax(1)]
+
+    def _map_on(self, device: torch.device) -> Tensor:
+        if device not in self._on_device:  # a copy in every batch would wait for the GPU
+            self._on_device[device] = self.of_class.to(device)
+        return self._on_device[device]
 
     def known(self, classes: Tensor) -> Tensor:
         """Return the labels that a classifier of these classes of ImageNet can answer with."""
@@ -103,7 +115,7 @@ class Classifier:
         layout = torch.channels_last if self.device.type == "cuda" else torch.preserve_format
         self.model = model.eval().to(self.device).to(memory_format=layout)
         self.classes = torch.arange(N_CLASSES) if classes is None else torch.tensor(classes)
-        self._all_classes = classes is None
+        self._columns = None if classes is None else self.classes.to(self.device)
         self._mean = torch.tensor(self.input.mean, device=self.device).view(-1, 1, 1)
         self._std = torch.tensor(self.input.std, device=self.device).view(-1, 1, 1)
 
@@ -116,10 +128,10 @@ class Classifier:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             outputs: Tensor = self.model((values - self._mean) / self._std)
         outputs = outputs.float()
-        if self._all_classes:
+        if self._columns is None:
             return outputs
         everything = outputs.new_full((len(outputs), N_CLASSES), -torch.inf)
-        everything[:, self.classes.to(self.device)] = outputs
+        everything[:, self._columns] = outputs
         return everything
 
 

@@ -81,6 +81,8 @@ def read_class_folders(root: str | os.PathLike[str], classes: Mapping[str, int])
             missing.append(name)
         names += [os.fsencode(os.path.join(name, image)) for image in images]
         labels += [classes[name]] * len(images)
+    if not names and _images(root):
+        raise ValueError(f"{root} holds images without class folders: sort them into folders such as {min(classes)}")
     if not names:
         raise ValueError(f"{root} holds no image in a class folder such as {min(classes)}: check the path")
     return ClassFolders(root, np.array(names), np.array(labels, np.int64), tuple(missing))

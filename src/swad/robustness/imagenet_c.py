@@ -27,6 +27,7 @@ from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
 from swad.robustness.evaluation import Part
 from swad.robustness.folders import imagenet_classes, read_class_folders
 from swad.util.names import did_you_mean
+from swad.util.progress import Progress
 
 Errors = Mapping[str, Sequence[float]]
 """By corruption: the error at severities 1 to 5, as fractions."""
@@ -142,15 +143,18 @@ def find_folders(root: str | os.PathLike[str]) -> dict[tuple[str, int], Path]:
     return folders
 
 
-def parts(root: str | os.PathLike[str]) -> list[Part]:
-    """Return a part for every corruption and severity that is there, in the order of `find_folders`."""
-    return [
-        Part(
-            f"{PREFIX}/{name}/{severity}",
-            read_class_folders(folder, imagenet_classes()),
-            imagenet.labels(),
-            imagenet.N_IMAGES,
-            stored=True,
-        )
-        for (name, severity), folder in find_folders(root).items()
-    ]
+def parts(root: str | os.PathLike[str], progress: Progress | None = None) -> list[Part]:
+    """Return a part for every corruption and severity that is there, in the order of `find_folders`.
+
+    Args:
+        root: Directory of the corruptions, or of the unpacked archives.
+        progress: Called after every folder: listing 4.75 million files takes a while.
+    """
+    found, folders = [], find_folders(root)
+    for (name, severity), folder in folders.items():
+        images = read_class_folders(folder, imagenet_classes())
+        part = Part(f"{PREFIX}/{name}/{severity}", images, imagenet.labels(), imagenet.N_IMAGES, stored=True)
+        found.append(part)
+        if progress is not None:
+            progress("find the images of ImageNet-C", len(found), len(folders))
+    return found

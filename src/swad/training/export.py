@@ -274,9 +274,14 @@ def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _batch_dependence(card: Mapping[str, Any]) -> list[str]:
+def eval_group_size(card: Mapping[str, Any]) -> int | None:
+    """Return how many images must be evaluated together, if predictions depend on the batch (ARM, MTL)."""
     algorithm, hyperparameters = _algorithm(card)
-    size = algorithm.eval_group_size(hyperparameters)
+    return algorithm.eval_group_size(hyperparameters)
+
+
+def _batch_dependence(card: Mapping[str, Any]) -> list[str]:
+    size = eval_group_size(card)
     if size is None:
         return []
     return [
