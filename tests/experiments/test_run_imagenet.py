@@ -9,8 +9,10 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from helpers.imagenet_trees import (
@@ -24,6 +26,8 @@ from helpers.imagenet_trees import (
     make_imagenet_c,
     make_imagenet_r,
 )
+from swad.data.domains import ImageSpec
+from swad.data.transforms import eval_transform
 from swad.experiments import run_imagenet
 from swad.experiments.imagenet_models import ImageNetModel, find_models
 from swad.experiments.imagenet_report import corruption_table, notes, score_table, scores
@@ -33,6 +37,7 @@ from swad.results.flatness_rows import RowFile, read_rows
 from swad.results.imagenet_parts import PartResult, stored_errors
 from swad.robustness import backgrounds
 from swad.robustness.corruptions import SEVERITIES
+from swad.robustness.evaluation import decode
 from swad.robustness.imagenet_c import ALEXNET_CLEAN_ERROR, ALEXNET_ERRORS, EXTRA
 from swad.training.run_dir import RunError
 
@@ -252,6 +257,15 @@ def saved_weights(path: Path, classes: list[str], algorithm: str = "erm", **inpu
     }
     save_file({"head.bias": torch.zeros(len(classes))}, path, metadata={"swad": json.dumps(card)})
     return str(path)
+
+
+@pytest.mark.parametrize("size", [160, 161, 224])
+def test_runs_are_evaluated_as_in_training(tmp_path, size):
+    weights = saved_weights(tmp_path / "swad.safetensors", ["n02099601"], size=size)
+    (model,), _ = find_models([weights], (), tmp_path)
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (250, 301, 3), np.uint8))
+    expected = eval_transform(ImageSpec(size, center_crop=True))(image)
+    assert torch.equal(decode(image, model.input, stored=False).permute(2, 0, 1), expected)
 
 
 def test_models_are_found_by_name_and_file(tmp_path):

@@ -73,11 +73,22 @@ def test_an_object_must_be_recognized_on_every_background(n_objects, n_backgroun
             answers.append(int(bright(image[None])))
         if all(answer == challenge.labels[number] for answer in answers):
             expected.append(number)
-    states = []
-    found = backgrounds.recognized_objects(bright, challenge, batch_size=batch_size, on_round=states.append)
+    states, counts = [], []
+    found = backgrounds.recognized_objects(
+        bright, challenge, batch_size=batch_size, on_round=states.append, progress=lambda *call: counts.append(call[1])
+    )
     assert list(found) == expected
-    for state in states:  # killed after any round
-        assert backgrounds.recognized_objects(bright, challenge, state=state, batch_size=batch_size) == found
+    for state, done in zip(states, counts, strict=True):  # killed after any round: only the rest is computed
+        again = [0]
+        resumed = backgrounds.recognized_objects(
+            bright,
+            challenge,
+            state=state,
+            batch_size=batch_size,
+            progress=lambda *call: again.append(call[1]),  # noqa: B023
+        )
+        assert resumed == found
+        assert again[-1] == counts[-1] - done
 
 
 def test_a_wrong_answer_ends_an_object_and_batches_stay_full():

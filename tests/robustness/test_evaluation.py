@@ -81,7 +81,7 @@ def test_outputs_outside_the_200_are_masked():
     assert PAPER not in imagenet_r.indices()
 
 
-@pytest.mark.parametrize("crop", [0.875, 0.95, 1.0])
+@pytest.mark.parametrize("crop", [0.875, 0.88, 0.95, 1.0])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_images_are_decoded_as_torchvision_does(crop, interpolation):
     draw = np.random.RandomState(0)

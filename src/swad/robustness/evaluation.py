@@ -240,17 +240,14 @@ def evaluate(
     for number, batches in groupby(stream, key=itemgetter(0)):
         part, names = parts[number]
         labels, position = torch.from_numpy(part.images.labels).to(first.device), 0
-        known = {
-            name: torch.isin(labels, part.labels.known(classifiers[name].classes).to(first.device)) for name in names
-        }
         correct = {name: torch.zeros((), dtype=torch.long, device=first.device) for name in names}
         for _, images in batches:
             now = slice(position, position + len(images))
             with torch.inference_mode():
-                for name in names:
-                    right = part.labels.predict(classifiers[name](images)) == labels[now]
-                    correct[name] += (right & known[name][now]).sum()  # read at the end of the part: no wait for a GPU
+                for name in names:  # counts are read at the end of the part: no wait for a GPU
+                    correct[name] += (part.labels.predict(classifiers[name](images)) == labels[now]).sum()
             position, done = position + len(images), done + len(images)
             if progress is not None:
                 progress("images", done, total)
-        yield part, {name: (int(correct[name]), int(known[name].sum())) for name in names}
+        known = {name: part.labels.known(classifiers[name].classes).numpy() for name in names}
+        yield part, {name: (int(correct[name]), int(np.isin(part.images.labels, known[name]).sum())) for name in names}
