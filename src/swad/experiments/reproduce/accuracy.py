@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from swad.experiments.reproduce.base import Results
 from swad.experiments.reproduce.config import PaperConfig
-from swad.experiments.reproduce.methods import Method
+from swad.experiments.reproduce.methods import QUOTED, Method
 from swad.results.comparisons import Accuracies, best_methods
 from swad.results.published import Number, Printed
 from swad.results.selection import Selection, SelectionError, select, source_accuracy
@@ -107,7 +107,7 @@ class ComparedRow:
 
     Args:
         name: Name of the row.
-        ours: Our cells; None for a method that is only quoted, or not trained yet.
+        ours: Our cells; None for a method that is not trained yet.
         paper: The paper's cells.
         accuracies: Our accuracies behind each cell, for the tests that decide what is bold; empty for cells without.
     """
@@ -228,6 +228,11 @@ def protocol_notes(config: PaperConfig, methods: Sequence[Method]) -> list[str]:
         parts = [f"{names[search]} ({', '.join(rows)})" for search, rows in by_search.items()]
         notes = [f"Hyperparameters of ours: {'; '.join(parts)}."]
     notes += [f"{' and '.join(rows)} are the same runs of ours." for rows in same.values() if len(rows) > 1]
+    if quoted := [method.name for method in methods if method.name in QUOTED]:
+        notes.append(
+            f"{', '.join(quoted)}: quoted by the paper from the methods’ own papers, with other settings. Ours are "
+            "trained under its protocol, so they do not reproduce those numbers."
+        )
     return notes
 
 
