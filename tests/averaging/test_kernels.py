@@ -4,16 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.triton_interpreter import DEVICE, INTERPRETED, run_in_the_interpreter, runs_kernels, without_interpreter
+from helpers.triton_interpreter import DEVICE, INTERPRETED, runs_kernels
 from swad import EMA, SWAD, AverageGroup
 
 pytest.importorskip("triton", reason="needs triton")
-
-
-@pytest.mark.slow
-@without_interpreter
-def test_everything_below_in_the_interpreter():
-    run_in_the_interpreter(__file__)
 
 
 def random_tensors() -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ import torch
 from timm.models import resnet
 from torch import nn
 
-from helpers.triton_interpreter import DEVICE, INTERPRETED, run_in_the_interpreter, runs_kernels, without_interpreter
+from helpers.triton_interpreter import DEVICE, INTERPRETED, runs_kernels
 from swad.models import networks
 from swad.models.fused_norm import fuse, restore
 
@@ -22,12 +22,6 @@ def _full_precision(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-@pytest.mark.slow
-@without_interpreter
-def test_all_kernels_in_the_interpreter():
-    run_in_the_interpreter(__file__)
-
-
 def layer(groups: int, kernel: int, channels: int = 12) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
     torch.manual_seed(0)
     conv = nn.Conv2d(8, channels, kernel, 2, kernel // 2, groups=groups, bias=False)
@@ -38,12 +32,19 @@ def layer(groups: int, kernel: int, channels: int = 12) -> tuple[nn.Conv2d, nn.B
     return conv.to(DEVICE), norm.to(DEVICE)
 
 
+CASES = [("none", False, 1), ("none", True, 2), ("relu", False, 1), ("relu", True, 2), ("relu6", False, 2)]
+
+
 @runs_kernels
 @pytest.mark.parametrize(
-    ("act", "shortcut", "uses"),
-    [("none", False, 1), ("none", True, 2), ("relu", False, 1), ("relu", True, 2), ("relu6", False, 2)],
+    ("act", "shortcut", "uses", "groups", "kernel", "channels"),
+    [
+        *((*case, 1, 3, 12) for case in CASES),
+        *((*case, 4, 3, 12) for case in CASES),
+        # More than one block of channels, slow in the interpreter.
+        *((*case, 1, 1, 160) for case in (CASES[1:4:2] if INTERPRETED else CASES)),
+    ],
 )
-@pytest.mark.parametrize(("groups", "kernel", "channels"), [(1, 3, 12), (4, 3, 12), (1, 1, 160)])
 def test_values_and_gradients_match_the_modules(act, shortcut, groups, kernel, channels, uses):
     from swad.models._fused_norm_kernel import conv_norm_act
 
@@ -112,7 +113,7 @@ def network(name: str) -> nn.Module:
     torch.manual_seed(0)
     if name in ("Bottleneck", "BasicBlock"):  # small enough for the interpreter
         block = getattr(resnet, name)
-        model = resnet.ResNet(block, (2, 1, 1, 1), num_classes=5, channels=(8, 8, 8, 8))
+        model = resnet.ResNet(block, (2, 1, 1, 1), num_classes=5, channels=(4, 4, 4, 4))
         networks.freeze_statistics(model)
     else:
         model = networks.build(name, 5)
@@ -159,7 +160,7 @@ def test_fused_networks_keep_their_outputs_and_gradients(name, monkeypatch):
 
 @runs_kernels
 def test_rounding_does_not_prevent_fusion():
-    for seed in range(4):
+    for seed in range(2 if INTERPRETED else 4):
         model = network("Bottleneck")
         torch.manual_seed(100 + seed)
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
@@ -172,7 +173,7 @@ def test_tensors_of_a_pass_are_freed():
         gc.collect()
         return sum("alias" in one.__dict__ for one in gc.get_objects() if type(one) is torch.Tensor)
 
-    model, images = network("Bottleneck"), torch.randn(2, 3, SIZE, SIZE, device=DEVICE)
+    model, images = network("BasicBlock"), torch.randn(2, 3, SIZE, SIZE, device=DEVICE)
     before = held()
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         assert fuse(model, images, kernels=True)
