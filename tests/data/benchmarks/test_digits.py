@@ -22,6 +22,7 @@ def test_every_scan_is_drawn_once(monkeypatch):
     # With every style replaced by one that shows the ink alone and none moved, all scans come back, each once.
     monkeypatch.setattr(digits, "shift", lambda ink, by: ink)
     monkeypatch.setattr(digits, "STYLES", dict.fromkeys(digits.STYLES, lambda ink, draw: ink[..., None]))
+    monkeypatch.setattr(digits, "render", digits.render.__wrapped__)
     dataset = benchmarks.load("digits")
     drawn = np.concatenate([d.images[..., 0] for d in dataset.domains])
     labels = np.concatenate([d.labels for d in dataset.domains])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,8 @@ def load_scans() -> tuple[Ints, Ints]:
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1]
 
 
-def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
+@cache  # a process may train many runs
+def render() -> tuple[Domain, ...]:
     """Deal the scans to the styles and render them."""
     scans, digits = load_scans()
     ink = enlarge(scans)
@@ -154,8 +156,13 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
         shifted = shift(ink[share], rng.randint(-3, 4, (len(share), 2)))
         rendered: ByteArray = style(shifted, rng).clip(0, 255).astype(np.uint8)
         domains.append(ArrayDomain(name, digits[share], rendered))
+    return tuple(domains)
+
+
+def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
+    """Return the dataset."""
     classes = tuple(str(digit) for digit in range(10))
-    return Dataset(benchmark.name, tuple(domains), classes, benchmark.image_spec, benchmark.defaults)
+    return Dataset(benchmark.name, render(), classes, benchmark.image_spec, benchmark.defaults)
 
 
 BENCHMARK = Benchmark(
