@@ -23,7 +23,7 @@ SMALL += ["--set", "batch_size=8"]
 
 
 @pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path, monkeypatch):
+def in_empty_folder(tmp_path, monkeypatch, quick_workers):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "150")
 

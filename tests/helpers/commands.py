@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from helpers import SOURCE
+from helpers import HELPERS, SOURCE
 from helpers.forked import run
 
 SWAD = [sys.executable, "-m", "swad"]
@@ -18,10 +18,7 @@ QUICK = ["--steps", "40", "--evaluate-every", "10"]
 
 def swad_without(packages: Sequence[str], *arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run `swad` as if packages were not installed."""
-    block = f"import sys; sys.modules.update(dict.fromkeys({list(packages)!r}))"
-    script = f"{block}; sys.argv[0] = 'swad'; from swad.cli import main; main()"
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment())
+    result = run([HELPERS / "without.py", ",".join(packages), *arguments], env=environment())
     assert result.returncode == code, result.stdout + result.stderr
     return result
 

@@ -21,7 +21,7 @@ from swad.training.display import BarDisplay
 def test_bars_in_a_terminal(tmp_path):
     """On a real pseudo-terminal: bars with the loss, the phase and the time left."""
     parent, child = pty.openpty()
-    command = [*SWAD, "train", "digits", "-t", "paper", "--steps", "300", "--evaluate-every", "10", "-o", str(tmp_path)]
+    command = [*SWAD, "train", "digits", "-t", "paper", "--steps", "120", "--evaluate-every", "10", "-o", str(tmp_path)]
     process = subprocess.Popen(command, stdout=child, stderr=child, env=environment() | {"TERM": "xterm-256color"})
     os.close(child)
     seen = b""
@@ -39,7 +39,7 @@ def test_bars_in_a_terminal(tmp_path):
     os.close(parent)
     assert process.wait(timeout=30) == 0
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).decode(errors="replace")
-    assert re.search(r"paper-0 .*\d+/300 .*loss \d", text)
+    assert re.search(r"paper-0 .*\d+/120 .*loss \d", text)
     assert "searching" in text or "averaging" in text
 
 
