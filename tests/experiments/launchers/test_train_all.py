@@ -6,18 +6,38 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from helpers.commands import SWAD, environment
+from helpers.runs import short
 from swad.experiments.launchers import local
+from swad.experiments.launchers.train_all import train_all
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
 def test_threads_are_shared_by_the_runs(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7})
     assert [local.threads_per_run(n) for n in (1, 2, 3, 8)] == [3, 1, 1, 1]
+
+
+def test_processes_join_once_for_all_runs(monkeypatch, tmp_path):
+    """A process that leaves a group and joins another finds the addresses of the first, and waits for ever."""
+    events = []
+
+    @contextmanager
+    def group(device):
+        events.append("join")
+        yield
+        events.append("leave")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("swad.training.distributed.process_group", group)
+    monkeypatch.setattr("swad.training.loop.train", lambda config, callback: events.append(config.name))
+    train_all([short(tmp_path / target, target=target) for target in ("paper", "board")])
+    assert events == ["join", "paper-0", "board-0", "leave"]
 
 
 def start_two_runs(folder: Path, jobs: str) -> subprocess.Popen[str]:
