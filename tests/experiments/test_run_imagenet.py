@@ -28,17 +28,20 @@ from helpers.imagenet_trees import (
 )
 from swad.data.domains import ImageSpec
 from swad.data.transforms import eval_transform
-from swad.experiments import run_imagenet
+from swad.experiments import imagenet_models, run_imagenet
 from swad.experiments.imagenet_models import ImageNetModel, find_models
 from swad.experiments.imagenet_report import corruption_table, notes, score_table, scores
 from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
+from swad.experiments.saved_run import SavedRun
 from swad.results.corruption_errors import severity_curves
 from swad.results.flatness_rows import RowFile, read_rows
 from swad.results.imagenet_parts import PartResult, stored_errors
+from swad.results.runs import RunData
 from swad.robustness import backgrounds
 from swad.robustness.corruptions import SEVERITIES
 from swad.robustness.evaluation import decode
 from swad.robustness.imagenet_c import ALEXNET_CLEAN_ERROR, ALEXNET_ERRORS, EXTRA
+from swad.training.config import RunConfig
 from swad.training.run_dir import RunError
 
 CONFIG = EvaluationConfig(workers=0)
@@ -116,6 +119,11 @@ def test_alexnets_own_errors_have_an_mce_of_100():
     assert found["mean error over 15 corruptions"].value == pytest.approx(78.8993, abs=1e-3)
     assert "mean error over 19 corruptions" not in found
     assert not any(score.partial for score in found.values())
+    some = scores({**parts, "imagenet": PartResult(20, 40, 50_000)})
+    assert {name for name, score in some.items() if score.partial} == {
+        "ImageNet top-1",
+        "relative mCE, normalized by AlexNet",
+    }
     one_of_four = {f"imagenet-c/{EXTRA[0]}/{severity}": result(0.5) for severity in SEVERITIES}
     assert scores({**parts, **one_of_four})["mean error over 19 corruptions"].partial
     del parts["imagenet-c/snow/3"]
@@ -266,6 +274,27 @@ def test_runs_are_evaluated_as_in_training(tmp_path, size):
     image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (250, 301, 3), np.uint8))
     expected = eval_transform(ImageSpec(size, center_crop=True))(image)
     assert torch.equal(decode(image, model.input, stored=False).permute(2, 0, 1), expected)
+
+
+def test_weights_of_runs_are_in_the_order_of_the_request(tmp_path, monkeypatch):
+    def run(schedule: str, *weights: str) -> SavedRun:
+        path = tmp_path / schedule
+        path.mkdir()
+        for name in weights:
+            saved_weights(path / f"{name}.safetensors", ["n02099601"])
+        config = RunConfig.from_options(dataset="imagenet", target=(), output=path, lr_schedule=schedule)
+        return SavedRun(path, config, {name: f"{name}.safetensors" for name in weights})
+
+    runs = [run("constant", "last", "swad"), run("decay", "last", "ema")]
+    monkeypatch.setattr(imagenet_models, "open_runs", lambda paths, data: (runs, []))
+    settings = {"algorithm": "erm", "recipe": "imagenet"}
+    monkeypatch.setattr(
+        imagenet_models, "load_run", lambda path: RunData(path, {**settings, "lr_schedule": path.name}, (), True)
+    )
+    models, _ = find_models([str(tmp_path)], (), tmp_path)
+    assert [model.label for model in models] == ["ERM (last, constant)", "ERM (last)", "SWAD", "EMA"]
+    models, _ = find_models([str(tmp_path)], ("ema", "swad"), tmp_path)
+    assert [model.label for model in models] == ["EMA", "SWAD"]
 
 
 def test_models_are_found_by_name_and_file(tmp_path):

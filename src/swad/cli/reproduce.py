@@ -19,7 +19,7 @@ EXAMPLES = """
 swad reproduce
 swad reproduce table5 figure3 --scale small
 swad reproduce table2 --data data --protocol defaults --dry-run
-swad reproduce table6 --runs runs/imagenet --data data
+swad reproduce table6 --runs runs/ImageNet --data data
 swad reproduce all --scale small --jobs 2
 """
 

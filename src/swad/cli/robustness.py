@@ -13,7 +13,7 @@ from swad.cli._options import DataNow, Device, FigureFormats, Images, Workers
 EXAMPLES = """
 swad robustness runs/PACS
 swad robustness runs/PACS/erm/sketch-0 --weights best,swad --corruptions fog,snow --severities 1,3,5
-swad robustness runs/imagenet --imagenet DATA/imagenet --imagenet-r DATA/imagenet-r --backgrounds DATA/bg_challenge
+swad robustness runs/ImageNet --imagenet DATA/imagenet --imagenet-r DATA/imagenet-r --backgrounds DATA/bg_challenge
 swad robustness resnet50.tv_in1k=resnet50.safetensors --imagenet-c imagenet-c --precision bf16 --output resnet50
 """
 

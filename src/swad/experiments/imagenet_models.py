@@ -78,6 +78,12 @@ def _of_runs(path: Path, weights: Sequence[str], data: Path | None) -> tuple[lis
         for run in runs
         for name in chosen[run.path]
     ]
+    # ERM comes first, as in the paper's tables, unless the weights were named in another order.
+    models.sort(
+        key=lambda model: (
+            weights.index(model.weights) if model.weights in weights else not model.label.startswith("ERM")
+        )
+    )
     return models, notes
 
 

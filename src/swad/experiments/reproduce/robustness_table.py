@@ -1,7 +1,7 @@
 """Table 6: robustness on ImageNet, of runs by the recipe of appendix B.6; on the digits, errors under corruption.
 
-ImageNet is not trained here: `--runs` names the directory of the three trainings (`swad train imagenet`), and `--data`
-the directory of the benchmarks. ERM is the training that decays to zero, with EMA beside it; SWAD is of the one with a
+ImageNet is not trained here: `--runs` names the directory of the three runs of `swad train imagenet`, and `--data` the
+directory of the benchmarks. ERM is the training that decays to zero, with EMA beside it; SWAD is of the one with a
 constant learning rate at the end, SWA of the cyclic one.
 """
 
@@ -59,8 +59,7 @@ OWN = ("mean error over 15 corruptions", "mCE, normalized by AlexNet", "relative
 """Further scores of ImageNet-C, in columns of their own."""
 
 NEEDS = (
-    "No runs on ImageNet were given: train them with `swad train imagenet`, --lr-schedule decay (ERM and EMA), "
-    "constant (SWAD) and cyclic (SWA), 90 epochs each, and name their directory with --runs.",
+    "No runs on ImageNet were given: train them with `swad train imagenet`, and name their directory with --runs.",
     "Needed data, in --data: imagenet/val, imagenet-c, imagenet-r and bg_challenge.",
 )
 MEANING = (
