@@ -15,11 +15,14 @@ from helpers.tiny_algorithms import batch_for, make, quick, update
 from swad.algorithms.base import Batch, StepContext
 from swad.algorithms.registry import get_algorithm
 from swad.training.distributed import Dist, process_group
+from swad.training.sharding import whole
 
 STEPS = 2
 
 
-def first_steps(name: str, dist: Dist | None = None, n_parts: int = 1, dropout: float = 0.5) -> dict[str, Any]:
+def first_steps(
+    name: str, dist: Dist | None = None, n_parts: int = 1, dropout: float = 0.5, strategy: str = "ddp"
+) -> dict[str, Any]:
     """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard.
 
     With several parts, the gradients of each step are accumulated over them.
@@ -29,15 +32,15 @@ def first_steps(name: str, dist: Dist | None = None, n_parts: int = 1, dropout: 
     wanted = {"anneal": 1, "preparation": 0.1}
     options = {field: value for field, value in wanted.items() if field in fields} | quick(name)
     algorithm = make(name, dropout=dropout, lr=0.1, **options)
-    for optimizer in algorithm.optimizers.values():
-        for group in optimizer.param_groups:
-            # Adam hides gradients that are wrong by a factor, and amplifies the rounding of tiny ones.
-            group["eps"] = 0.1
     ctx = StepContext()
     if dist is not None:
         groups = algorithm.n_domains
         algorithm.gather, algorithm.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
-        ctx = dist.step_context(algorithm, n_parts=n_parts)
+        ctx = dist.step_context(algorithm, n_parts=n_parts, strategy=strategy)
+    for optimizer in algorithm.optimizers.values():
+        for group in optimizer.param_groups:
+            # Adam hides gradients that are wrong by a factor, and amplifies the rounding of tiny ones.
+            group["eps"] = 0.1
     losses = []
     for step in range(1, STEPS + 1):
         batch = batch_for(algorithm, step)
@@ -56,7 +59,7 @@ def first_steps(name: str, dist: Dist | None = None, n_parts: int = 1, dropout: 
     if dist is not None:
         dist.average(losses)
     parallel = ctx.data_parallel is not None
-    return {"losses": torch.stack(losses), "state": algorithm.state_dict(), "data_parallel": parallel}
+    return {"losses": torch.stack(losses), "state": whole(algorithm.state_dict()), "data_parallel": parallel}
 
 
 def main() -> None:
@@ -64,6 +67,7 @@ def main() -> None:
     with process_group("cpu") as dist:
         results = {name: first_steps(name, dist) for name in json.loads(sys.argv[2])}
         results["accumulated"] = first_steps("erm", dist, n_parts=2, dropout=0.0)
+        results["sharded"] = first_steps("arm", dist, strategy="fsdp")  # whose predictor is more than the network
         torch.save(results, Path(sys.argv[1]) / f"{dist.rank}.pt")
 
 

@@ -1,16 +1,21 @@
-"""Train one short run: `python run_worker.py RUN_DIR [CHANGES]`, also with the environment variables of torchrun."""
+"""Train short runs: `python run_worker.py RUN_DIR [CHANGES [RUN_DIR CHANGES]]`, alone or as a process of torchrun.
+
+With a change `interrupt_at`, the run is interrupted at that step and resumed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
-from helpers.runs import short
-from swad.training.loop import RunError, train
+from helpers.runs import interrupt_at, short
+from swad.training.loop import Interrupted, RunError, train
 
 
 def train_short(run_dir: Path, changes: dict[str, object]) -> None:
@@ -21,18 +26,26 @@ def train_short(run_dir: Path, changes: dict[str, object]) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    changes = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     limit = os.environ.get("LIMIT_FILE_SIZE")
     if limit:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
-    try:
-        result = train(short(Path(sys.argv[1]), **changes))
-    except RunError as error:
-        print(f"RunError: {error}")
-        sys.exit(3)
-    print(json.dumps(result.to_json()))
+    if "WORLD_SIZE" in os.environ:  # joined once for all runs: at one address, a second time races with the first
+        torch.distributed.init_process_group("gloo")
+    for run_dir, text in zip_longest(sys.argv[1::2], sys.argv[2::2], fillvalue="{}"):
+        changes = json.loads(text)
+        step = changes.pop("interrupt_at", None)
+        config = short(Path(run_dir), **changes)
+        if step is not None:
+            with suppress(Interrupted):
+                train(config, callback=interrupt_at(step))
+        try:
+            result = train(config)
+        except RunError as error:
+            print(f"RunError: {error}")
+            sys.exit(3)
+        print(json.dumps(result.to_json()))
 
 
 if __name__ == "__main__":

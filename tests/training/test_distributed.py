@@ -18,19 +18,24 @@ from swad.training.loop import train
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes_give_the_numbers_of_one(tmp_path):
-    changes = {"hyperparameters": {"batch_size": 8, "dropout": 0.5, "lr": 1e-4}, "snapshots": [1, 4]}
+    changes = {"hyperparameters": {"batch_size": 8, "dropout": 0.5, "lr": 1e-4}, "snapshots": [1, 4], "clip": 1.0}
     train(short(tmp_path / "one", **changes))
-    outs = run_ranks([HELPERS / "run_worker.py", tmp_path / "two", json.dumps(changes)])
-    first, second = (json.loads(out.splitlines()[-1]) for out in outs)
-    for key in ("scores", "ranges", "weights", "steps"):
-        assert first[key] == second[key]
-    one, two = values(tmp_path / "one"), values(tmp_path / "two")
-    assert [(*row[:5], row[6]) for row in one] == [(*row[:5], row[6]) for row in two]
-    for mine, theirs in zip(one, two, strict=True):
-        assert mine[5] == pytest.approx(theirs[5], abs=1e-5), mine
-    for name, tensors in weights(tmp_path / "one").items():
-        for key, tensor in tensors.items():
-            torch.testing.assert_close(weights(tmp_path / "two")[name][key], tensor, rtol=0, atol=1e-5)
+    sharded = {**changes, "strategy": "fsdp", "interrupt_at": 10}
+    runs = [tmp_path / "two", json.dumps(changes), tmp_path / "sharded", json.dumps(sharded)]
+    outs = run_ranks([HELPERS / "run_worker.py", *runs])
+    for line in (-2, -1):
+        first, second = (json.loads(out.splitlines()[line]) for out in outs)
+        for key in ("scores", "ranges", "weights", "steps"):
+            assert first[key] == second[key]
+    one, alone = values(tmp_path / "one"), weights(tmp_path / "one")
+    for folder in (tmp_path / "two", tmp_path / "sharded"):
+        two = values(folder)
+        assert [(*row[:5], row[6]) for row in one] == [(*row[:5], row[6]) for row in two]
+        for mine, theirs in zip(one, two, strict=True):
+            assert mine[5] == pytest.approx(theirs[5], abs=1e-5), mine
+        for name, tensors in alone.items():
+            for key, tensor in tensors.items():
+                torch.testing.assert_close(weights(folder)[name][key], tensor, rtol=0, atol=1e-5)
 
 
 def test_collectives_of_a_single_process_change_nothing():

@@ -10,7 +10,7 @@ from helpers.forked import run
 from helpers.runs import short
 from swad.algorithms import erm
 from swad.training import failures
-from swad.training.loop import RunError, train
+from swad.training.loop import ConfigError, RunError, train
 
 FAULTY = """
 from swad.algorithms.erm import ERM
@@ -73,3 +73,13 @@ def test_a_lost_rank_is_one_line(tmp_path, monkeypatch):
 def test_other_errors_stay_as_they_are(tmp_path):
     for error in (KeyError("x"), RunError("one line")):
         assert failures.explain(error, short(tmp_path / "run"), erm.ERM) is None
+
+
+def test_an_algorithm_that_cannot_be_sharded_is_named(tmp_path):
+    config = short(tmp_path / "run", algorithm="vat", strategy="fsdp")
+    error = RuntimeError("aten.addmm.default got mixed torch.Tensor and DTensor, need to convert all")
+    explained = failures.explain(error, config, erm.ERM)
+    assert "vat reads its parameters outside of the forward pass" in str(explained)
+    assert str(explained).endswith("use --strategy ddp")
+    with pytest.raises(ConfigError, match="fsdp shards algorithms that step on one loss, and sam has an update of its"):
+        train(config.replace(algorithm="sam"))

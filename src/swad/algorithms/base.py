@@ -56,17 +56,19 @@ class StepContext:
         average_gradients: Averages the gradients of parameters over the processes, after backward.
         clip: Largest norm of the gradients; None for no clipping.
         data_parallel: Computes the loss of an algorithm that keeps `update`, and averages its gradients during backward
-            instead of after it. None with one process, and for algorithms with an update of their own.
+            instead of after it (DDP, FSDP). None with one process, and for algorithms with an update of their own.
     """
 
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _no_reduction
     clip: float | None = None
-    data_parallel: DistributedDataParallel | None = None
+    data_parallel: nn.Module | None = None
 
     def no_sync(self) -> AbstractContextManager[object]:
-        """Open the context of all backward passes of a step but the last: gradients are not averaged yet."""
-        return nullcontext() if self.data_parallel is None else self.data_parallel.no_sync()
+        """Open the context of all backward passes of a step but the last: gradients need not be averaged yet."""
+        if isinstance(self.data_parallel, DistributedDataParallel):
+            return self.data_parallel.no_sync()
+        return nullcontext()  # FSDP averages every time, because it keeps no whole gradients
 
 
 class Algorithm(nn.Module):

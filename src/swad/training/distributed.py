@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.training.sharding import shard
 
 _PARAMETERS = inspect.signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"  # torch < 2.13
@@ -76,6 +77,7 @@ class Dist:
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         clip: float | None = None,
         n_parts: int = 1,
+        strategy: str = "ddp",
     ) -> StepContext:
         """Return how the steps of an algorithm are computed, and how its gradients are averaged.
 
@@ -84,10 +86,15 @@ class Dist:
             autocast: Opens the mixed-precision context of forward passes.
             clip: Largest norm of the gradients; None for no clipping.
             n_parts: Parts of a batch over which gradients are accumulated.
+            strategy: "ddp" or "fsdp"; the latter shards the algorithm, before it has optimizers and averages.
         """
         kind = type(algorithm)
         if self.world_size == 1 or kind.update is not Algorithm.update:
             return StepContext(autocast, self.average_gradients, clip)
+        if strategy == "fsdp":
+            sharded = _Loss(algorithm)
+            shard(sharded, self.device, self.world_size)
+            return StepContext(autocast, clip=clip, data_parallel=sharded)
         # Within a phase every step does the same, as for a CUDA graph, but phases may use different parameters. A graph
         # that is declared static allows unused parameters at no cost, but its first step allows no accumulation.
         has_phases = kind.phase is not Algorithm.phase

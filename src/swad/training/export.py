@@ -21,6 +21,7 @@ from swad.data.splits import Sources
 from swad.data.transforms import Normalize, eval_transform
 from swad.models import networks
 from swad.training.config import RunConfig
+from swad.training.sharding import whole
 from swad.util.files import atomic_write, write_text
 from swad.util.version import __version__
 
@@ -145,8 +146,8 @@ def _tuple(value: Any) -> Any:
 
 
 def cpu_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Copy a module's weights to host memory."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()}
+    """Copy a module's weights to host memory. If they are sharded, every process must call it."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in whole(module.state_dict()).items()}
 
 
 def model_card(

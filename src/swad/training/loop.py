@@ -58,6 +58,7 @@ from swad.training.run_dir import (
     read_result,
     read_start,
 )
+from swad.training.sharding import whole
 from swad.training.state import Training
 from swad.util.version import __version__
 
@@ -303,8 +304,8 @@ class _Run:
                 start = time.perf_counter()
             elif step <= 0 and config.evaluates(number):
                 self._save_checkpoint_if_due()
-            if step == branch_step and self.run_dir is not None:
-                self.run_dir.save_checkpoint(self._checkpoint_state(), BRANCH)
+            if step == branch_step:
+                self._write_checkpoint(BRANCH)
             if self._stop_requested(evaluates):
                 clock.steps += time.perf_counter() - start
                 if self.checkpoint_step < step:
@@ -314,7 +315,8 @@ class _Run:
     def _evaluate(self, train_loss: float) -> None:
         """Evaluate the live weights, record the scores, and pass the validation loss to the averages."""
         training, step, name = self.training, self.training.step, self.config.name
-        scores = self.evaluator.validation_scores(training.predictor)
+        model = training.evaluated_model()
+        scores = self.evaluator.validation_scores(model)
         val_loss = _mean([score.loss for score in scores.values()])
         records = [
             *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
@@ -322,7 +324,7 @@ class _Run:
             self._record("train_loss", train_loss),
         ]
         if self.config.evaluation.target_every_evaluation:
-            records += score_records(name, step, self.evaluator.target_scores(training.predictor, self.target))
+            records += score_records(name, step, self.evaluator.target_scores(model, self.target))
         self._append(records)  # before the averages observe the loss, so that a loss they reject is recorded
         self._require_finite(train_loss, val_loss)
         try:
@@ -377,20 +379,24 @@ class _Run:
             due = self.training.step - self.checkpoint_step >= every
         else:
             due = time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
+        if self.training.is_sharded:
+            due = self.dist.any(due)  # clocks differ, and every process has a share of the state
         if due:
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
-        """Save the state of the run. The other processes have the same state and write nothing."""
-        if self.run_dir is not None:
-            self.run_dir.save_checkpoint(self._checkpoint_state())
+        """Save the state of the run. The other processes have the same state, or a share of it, and write nothing."""
+        self._write_checkpoint()
         self.checkpoint_step, self.checkpoint_time = self.training.step, time.perf_counter()
 
-    def _checkpoint_state(self) -> dict[str, Any]:
+    def _write_checkpoint(self, *name: str) -> None:
+        if self.run_dir is None and not self.training.is_sharded:
+            return
         state, seconds = self.training.state_dict(), time.perf_counter() - self.start_time
-        state["images"] = {name: [content.count, content.digest] for name, content in self.images.items()}
-        state["clock"] = {**state["clock"], "total": self.training.clock.total + seconds}
-        return state
+        if self.run_dir is not None:
+            state["images"] = {name: [content.count, content.digest] for name, content in self.images.items()}
+            state["clock"] = {**state["clock"], "total": self.training.clock.total + seconds}
+            self.run_dir.save_checkpoint(state, *name)
 
     # -- report ---------------------------------------------------------------------------------------------------
 
@@ -411,13 +417,13 @@ class _Run:
     def _keep_training(self, records_offset: int) -> None:
         """Save the finished training without its report, which the next attempt writes as a whole."""
         assert self.run_dir is not None
-        if self.checkpoint_step < self.training.step:
+        if self.checkpoint_step < self.training.step and not self.training.is_sharded:  # the others may have failed
             self.run_dir.truncate_records(records_offset)
             self._save_checkpoint()
 
     def _report(self) -> RunResult:
         training, config = self.training, self.config
-        model = copy.deepcopy(training.predictor)  # the averages still follow the live model
+        model = copy.deepcopy(training.evaluated_model())  # the averages still follow the live model
         ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
         scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
         files: dict[str, str] = {}
@@ -465,7 +471,7 @@ class _Run:
         for name, average in training.averages.items():
             with warnings.catch_warnings():  # the result contains this warning
                 warnings.simplefilter("ignore", NeverConvergedWarning)
-                yield name, f"An average of the weights along the trajectory: {name}", average.averaged_state()
+                yield name, f"An average of the weights along the trajectory: {name}", whole(average.averaged_state())
 
     def _timing_records(self, seconds: float) -> list[Record]:
         clock = self.training.clock

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import torch
 
+from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import fill
 from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
 from swad.averaging import registry
@@ -309,6 +310,8 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     filled = fill(algorithm_class.Hyperparameters, config.training.hyperparameters)
     low_res = benchmark is not None and benchmark.image_spec.low_res
     problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
+    if config.machine.strategy == "fsdp" and algorithm_class.update is not Algorithm.update:
+        problems.append(f"fsdp shards algorithms that step on one loss, and {name} has an update of its own: use ddp")
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
         problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
