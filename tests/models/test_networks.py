@@ -203,6 +203,22 @@ def test_the_stages_of_a_vit_are_quarters_of_its_blocks():
     assert [list(model.blocks).index(stage) for stage in networks.stages(model)] == [1, 2, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("name", "channels", "shape"),
+    [("test_resnet", 32, (32, 16, 16)), ("test_efficientnet", 16, (16, 32, 32)), ("test_convnext", None, None)],
+)
+def test_the_stem_ends_before_the_first_stage(name, channels, shape):
+    model = networks.build(name, 5).eval()
+    found = networks.stem(model)
+    assert [count for _, count in found] == ([] if channels is None else [channels])
+    seen = []
+    for module, _ in found:
+        module.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape[1:])))
+    networks.stages(model)[0].register_forward_hook(lambda module, args, out: seen.append(None))
+    model(images(1, 64))
+    assert seen == ([None] if shape is None else [shape, None])
+
+
 def test_networks_without_stages_are_errors():
     with pytest.raises(NetworkError, match="stages need timm's feature_info, which Linear does not have"):
         networks.stages(torch.nn.Linear(2, 2))

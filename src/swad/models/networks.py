@@ -161,6 +161,24 @@ def channels(model: nn.Module) -> list[int]:
     return [count for _, count in _stages(model)]
 
 
+def stem(model: nn.Module) -> list[tuple[nn.Module, int]]:
+    """Return the module that ends the stem, before the first of the `stages`, and its channels; [] if there is none.
+
+    The stem ends with the max pooling in a ResNet, the convolution of the patches in a ViT, and the last module with a
+    finer map than the first stage's in other networks. In the small network, the stem is a stage.
+    """
+    patches = getattr(getattr(model, "patch_embed", None), "proj", None)
+    if isinstance(patches, nn.Conv2d):
+        return [(patches, patches.out_channels)]
+    if isinstance(model, SmallNet):
+        return []
+    info = getattr(model, "feature_info", ())
+    finer = [entry for entry in getattr(info, "info", info) if entry["reduction"] < 4]
+    if finer and isinstance(pooling := getattr(model, "maxpool", None), nn.Module):
+        return [(pooling, finer[-1]["num_chs"])]
+    return [(model.get_submodule(entry["module"]), entry["num_chs"]) for entry in finer[-1:]]
+
+
 def _stages(model: nn.Module) -> list[tuple[nn.Module, int]]:
     if isinstance(model, SmallNet):
         return [(stage, cast(nn.Conv2d, stage[0]).out_channels) for stage in (model.stem, model.body)]
