@@ -14,6 +14,7 @@ from swad.data import benchmarks, shards
 from swad.data.domains import DataError
 from swad.data.epoch_loader import EpochLoader
 from swad.data.splits import hold_out
+from swad.training.run_data import domain_contents
 
 SIZES = {"train": 5, "val": 2}
 
@@ -74,6 +75,15 @@ def test_an_index_is_made_once(folder, tmp_path, monkeypatch):
     benchmarks.load("imagenet", root)
     monkeypatch.setattr(shards, "make_index", lambda path: pytest.fail(f"{path} was read again"))
     assert len(benchmarks.load("imagenet", root).domains[0]) == 14
+
+
+def test_another_shard_is_another_dataset(folder, tmp_path):
+    root = pack(folder, tmp_path, "name")
+    before = domain_contents(benchmarks.load("imagenet", root))
+    assert domain_contents(benchmarks.load("imagenet", root)) == before
+    with (root / "train" / "1.tar").open("ab") as shard:
+        shard.write(bytes(512))
+    assert domain_contents(benchmarks.load("imagenet", root)) != before
 
 
 def test_damaged_shards_are_one_line(folder, tmp_path):

@@ -314,7 +314,10 @@ class MachineConfig:
         help="Make results bit-equal on a GPU too, at some cost in speed. They always are on the CPU.",
     )
     workers: int | None = setting(
-        None, role="machine", minimum=0, help="Worker processes that load images. Default: one per core, at most 8."
+        None,
+        role="machine",
+        minimum=0,
+        help="Worker processes that load images. Default: one per core, at most 8 except in the imagenet recipe.",
     )
     threads: int | None = setting(
         None,

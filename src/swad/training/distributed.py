@@ -43,6 +43,11 @@ class Dist:
         """Whether this is the process that writes files."""
         return self.rank == 0
 
+    @property
+    def local_world_size(self) -> int:
+        """Number of processes on this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+
     def sum(self, tensor: Tensor) -> Tensor:
         """Sum a tensor over all processes, in place."""
         if self.world_size > 1:

@@ -47,6 +47,7 @@ from swad.training.resolve import averaging_plan, source_problems
 from swad.training.run_dir import RunError
 from swad.training.sharding import shard_optimizer_state, shard_state, whole
 from swad.training.step import COMPILE, GRAPH, Engine, choose_engine
+from swad.util.cpu import available_cores
 from swad.util.packages import has_triton
 
 # The first number of a seed keeps these random streams apart from those of the batches, which start with 1 and 2.
@@ -350,6 +351,8 @@ def build_loader(
     options["augmentation"] = Augmentation(**config.data.augmentation)
     if config.training.recipe == recipe.IMAGENET:
         micro_batch, workers = config.training.micro_batch, config.machine.workers
+        if workers is None:
+            workers = max(1, available_cores() // dist.local_world_size)
         on_device = config.data.input_pipeline == "gpu"
         return EpochLoader(*data, micro_batch=micro_batch, decode_on_device=on_device, workers=workers, **options)
     options["pooled"] = algorithm.pooled
