@@ -123,7 +123,7 @@ def test_batch_statistics_alone_are_the_plain_network(name):
     for norm in networks.batch_norms(network):
         nn.init.normal_(norm.running_mean, std=0.1)
         nn.init.uniform_(norm.running_var, 0.8, 1.2)
-    erm, algorithm = make("erm", copy.deepcopy(network), shape=shape), make("dson", network, shape=shape)
+    erm, algorithm = make("erm", copy.deepcopy(network), shape=shape), make("dson", network, shape=shape, start=0.5)
     assert not networks.batch_norms(algorithm.predictor)
     batch = batch_for(algorithm, shape=shape)
     assert not torch.allclose(algorithm.loss(batch, {}), erm.loss(batch, {}), atol=1e-3)
@@ -132,21 +132,22 @@ def test_batch_statistics_alone_are_the_plain_network(name):
     torch.testing.assert_close(algorithm.predictor(batch.images), erm.predictor(batch.images), rtol=1e-3, atol=1e-4)
 
 
-def small_scores(network, image, domain, w):
+def small_scores(network, image, domain, w, mix):
     """Return the scores of one image in one branch of the small network."""
     maps = image
     for stage in (network.stem, network.body):
         conv, norm, relu = stage
         maps = conv(maps[None])[0]
         mean, variance = torch.zeros(len(maps)), torch.ones(len(maps))
-        maps = relu(by_hand(maps, w, mean, variance, norm.weight[domain], norm.bias[domain], 1e-5, "statistics"))
+        maps = relu(by_hand(maps, w, mean, variance, norm.weight[domain], norm.bias[domain], 1e-5, mix))
     features = network.hidden(functional.max_pool2d(maps, 2, 2).flatten()[None])
     return network.head(features)[0]
 
 
+@MIXES
 @torch.no_grad()
-def test_training_uses_the_domains_branch_and_predictions_are_means_over_branches():
-    algorithm = make("dson", SmallNet(5, 3, width=2), domains=2, batch_size=1)
+def test_training_uses_the_domains_branch_and_predictions_are_means_over_branches(mix):
+    algorithm = make("dson", SmallNet(5, 3, width=2), domains=2, batch_size=1, mix=mix)
     predictor = algorithm.predictor
     for stage in networks.stages(predictor.network):
         for parameter in stage[1].parameters():
@@ -155,7 +156,10 @@ def test_training_uses_the_domains_branch_and_predictions_are_means_over_branche
     batch = batch_for(algorithm)
     w = predictor.mixtures[0]().tolist()
     branches = torch.stack(
-        [torch.stack([small_scores(predictor.network, image, d, w[d]) for image in batch.images]) for d in range(2)]
+        [
+            torch.stack([small_scores(predictor.network, image, d, w[d], mix) for image in batch.images])
+            for d in range(2)
+        ]
     )
     torch.testing.assert_close(predictor(batch.images), branches.mean(0), rtol=1e-4, atol=1e-5)
     wanted = functional.cross_entropy(torch.stack([branches[0, 0], branches[1, 1]]), batch.labels)
@@ -210,7 +214,7 @@ def test_a_domain_whose_brightness_matters_keeps_its_batch_statistics():
             image[:, 4 + 12 * label : 8 + 12 * label, 12:16] += 2
         return Batch(seed, images + brightness.view(-1, 1, 1, 1), labels)
 
-    algorithm = make("dson", SmallNet(2, 1), domains=2, batch_size=16, lr=1e-3, mixture_lr=0.05)
+    algorithm = make("dson", SmallNet(2, 1), domains=2, batch_size=16, lr=1e-3, start=0.5, mixture_lr=0.05)
     for step in range(1, 41):
         algorithm.update(draw(step), {}, StepContext())
     w = algorithm.predictor.mixtures[0]()

@@ -48,7 +48,7 @@ OWN = {
     "dson": {
         "mix": ("statistics", "statistics, not searched"),
         "share": ("network", "network, not searched"),
-        "start": (0.5, "0.5, not searched"),
+        "start": (0.999, "0.999, not searched", "0.5, not searched"),
         "mixture_lr": (1e-3, "0.001, not searched"),
     },
     "eisnet": {

@@ -16,8 +16,11 @@ here. `mix=outputs` mixes the normalized maps instead: w_d (x - μ_d) / σ_d + (
 
 Not stated in the abstracts, and chosen here:
 
-- w_d = sigmoid(a_d), and starts at `start`. a_d has an optimizer of its own with the learning rate `mixture_lr` and
-  without weight decay: with the learning rate of the network it could not leave its start within a run.
+- w_d = sigmoid(a_d), and starts at `start`. A pretrained network needs a start near 1: for MobileNetV2 with frozen
+  statistics, the cosine similarity of centered features with and without instance norm is .98 at w = .999, and .02 at
+  .9. The small network starts from random weights and has nothing to lose: take .5 on low-resolution images.
+- a_d has an optimizer of its own with the learning rate `mixture_lr` and without weight decay: with the learning rate
+  of the network it could not leave its start within a run.
 - The branches' scores are averaged, not their probabilities.
 - All batch norms over maps are replaced, and γ_d, β_d, μ_d, σ_d² start as those of the network.
 - With frozen statistics, the protocol, μ_d and σ_d² are the same in all domains: branches differ in w_d, γ_d and β_d.
@@ -63,7 +66,14 @@ class DSONHyperparameters(Hyperparameters):
         "one w of a domain for all layers (network) or for each (layer)",
         options=("network", "layer"),
     )
-    start: float = hyper(0.5, Constant(0.5), "w at the start: the weight of batch statistics", low=0.001, high=0.999)
+    start: float = hyper(
+        0.999,
+        Constant(0.999),
+        "w at the start: the weight of batch statistics",
+        low=1e-4,
+        high=0.9999,
+        low_res=Constant(0.5),
+    )
     mixture_lr: float = hyper(1e-3, Constant(1e-3), "Adam's learning rate for the logits of w")
 
 

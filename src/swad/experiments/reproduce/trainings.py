@@ -143,20 +143,21 @@ def validation_subsample(dataset: str, share: float) -> int | None:
 
 
 def _low_res_hyperparameters(dataset: str, algorithm: str) -> dict[str, float | str]:
-    """Return what two methods need on low-resolution images.
+    """Return what three methods need on low-resolution images.
 
     Their images are not augmented, so the two views of the Π-model differ by noise. The context network of ARM keeps
     the resolution of the images: with ARM's own batch size instead of the dataset's, a run takes minutes, not an hour.
+    DSON need not spare pretrained features.
     """
     if not benchmarks.get(dataset).image_spec.low_res:
         return {}
     cls = get_algorithm(algorithm).Hyperparameters
     if algorithm == "arm":
         return {"batch_size": cls().batch_size}
-    if algorithm == "pi_model":
+    if name := {"pi_model": "input_noise", "dson": "start"}.get(algorithm):
         declared = {field.name: field for field in dataclasses.fields(cls)}
-        noise = search_range(declared["input_noise"], dataset)
-        return {"input_noise": noise.value} if isinstance(noise, Constant) else {}
+        own = search_range(declared[name], dataset)
+        return {name: own.value} if isinstance(own, Constant) else {}
     return {}
 
 
