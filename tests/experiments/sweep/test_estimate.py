@@ -49,6 +49,8 @@ def test_other_batches_targets_and_waiting_runs_count(measured):
     assert usual - half == pytest.approx(5000 * 16 * 3 * 1e-3)
     assert seconds(options={"validation_subsample": 10}) < usual
     assert seconds(options={"target_every_evaluation": True}) == pytest.approx(usual + 50 * 3929 * 1e-4)
+    # A preparation of a fifth of the training.
+    assert seconds(algorithms=("metareg",)) == pytest.approx(usual + 1000 * 32 * 3 * 1e-3)
     # 18 runs of the search, and two that wait for its choice.
     assert seconds(protocol="paper", trials=(0, 1, 2)) == pytest.approx(20 * usual)
     # Two sources instead of three.
