@@ -154,7 +154,7 @@ def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int | No
         fewer = min(1.0, updates / (baseline_every or _baseline_every(run.dataset)) / evaluations)
         rows.append(
             MeasuredCost(
-                f"{'+'.join(run.targets)}-{run.trial}",
+                f"{run.target}-{run.trial}",
                 updates,
                 evaluations,
                 timings["seconds_total"],

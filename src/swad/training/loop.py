@@ -315,16 +315,17 @@ class _Run:
     def _evaluate(self, train_loss: float) -> None:
         """Evaluate the live weights, record the scores, and pass the validation loss to the averages."""
         training, step, name = self.training, self.training.step, self.config.name
-        model = training.evaluated_model()
-        scores = self.evaluator.validation_scores(model)
+        with training.evaluated_model() as model:
+            scores = self.evaluator.validation_scores(model)
+            with_target = self.config.evaluation.target_every_evaluation
+            target_scores = self.evaluator.target_scores(model, self.target) if with_target else {}
         val_loss = _mean([score.loss for score in scores.values()])
         records = [
             *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
             self._record("valley_loss", val_loss),
             self._record("train_loss", train_loss),
         ]
-        if self.config.evaluation.target_every_evaluation:
-            records += score_records(name, step, self.evaluator.target_scores(model, self.target))
+        records += score_records(name, step, target_scores)
         self._append(records)  # before the averages observe the loss, so that a loss they reject is recorded
         self._require_finite(train_loss, val_loss)
         try:
@@ -423,7 +424,8 @@ class _Run:
 
     def _report(self) -> RunResult:
         training, config = self.training, self.config
-        model = copy.deepcopy(training.evaluated_model())  # the averages still follow the live model
+        with training.evaluated_model() as live:
+            model = copy.deepcopy(live)  # the averages still follow the live model
         ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
         scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
         files: dict[str, str] = {}

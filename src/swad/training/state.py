@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -212,12 +212,17 @@ class Training:
         """Whether each process holds a share of the parameters."""
         return self._plain is not None
 
-    def evaluated_model(self) -> nn.Module:
-        """Return the predictor for an evaluation: if it is sharded, a plain copy with the current weights."""
+    @contextmanager
+    def evaluated_model(self) -> Iterator[nn.Module]:
+        """Provide the predictor for an evaluation: if it is sharded, a plain copy, which leaves the device again."""
         if self._plain is None:
-            return self.predictor
+            yield self.predictor
+            return
         self._plain.load_state_dict(whole(self.predictor.state_dict()))
-        return self._plain.to(self.dist.device)
+        try:
+            yield self._plain.to(self.dist.device)
+        finally:
+            self._plain.cpu()
 
     def observe(self, val_loss: float) -> dict[str, Status]:
         """Pass the validation loss to the averages and return the status of each."""
