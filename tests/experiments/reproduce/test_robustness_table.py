@@ -13,9 +13,10 @@ from swad.experiments.imagenet_models import ImageNetModel
 from swad.experiments.reproduce import robustness_table
 from swad.experiments.reproduce.config import make_config
 from swad.experiments.reproduce.items import ITEMS
-from swad.experiments.reproduce.robustness_table import find_benchmarks, find_rows
+from swad.experiments.reproduce.robustness_table import find_benchmarks, find_rows, score_cell
 from swad.experiments.reproduce.run import build_item, cost_of
 from swad.experiments.saved_run import SavedRun
+from swad.results.imagenet_parts import PartResult
 from swad.results.published import table
 from swad.robustness.corruptions import CORRUPTIONS
 from swad.robustness.imagenet_c import EXTRA
@@ -52,6 +53,13 @@ def test_each_row_takes_its_own_training(tmp_path, model):
         "SWAD": [("swad", "constant")],
     }
     assert [model.label for model in find_rows([constant, constant])["SWAD"]] == ["SWAD", f"SWAD ({constant.path})"]
+
+
+def test_a_score_is_the_mean_over_trials_that_all_have_it():
+    first, second = {"imagenet": PartResult(7, 10, 10)}, {"imagenet": PartResult(9, 10, 10)}
+    assert score_cell([first, second], "ImageNet top-1").printed == "80.0 ± 7.1"
+    assert score_cell([first, {}], "ImageNet top-1").printed == "–"
+    assert score_cell([first, {"imagenet": PartResult(1, 2, 10)}], "ImageNet top-1").printed == "60.0 ± 7.1*"
 
 
 def test_benchmarks_are_found_in_one_directory(tmp_path):

@@ -110,9 +110,7 @@ def _imagenet(config: PaperConfig, directory: Path, folder: Path, progress: Prog
     evaluation = EvaluationConfig(config.device, workers=config.workers)
     measured = measure_benchmarks(models, benchmarks, evaluation, progress)
     by_row = {name: [measured[model.label] for model in members] for name, members in rows.items()}
-    ours = {
-        name: [_score_cell(trials, score) for score in (*OWN, *COLUMNS.values())] for name, trials in by_row.items()
-    }
+    ours = {name: [score_cell(trials, score) for score in (*OWN, *COLUMNS.values())] for name, trials in by_row.items()}
     captions = (*(f"{line}." for line in lines), *notes(models, benchmarks, measured), MEANING)
     errors = stored_errors(by_row)
     written = _draw([] if errors is None else [errors], [load_run(run.path) for run in runs], folder, config)
@@ -120,7 +118,7 @@ def _imagenet(config: PaperConfig, directory: Path, folder: Path, progress: Prog
     return Report((_compared(OWN, ours, captions),), written, tuple(files))
 
 
-def _score_cell(trials: Sequence[Parts], name: str) -> Cell:
+def score_cell(trials: Sequence[Parts], name: str) -> Cell:
     """Return the mean of a score over trials; empty if a trial lacks it."""
     found = [score for parts in trials if (score := scores(parts).get(name)) is not None]
     if len(found) < len(trials):
