@@ -160,7 +160,7 @@ def comparison_table(results: CorruptionErrors) -> Table | None:
             "–" if test.low is None or test.high is None else f"{-100 * test.high:+.1f} to {-100 * test.low:+.1f}"
         )
         cells = (
-            Cell(text=f"{0.0 - 100 * comparison.difference:+.1f}"),
+            Cell(text=f"{round(-100 * comparison.difference, 1) + 0.0:+.1f}"),  # no -0.0
             Cell(text=interval),
             Cell(text=p_text(comparison.corrected_p)),
             Cell(comparison.n_trials, decimals=0),

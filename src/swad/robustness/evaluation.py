@@ -143,7 +143,7 @@ def decode(image: Any, input: InputConfig, stored: bool) -> Tensor:
     """
     image = image.convert("RGB")
     if not stored or image.size != (input.size, input.size):
-        short = input.size if stored else int(input.size / input.crop + 1e-6)  # 160 / (160 / 183) is not quite 183
+        short = input.size if stored else int(input.size / input.crop)
         size = tuple(int(short * side / min(image.size)) for side in image.size)
         if size != image.size:
             image = image.resize(size, _resampling(input.interpolation))

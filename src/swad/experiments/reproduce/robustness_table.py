@@ -154,7 +154,8 @@ def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progre
     columns = [f"{each.dataset}: {score}" for each in seen for score in ("accuracy (%) ↑", "corruption error (%) ↓")]
     captions = (
         "Ours: validation images of the sources, corrupted by the definitions of ImageNet-C. ERM is its "
-        f"{weights[0]} weights; all rows are of one training, SWA with a constant learning rate.",
+        f"{weights[0]} weights; all rows are of one training, SWA with a constant learning rate. These images, not "
+        "corrupted, also chose the best weights and SWAD's range.",
         *NEEDS,
         MEANING,
     )
