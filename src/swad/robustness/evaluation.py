@@ -124,7 +124,8 @@ class Classifier:
         values = images.float() / 255 if images.dtype == torch.uint8 else images
         if values.shape[2:] != (self.input.size, self.input.size):
             size = (self.input.size, self.input.size)
-            values = interpolate(values, size, mode=self.input.interpolation, antialias=True).clamp(0, 1)
+            mode = "bilinear" if self.input.interpolation == "bilinear" else "bicubic"  # PIL has more
+            values = interpolate(values, size, mode=mode, antialias=True).clamp(0, 1)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             outputs: Tensor = self.model((values - self._mean) / self._std)
         outputs = outputs.float()
