@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConver
         lambda m: SWA(m, start=13, end=57, interval=4),
         lambda m: SWA(m, start=13),
         lambda m: EMA(m, 0.9),
+        lambda m: EMA(m, 0.9, warmup=True),
         lambda m: SWAD(m, interval=3),
     ],
 )

@@ -29,6 +29,7 @@ def members_of(model, options):
         "window": SWA(model, start=4, end=21),
         "swa": SWA(model, start=4, end=21, interval=3),
         "ema": EMA(model, 0.9),
+        "warm": EMA(model, 0.9, warmup=True),
     }
 
 

@@ -47,6 +47,7 @@ def test_attached_under_gradient_accumulation():
         lambda m: SWAD(m),
         lambda m: SWAD(m, interval=2),
         lambda m: EMA(m, 0.9),
+        lambda m: EMA(m, 0.9, warmup=True),
     ],
 )
 def test_steps_that_a_scaler_skips_do_not_count(make, fused):

@@ -86,7 +86,7 @@ def test_lists_with_options():
         ("ema:decay=nan", "decay must be a number"),
         ("swa:start=1.5", "start must be a whole number"),
         ("swad:offload=maybe", "offload must be true or false"),
-        ("ema:speed=3", "ema takes decay, buffers, as"),
+        ("ema:speed=3", "ema takes decay, warmup, buffers, as"),
         ("swad:0.3", "got '0.3'"),
         ("swad:as=best", "is not one of best, last"),
         ("swad:as=../up", "got '../up'"),

@@ -20,12 +20,18 @@ class EMA(Average):
     The paper compares with decay 0.99 (Polyak and Juditsky, 1992). Every update has another weight, so an EMA cannot
     use the shared sum of a group and keeps its own mean.
 
+    A decay near 1 remembers the first weights for long. With `warmup`, the update that follows t others has the decay
+    min(decay, (1 + t) / (10 + t)), as in TensorFlow's ExponentialMovingAverage with `num_updates`: the mean forgets
+    the first weights, and reaches decay 0.99 at t = 890 and 0.9999 at t = 89,990. (timm's ModelEmaV3 has another form,
+    1 - (1 + t)^(-2/3).)
+
     Args:
         model: The model to follow.
         decay: The share of the mean that stays at each update.
         buffers: "copy" keeps the buffers of the last update; "average" averages floating-point buffers too.
         include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
         exclude: Name patterns of tensors not to average.
+        warmup: Begin with a smaller decay.
     """
 
     dense = False
@@ -38,15 +44,19 @@ class EMA(Average):
         buffers: Buffers = "copy",
         include: Patterns = None,
         exclude: Patterns = None,
+        warmup: bool = False,
     ) -> None:
         super().__init__(model, buffers=buffers, include=include, exclude=exclude)
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}; the paper uses 0.99")
-        self.decay = decay
+        self.decay, self.warmup = decay, warmup
+        self.fusible = not warmup  # the kernel takes rates that do not change
+        self._taken: Tensor | None = None  # updates so far, on the device, so that a CUDA graph can count them
 
     def _status_at(self, step: int) -> Status:
         spans = (Span(1, step),) if step else ()
-        return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on", None, spans)
+        warmup = ", with warm-up" if self.warmup else ""
+        return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on{warmup}", None, spans)
 
     def _evaluated(self, loss: float, step: int) -> Status:
         return self.status
@@ -60,8 +70,24 @@ class EMA(Average):
 
     def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
         self._segment.last = self._updates
-        self._segment.blend(live, 1 - self.decay, weight)
+        self._segment.blend(live, self._rate(live[0].device, weight), weight)
         self._segment.use_live_buffers()
+
+    def _rate(self, device: torch.device, weight: Tensor | None) -> float | Tensor:
+        """Return the share of the live weights in the new mean, and count the update."""
+        if not self.warmup:
+            return 1 - self.decay
+        if self._taken is None:
+            self._taken = torch.full((), self._updates - 1.0)
+        self._taken = self._taken.to(device)
+        rate = (9 / (10 + self._taken)).clamp(min=1 - self.decay)
+        self._taken += 1 if weight is None else weight
+        return rate
+
+    def _require_capturable(self, skipped: Tensor | None) -> None:
+        super()._require_capturable(skipped)
+        if self.warmup and self._taken is None:  # after a resume
+            raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
 
     def _result(self) -> Terms:
         return {OPEN: 1.0}
@@ -69,8 +95,12 @@ class EMA(Average):
     _extra_state_names = ("decay",)
 
     def _extra_state(self) -> dict[str, Any]:
-        return {"decay": self.decay}
+        return {"decay": self.decay, "warmup": self.warmup}
 
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         if header["decay"] != self.decay:
             raise ValueError(f"an EMA resumes with its decay: {header['decay']} there, {self.decay} here")
+        if (there := header.get("warmup", False)) != self.warmup:  # states of earlier versions have none
+            raise ValueError(f"an EMA resumes with its warm-up: {there} there, {self.warmup} here")
+        if self._taken is not None:
+            self._taken.fill_(header["updates"])

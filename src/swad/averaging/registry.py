@@ -175,7 +175,7 @@ _ENTRIES = {
     "swad_reference": _Entry("SWAD as the published code computes it", _swad({"semantics": "reference"}), _VALLEY),
     "swa": _Entry("the weights at the evaluations of the last 20 %", _window(lambda plan: plan.interval), _WINDOW),
     "sma": _Entry("every update after the first 100", _sma, {"start": int, "offload": bool, "buffers": str}),
-    "ema": _Entry("exponential moving average, decay 0.99", _ema, {"decay": float, "buffers": str}),
+    "ema": _Entry("exponential moving average, decay 0.99", _ema, {"decay": float, "warmup": bool, "buffers": str}),
     "without_dense": _Entry(
         "SWAD on the weights at evaluations only", _without_dense, {**_VALLEY, "interval": int, "semantics": str}
     ),

@@ -176,8 +176,8 @@ class Segment(WeightSum):
         self.upper_bound += n
         self._count += n if on_host else 0
 
-    def blend(self, live: list[Tensor], rate: float, weight: Tensor | None = None) -> None:
-        """Move towards the live weights by `rate`; the first time, copy them."""
+    def blend(self, live: list[Tensor], rate: float | Tensor, weight: Tensor | None = None) -> None:
+        """Move towards the live weights by `rate`; the first time, copy them. A tensor is not read on the host."""
         self._follow_device(live)
         if weight is not None:
             if self._count:
@@ -185,16 +185,14 @@ class Segment(WeightSum):
             else:
                 started = torch.zeros_like(weight) if self._device_count is None else self._device_count
                 self._device_count = torch.maximum(started, weight)
-            rates = torch.where(started > 0, rate, 1.0) * weight
-            for chunk in _chunks(live):
-                difference = torch._foreach_sub(live[chunk], self.values[chunk])
-                torch._foreach_mul_(difference, rates)
-                torch._foreach_add_(self.values[chunk], difference)
+            self._move(live, torch.where(started > 0, rate, 1.0) * weight)
             return
         self.resolve_count()
         if not self._count:
             torch._foreach_copy_(self.values, live)
             self._count = 1
+        elif isinstance(rate, Tensor):
+            self._move(live, rate)
         elif all(a.dtype == b.dtype for a, b in zip(self.values, live, strict=True)):
             if self.fused is not None:
                 self.fused.queue_blend(self.values, rate)
@@ -203,6 +201,12 @@ class Segment(WeightSum):
         else:  # lerp does not mix dtypes
             torch._foreach_mul_(self.values, 1 - rate)
             torch._foreach_add_(self.values, live, alpha=rate)
+
+    def _move(self, live: list[Tensor], rate: Tensor) -> None:
+        for chunk in _chunks(live):
+            difference = torch._foreach_sub(live[chunk], self.values[chunk])
+            torch._foreach_mul_(difference, rate)
+            torch._foreach_add_(self.values[chunk], difference)
 
     def _follow_device(self, live: list[Tensor]) -> None:
         if not self.values:
