@@ -22,7 +22,6 @@ from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, 
 from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import draw, fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
-from swad.data import benchmarks
 from swad.models import networks
 from swad.models.cuda_graph import CapturedGraph, run_on_stream
 from swad.training.evaluation import eval_mode
@@ -322,19 +321,6 @@ def test_predictions_depend_on_the_image_or_the_declared_group(name):
 
 
 # --- a whole run -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def few_digits():
-    whole = benchmarks.load("digits")
-    domains = [dataclasses.replace(one, labels=one.labels[:40], images=one.images[:40]) for one in whole.domains]
-    return dataclasses.replace(whole, domains=tuple(domains))
-
-
-@pytest.fixture
-def few(monkeypatch, few_digits):
-    """Make runs use few images of the digits, so that evaluations are fast."""
-    monkeypatch.setattr(benchmarks, "load", lambda *args, **options: few_digits)
 
 
 @pytest.mark.slow

@@ -26,14 +26,14 @@ def settings(name, **more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mtl", "arm", "mixstyle", "sagnet", "dmg", "dson", "coral+sam", "mtl+sam"])
+@pytest.mark.usefixtures("few")
 def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
-    whole = short(tmp_path / "whole" / name, **settings(name))
-    result = train(whole)
     with pytest.raises(Interrupted):
         train(short(tmp_path / "cut", **settings(name)), callback=interrupt_at(5))
-    train(short(tmp_path / "cut", **settings(name)))
-    require_same(whole.output, tmp_path / "cut")
-    path = whole.output / "weights" / "swad.safetensors"
+    result = train(short(tmp_path / "cut", **settings(name)))
+    if name == "mtl+sam":  # the contract compares all others with an unbroken run
+        require_same(train(short(tmp_path / "whole", **settings(name))).run_dir, tmp_path / "cut")
+    path = tmp_path / "cut" / "weights" / "swad.safetensors"
     model = load_predictor(path).model
     _, target = hold_out(benchmarks.load("digits", None), ("paper",), trial=0)
     image_spec = benchmarks.get("digits").image_spec
