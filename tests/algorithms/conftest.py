@@ -1,20 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from swad.data import benchmarks
-
-
-@pytest.fixture(scope="session")
-def few_digits():
-    whole = benchmarks.load("digits")
-    domains = [dataclasses.replace(one, labels=one.labels[:40], images=one.images[:40]) for one in whole.domains]
-    return dataclasses.replace(whole, domains=tuple(domains))
+from helpers import few_digits
+from swad.data.benchmarks import digits
 
 
 @pytest.fixture
-def few(monkeypatch, few_digits):
-    """Make runs use few images of the digits, so that evaluations are fast."""
-    monkeypatch.setattr(benchmarks, "load", lambda *args, **options: few_digits)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs use few digits."""
+    monkeypatch.setattr(digits, "render", few_digits.render)

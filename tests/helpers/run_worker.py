@@ -14,17 +14,21 @@ from pathlib import Path
 
 import torch
 
+from helpers import few_digits
 from helpers.runs import interrupt_at, short
+from swad.data.benchmarks import digits
 from swad.training.loop import Interrupted, RunError, train
 
 
 def train_short(run_dir: Path, changes: dict[str, object]) -> None:
     """Train a whole run in this process; a target for multiprocessing."""
+    digits.render = few_digits.render
     torch.set_num_threads(1)
     train(short(run_dir, **changes))
 
 
 def main() -> None:
+    digits.render = few_digits.render
     torch.set_num_threads(1)
     limit = os.environ.get("LIMIT_FILE_SIZE")
     if limit:

@@ -4,6 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from helpers import few_digits
+from swad.data.benchmarks import digits
+
+
+@pytest.fixture(autouse=True)
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of this folder use few digits, unless a test is marked `all_digits`."""
+    if not request.node.get_closest_marker("all_digits"):
+        monkeypatch.setattr(digits, "render", few_digits.render)
+
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -11,7 +21,9 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from helpers.runs import short
     from swad.training.loop import train
 
-    return train(short(tmp_path_factory.mktemp("finished") / "run")).run_dir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "render", few_digits.render)
+        return train(short(tmp_path_factory.mktemp("finished") / "run")).run_dir
 
 
 @pytest.fixture(scope="session")

@@ -78,9 +78,11 @@ def test_records_contain_what_selection_and_report_read(finished_run):
         assert training_curves.final_value(run, metric) > 0
 
 
-def test_golden_losses(finished_run):
+@pytest.mark.all_digits
+def test_golden_losses(tmp_path):
     """A change here changes results: add it to the changelog."""
-    losses = [r.value for r in read_records(finished_run) if r.metric == "valley_loss" and r.average is None]
+    run_dir = train(short(tmp_path / "run", steps=16)).run_dir
+    losses = [r.value for r in read_records(run_dir) if r.metric == "valley_loss" and r.average is None]
     # Rounding differs between machines and grows with every step, so later losses are not compared.
     assert losses[:4] == pytest.approx([2.35311, 2.33323, 2.30999, 2.29899], abs=5e-4)
 
@@ -160,6 +162,7 @@ def test_two_targets_are_both_held_out(tmp_path):
     assert set(result.scores["ema"]) == {"clutter", "outline", "paper", "board"}
 
 
+@pytest.mark.all_digits
 @pytest.mark.slow
 def test_swad_finds_both_ends_of_the_demos_valley(tmp_path):
     options = {"dataset": "digits", "target": "paper", "averages": ("swad",), "report_live": False}
@@ -170,7 +173,7 @@ def test_swad_finds_both_ends_of_the_demos_valley(tmp_path):
 
 
 def test_a_validation_subsample_changes_the_losses_but_not_the_trajectory(tmp_path, finished_run):
-    config = short(tmp_path / "run", validation_subsample=10)
+    config = short(tmp_path / "run", validation_subsample=3)
     with pytest.raises(Interrupted):
         train(config, callback=interrupt_at(6))
     result = train(config)
@@ -225,6 +228,7 @@ def test_an_average_that_skips_losses_that_are_not_finite_lets_the_training_end(
     assert any("skip this evaluation" in message for message in callback.messages)
 
 
+@pytest.mark.all_digits
 def test_an_average_that_starts_too_early_is_reported(tmp_path, finished_run):
     """The learning rate is so small that the loss stays where it was, above chance."""
     callback = RecordingCallback()

@@ -25,6 +25,7 @@ from swad.training.resolve import resolve
 from swad.training.state import build_algorithm
 
 
+@pytest.mark.all_digits
 def test_swad_equals_the_mean_of_the_snapshots_in_its_range(tmp_path):
     """The slow, obvious twin: keep the weights of every step, then average those in the range."""
     result = train(short(tmp_path / "run", snapshots=range(1, 25)))
@@ -64,6 +65,7 @@ def test_best_has_the_highest_validation_accuracy(tmp_path):
     assert result.source_accuracy("best") == pytest.approx(means[best])
 
 
+@pytest.mark.all_digits
 @pytest.mark.slow
 def test_training_stops_early_only_if_nothing_else_is_requested(tmp_path):
     swad = ("swad:n_converge=2,n_tolerance=1,tolerance_ratio=0",)
