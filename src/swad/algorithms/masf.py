@@ -28,7 +28,8 @@ Formulas and constants are those of the authors' code. The differences, and what
 - The code has two Adams over the network, one for each gradient, so that their lengths do not matter against each
   other, and by the test of a name it also gives the metric network to the second of them, which trains it twice. Here
   one Adam takes the sum: the paper's update, as far as it is known to us (its text could not be looked up).
-- The code's three learning rates and its inner_lr are all 1e-5. Here they are `lr`, unless `inner_lr` is set.
+- All learning rates of the code are 1e-5. Here that of the network is the protocol's. Embeddings have no bound: on the
+  digits, with a `metric_lr` as high as `lr`, they grow until L_local outweighs L_task.
 - margin: 20 in the code's command for PACS, 10 in its defaults.
 - The code needs three sources. Here all but one are meta-train, with any number of sources.
 - L_local takes 42 of 128 images of every domain in the code, 126 in all, and here all of the protocol's 32, 96 in all.
@@ -64,7 +65,8 @@ WIDTHS = (1024, 256)
 class MASFHyperparameters(Hyperparameters):
     """The common hyperparameters, the inner step, and the two losses after it."""
 
-    inner_lr: float = hyper(0.0, Power(10, -6, -3), "learning rate of the inner step; 0: same as lr")
+    inner_lr: float = hyper(1e-5, Power(10, -6, -3), "learning rate of the inner step")
+    metric_lr: float = hyper(1e-5, Power(10, -6, -4), "Adam's learning rate for the metric network")
     inner_clip: float = hyper(2.0, Constant(2), "largest norm of a tensor's gradient in the inner and the meta step")
     global_weight: float = hyper(1.0, Power(10, -1, 1), "weight of the divergence of the classes' predictions")
     local_weight: float = hyper(0.005, Power(10, -4, -1), "weight of the triplet loss")
@@ -99,7 +101,10 @@ class MASF(Algorithm):
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer for the predictor and one for the metric network."""
-        return {"main": self.optimizer(self.predictor.parameters()), "metric": self.optimizer(self.metric.parameters())}
+        return {
+            "main": self.optimizer(self.predictor.parameters()),
+            "metric": self.optimizer(self.metric.parameters(), lr=self.hyperparameters.metric_lr),
+        }
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw an order of the domains, the last being meta-test, and dropout masks for both passes."""
@@ -160,9 +165,7 @@ class MASF(Algorithm):
 
     @torch.no_grad()
     def _inner_step(self, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        # The current learning rate, which may be a tensor on the device.
-        lr = self.hyperparameters.inner_lr or self.optimizers["main"].param_groups[0]["lr"]
-        torch._foreach_sub_(list(weights), torch._foreach_mul(list(grads), lr))
+        torch._foreach_sub_(list(weights), torch._foreach_mul(list(grads), self.hyperparameters.inner_lr))
 
 
 @torch.no_grad()
