@@ -73,6 +73,57 @@ def test_values_and_gradients_match_the_modules(act, shortcut, groups, kernel, c
 
 
 @runs_kernels
+@pytest.mark.parametrize(("size", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
+def test_max_pool_equals_torchs(size, stride, padding):
+    from swad.models._fused_norm_kernel import max_pool
+
+    torch.manual_seed(size)
+    images = torch.randn(2, 66, 7, 5, device=DEVICE).relu()  # with many equal values, as after an activation
+    images[1, 2, 3, 4] = float("nan")
+    mine, theirs = (images.clone().requires_grad_() for _ in range(2))
+    y, wanted = max_pool(mine, size, stride, padding), nn.functional.max_pool2d(theirs, size, stride, padding)
+    assert torch.equal(y.isnan(), wanted.isnan())
+    assert torch.equal(y.nan_to_num(), wanted.nan_to_num())
+    weights = torch.randn_like(wanted)
+    for output in (y, wanted):
+        output.backward(weights)
+    torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(7, 3), (3, 1), (4, 1), (2, 0), (1, 0)])
+@pytest.mark.parametrize("size", [(14, 14), (15, 12)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_blocks_of_pixels_as_channels_give_the_same_convolution(kernel, padding, size, channels):
+    from swad.models._fused_norm_kernel import depth_to_space, space_to_depth
+
+    torch.manual_seed(0)
+    images = torch.randn(2, channels, *size, dtype=torch.float64)
+    weight = torch.randn(5, channels, kernel, kernel, dtype=torch.float64, requires_grad=True)
+    wanted = nn.functional.conv2d(images, weight, None, 2, padding)
+    blocks, in_blocks = space_to_depth(images, weight.detach(), (padding, padding))
+    in_blocks.requires_grad_()
+    y = nn.functional.conv2d(blocks, in_blocks)
+    torch.testing.assert_close(y, wanted)
+    along = torch.randn_like(wanted)
+    (of_weight,) = torch.autograd.grad(wanted, weight, along)
+    (of_blocks,) = torch.autograd.grad(y, in_blocks, along)
+    torch.testing.assert_close(depth_to_space(of_blocks, weight), of_weight)
+
+
+@runs_kernels
+def test_the_first_convolution_equals_the_modules():
+    from swad.models._fused_norm_kernel import conv_norm_act
+
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(3, 12, 7, 2, 3, bias=False).to(DEVICE), layer(1, 3)[1]
+    images, results = torch.randn(3, 3, 18, 13, device=DEVICE), []
+    for output in (conv_norm_act(images, conv, norm, "relu", None, torch.float32)[0], norm(conv(images)).relu()):
+        grads = torch.autograd.grad(output.square().sum(), (conv.weight, norm.weight, norm.bias))
+        results.append((output, *grads))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-3)
+
+
+@runs_kernels
 @pytest.mark.parametrize("act", ["none", "relu"])
 def test_a_large_shift_can_still_be_trained_in_bfloat16(act):
     """Some pretrained batch norms have shifts of 16 and more, and a step changes them by 0.00005."""

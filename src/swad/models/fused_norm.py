@@ -14,7 +14,7 @@ how the network is computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,33 +24,41 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from swad.models.networks import is_frozen
+from swad.util.packages import has_triton
 
 _ACTIVATIONS = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 
 
 def fuse(model: nn.Module, images: Tensor, *, kernels: bool) -> int:
-    """Fuse every frozen batch norm that directly follows a convolution, and return how many were fused.
+    """Fuse every batch norm in evaluation mode that directly follows a convolution, and return how many were fused.
 
     A forward pass over `images` shows which module follows which. The fused model must then give the same outputs up
     to rounding; otherwise nothing is changed and the result is 0.
 
     Args:
-        model: The network, on its device and in training mode. Its modules get a new `forward`; see `restore`.
+        model: The network, on its device. In training mode only frozen batch norms are fused. Modules get a new
+            `forward`; see `restore`.
         images: A small batch to try the network on. Call under the autocast that training uses.
         kernels: Use Triton kernels, which also fuse activations and the shortcuts of timm's residual blocks. False
             writes plain torch for `torch.compile`.
     """
-    if not any(isinstance(module, _BatchNorm) and is_frozen(module) for module in model.modules()):
+    if not any(isinstance(module, _BatchNorm) and not module.training for module in model.modules()):
         return 0  # without a forward pass, which would move the statistics of batch norms that are not frozen
     pairs = _find_pairs(model, images)
-    if not pairs:
+    if not pairs or not keeps_outputs(model, images, lambda: _replace_forwards(model, pairs, kernels)):
         return 0
+    return len(pairs)
+
+
+def keeps_outputs(model: nn.Module, images: Tensor, change: Callable[[], None]) -> bool:
+    """Give modules a new `forward`, and restore the old ones if the outputs change by more than rounding."""
     with torch.no_grad():
         with torch.autocast(images.device.type, enabled=False):
             exact = model(images)
         unfused = model(images)
-        _replace_forwards(model, pairs, kernels)
+    change()
+    _compile_kernels(model, images)
+    with torch.no_grad():
         fused = model(images)
     # Mixed precision has errors of its own, and the fused model may have errors of that size. From a few scores that
     # size is known only roughly: of two equally good models, one can be off by several times as much as the other.
@@ -58,14 +66,31 @@ def fuse(model: nn.Module, images: Tensor, *, kernels: bool) -> int:
     error, allowed = (fused - exact).norm(), 3 * (unfused - exact).norm() + (2e-2 if mixed else 1e-3) * exact.norm()
     if not bool(error <= allowed):
         restore(model)
-        return 0
-    return len(pairs)
+        return False
+    return True
+
+
+def _compile_kernels(model: nn.Module, images: Tensor) -> None:
+    """Compile the kernels of a model that was given a new `forward`: those of a training step, if it is trained."""
+    if not has_triton():
+        return
+    from swad.models._launch import compile_together
+
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def step() -> None:
+        with torch.set_grad_enabled(model.training and bool(parameters)):
+            scores = model(images)
+        if scores.requires_grad:
+            torch.autograd.grad(scores.float().sum(), parameters, allow_unused=True)
+
+    compile_together(step)
 
 
 def restore(model: nn.Module) -> None:
     """Give every module its own `forward` back."""
     for module in model.modules():
-        if isinstance(module.__dict__.get("forward"), _Forward):
+        if isinstance(module.__dict__.get("forward"), Forward):
             del module.__dict__["forward"]
 
 
@@ -75,7 +100,7 @@ def unfused(model: nn.Module) -> Iterator[None]:
     forwards = {
         module: module.__dict__["forward"]
         for module in model.modules()
-        if isinstance(module.__dict__.get("forward"), _Forward)
+        if isinstance(module.__dict__.get("forward"), Forward)
     }
     restore(model)
     try:
@@ -120,7 +145,7 @@ def _find_pairs(model: nn.Module, images: Tensor) -> list[_Pair]:
     for module in model.modules():
         if type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str):
             handles.append(module.register_forward_hook(after_conv))
-        elif isinstance(module, _BatchNorm) and is_frozen(module) and module.affine and module.track_running_stats:
+        elif isinstance(module, _BatchNorm) and not module.training and module.affine and module.track_running_stats:
             handles.append(module.register_forward_hook(after_norm))
         elif type(module) in _ACTIVATIONS:
             handles.append(module.register_forward_pre_hook(before_act))
@@ -147,15 +172,17 @@ def _replace_forwards(model: nn.Module, pairs: list[_Pair], kernels: bool) -> No
         if pair.act is not None and conv.act != "none":
             pair.act.__dict__["forward"] = _FusedAct(conv, pair.act)
     for module in model.modules() if kernels else ():
+        if _FusedPool.fits(module):
+            module.__dict__["forward"] = _FusedPool(module)
         if (block := _FusedBlock.for_module(module)) is not None:
             module.__dict__["forward"] = block
 
 
-class _Forward:
+class Forward:
     """A `forward` that replaces a module's own; as an object it is copied together with the model."""
 
 
-class _FusedConv(_Forward):
+class _FusedConv(Forward):
     """The convolution with scaled weights; with kernels also the shift and the activation."""
 
     def __init__(self, conv: nn.Conv2d, norm: _BatchNorm, kernels: bool) -> None:
@@ -198,7 +225,7 @@ class _FusedConv(_Forward):
         return norm.weight * torch.rsqrt(norm.running_var + norm.eps)
 
 
-class _FusedNorm(_Forward):
+class _FusedNorm(Forward):
     """The rest of the batch norm: the shift, unless the convolution added it, and what timm puts into batch norms."""
 
     def __init__(self, fused_conv: _FusedConv) -> None:
@@ -220,7 +247,7 @@ class _FusedNorm(_Forward):
         return maps
 
 
-class _FusedAct(_Forward):
+class _FusedAct(Forward):
     """The activation, which passes its input on if the convolution has already applied it."""
 
     def __init__(self, fused_conv: _FusedConv, act: nn.Module) -> None:
@@ -232,7 +259,29 @@ class _FusedAct(_Forward):
         return cast(Tensor, type(self.module).forward(self.module, maps))
 
 
-class _FusedBlock(_Forward):
+class _FusedPool(Forward):
+    """The max pool with faster kernels, in mixed precision."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = cast(nn.MaxPool2d, module)
+
+    @staticmethod
+    def fits(module: nn.Module) -> bool:
+        """Whether a module is a plain max pool with square windows."""
+        if type(module) is not nn.MaxPool2d or module.ceil_mode or module.return_indices or module.dilation != 1:
+            return False
+        return all(isinstance(n, int) for n in (module.kernel_size, module.stride, module.padding))
+
+    def __call__(self, maps: Tensor) -> Tensor:
+        pool = self.module
+        if not torch.is_autocast_enabled(maps.device.type):
+            return cast(Tensor, nn.MaxPool2d.forward(pool, maps))
+        from swad.models._fused_norm_kernel import max_pool
+
+        return max_pool(maps, cast(int, pool.kernel_size), cast(int, pool.stride), cast(int, pool.padding))
+
+
+class _FusedBlock(Forward):
     """A residual block whose last convolution also adds the shortcut.
 
     The output has an alias: the next block uses one of the two for its convolutions and the other for its shortcut.
