@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 
 from swad.averaging import _kernels
 from swad.data import _gpu_augment_kernel
-from swad.models import _fused_norm_kernel
+from swad.models import _fused_norm_kernel, _fused_vit_kernel
 
 HOPPER = GPUTarget("cuda", 90, 32)
 HALF, FULL, WHOLE = "*bf16", "*fp32", "i32"
@@ -25,7 +25,7 @@ CASES = {
         _fused_norm_kernel._split_gradients,
         {**BATCH_NORM, "grad": HALF, "sums": FULL, "of_weight": FULL, "of_gamma": FULL, "of_beta": FULL,
          "parts": WHOLE, "rows": WHOLE},
-        {"BLOCK": 64, "PARTS": 128},
+        {"BLOCK": 64},
     ),
     "activation backward": (
         _fused_norm_kernel._activation_backward,
@@ -35,8 +35,47 @@ CASES = {
     ),
     "shift": (
         _fused_norm_kernel._shift_act,
-        {"y": HALF, "shift": FULL, "shortcut": HALF, "n": WHOLE, "channels": WHOLE, "above": "fp32"},
-        {"BLOCK": 4096, "ADDS": True, "CLAMPS": True},
+        {"y": HALF, "shift": FULL, "shortcut": HALF, "rows": WHOLE, "channels": WHOLE, "above": "fp32"},
+        {"TILE": 32, "COLUMNS": 128, "ADDS": True, "CLAMPS": True},
+    ),
+    **{
+        name: (
+            kernel,
+            {"x": HALF, "y": HALF, "of_x": HALF, "of_y": HALF, "place": "*i8", "rows": WHOLE, "channels": WHOLE,
+             "height": WHOLE, "width": WHOLE, "out_height": WHOLE, "out_width": WHOLE},
+            {"SIZE": 3, "STRIDE": 2, "PADDING": 1, "TILE": 16, "COLUMNS": 64},
+        )
+        for name, kernel in (
+            ("max pool", _fused_norm_kernel._max_pool), ("max pool backward", _fused_norm_kernel._max_pool_backward)
+        )
+    },
+    "add and norm": (
+        _fused_vit_kernel._add_norm,
+        {"x": FULL, "delta": HALF, "bias": FULL, "gamma": FULL, "beta": FULL, "total": FULL, "y": HALF,
+         "statistics": FULL, "rows": WHOLE, "width": WHOLE, "eps": "fp32"},
+        {"BLOCK": 1024, "ADDS": True, "HAS_BIAS": True},
+    ),
+    "add and norm backward": (
+        _fused_vit_kernel._add_norm_backward,
+        {"of_total": FULL, "of_y": HALF, "total": FULL, "gamma": FULL, "statistics": FULL, "of_x": FULL,
+         "of_delta": HALF, "sums": FULL, "n": WHOLE, "rows": WHOLE, "width": WHOLE, "each": WHOLE, "every": WHOLE},
+        {"BLOCK": 1024, "ADDS": True},
+    ),
+    "GELU": (
+        _fused_vit_kernel._bias_gelu, {"hidden": HALF, "bias": FULL, "y": HALF, "rows": WHOLE, "width": WHOLE},
+        {"TILE": 32, "COLUMNS": 128},
+    ),
+    "GELU backward": (
+        _fused_vit_kernel._bias_gelu_backward,
+        {"grad": HALF, "hidden": HALF, "bias": FULL, "result": HALF, "sums": FULL, "rows": WHOLE, "width": WHOLE,
+         "each": WHOLE},
+        {"TILE": 32, "COLUMNS": 128},
+    ),
+    "queries, keys and values": (
+        _fused_vit_kernel._pack,
+        {"first": HALF, "second": HALF, "third": HALF, "packed": HALF, "sums": FULL, "rows": WHOLE, "width": WHOLE,
+         "each": WHOLE},
+        {"TILE": 32, "COLUMNS": 128},
     ),
     "resampling weights": (
         _gpu_augment_kernel._weights,

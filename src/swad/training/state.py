@@ -37,6 +37,7 @@ from swad.data.loaders import Inputs, TrainLoader
 from swad.data.splits import Sources
 from swad.models import networks
 from swad.models.fused_norm import fuse
+from swad.models.fused_vit import find_vit, fuse_kernels
 from swad.training import recipe
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
@@ -180,8 +181,8 @@ class Training:
         if not obstacle and dist.world_size > 1:
             # A collective that another process never reaches would hang in a graph, without an error to report.
             obstacle = "several processes average their gradients during backward, which is not captured"
-        fusible = bool(config.model.freeze_bn) and config.training.precision == "bf16"
-        fusible = fusible and bool(networks.batch_norms(self.predictor))
+        frozen_norms = bool(config.model.freeze_bn) and bool(networks.batch_norms(self.predictor))
+        fusible = config.training.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
         if reason:
             log(reason)
@@ -189,9 +190,10 @@ class Training:
             assert algorithm.image_shape is not None
             images = torch.zeros(2, *algorithm.image_shape, device=dist.device).normal_()
             with self.autocast():
-                fused = fuse(self.predictor, images, kernels=kind != COMPILE)
+                plain = kind == COMPILE
+                fused = fuse(self.predictor, images, kernels=False) if plain else fuse_kernels(self.predictor, images)
             if fusible and not fused:
-                log("no batch norm of this network could be fused with a convolution")
+                log("no kernels of this network could be fused")
         if kind == COMPILE:
             compiled = partial(torch.compile, dynamic=False)
             algorithm.compile_forward(compiled)
