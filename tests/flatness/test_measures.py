@@ -45,7 +45,7 @@ def test_normalized_logits_have_the_same_size_and_raw_ones_rise_with_it():
     assert loud > 1.5 * quiet
     alike = compare({"quiet": model, "loud": louder}, normalized, **options)
     one, two = (alike.models[name] for name in ("quiet", "loud"))
-    assert one.row(0.5).mean == pytest.approx(two.row(0.5).mean, rel=1e-5)
+    assert one.row(0.5).mean == pytest.approx(two.row(0.5).mean, rel=1e-4)
     assert one.settings["logit_scale"] == pytest.approx(3 * two.settings["logit_scale"], rel=1e-6)
     assert one.errors.row(0.5).mean == local(model, raw, **options).errors.row(0.5).mean  # errors have no scale
     # The twin: the mean norm of centered logits over images, then over domains, is 10.

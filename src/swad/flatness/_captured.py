@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -111,8 +112,10 @@ def _capture(loss_fn: LossFn, model: nn.Module) -> CapturedGraph[Returned]:
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
 
-    run_on_stream(torch.cuda.Stream(), warm_up)  # type: ignore[no-untyped-call]
-    graph = CapturedGraph(lambda: loss_fn(model), error_mode="global")
+    fused = getattr(loss_fn, "fused", None)
+    with fused(unwrap(model)) if callable(fused) else nullcontext():
+        run_on_stream(torch.cuda.Stream(), warm_up)  # type: ignore[no-untyped-call]
+        graph = CapturedGraph(lambda: loss_fn(model), error_mode="global")
     if not isinstance(graph.output, Tensor | Mapping):
         raise RuntimeError("loss_fn returned a Python number, which a replay cannot update")
     return graph

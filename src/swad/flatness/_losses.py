@@ -11,6 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from swad.models.fused_norm import restore
+from swad.models.fused_vit import fuse_kernels
+from swad.util.packages import has_triton
+
 ALL = "all"
 """The domain name of losses that come without one."""
 
@@ -198,6 +202,19 @@ class ImageLosses:
         else:
             self._autocast = _exact_fp32 if precision == "fp32" and device.type == "cuda" else autocast
 
+    @contextmanager
+    def fused(self, model: nn.Module) -> Iterator[None]:
+        """Fuse the kernels of a network in bf16 for the duration of a capture; the model is restored after it."""
+        if self.precision != "bf16" or not self._labels.is_cuda or not has_triton():
+            yield
+            return
+        with torch.no_grad(), self._autocast():
+            fuse_kernels(model, self._inputs(slice(0, 2)))
+        try:
+            yield
+        finally:
+            restore(model)
+
     @torch.no_grad()
     def fit(self, model: nn.Module) -> float | None:
         """Fit the constant of normalized logits to a model's weights and return it; None for raw logits."""
@@ -230,10 +247,12 @@ class ImageLosses:
                 yield domain, self._batch(model, slice(start, min(start + self.batch_size, first + n)))
             first += n
 
-    def _scores(self, model: nn.Module, span: slice) -> Tensor:
+    def _inputs(self, span: slice) -> Tensor:
         images = self._images[span]
-        if self._transform is not None:
-            images = self._transform(images)
+        return images if self._transform is None else self._transform(images)
+
+    def _scores(self, model: nn.Module, span: slice) -> Tensor:
+        images = self._inputs(span)
         with self._autocast():
             scores = cast(Tensor, model(images))
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
