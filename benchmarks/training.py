@@ -4,6 +4,7 @@
     python benchmarks/training.py --data data --json out.json        # real PACS
     python benchmarks/training.py --data data --whole --json out.json   # and whole runs, from process start to files
     python benchmarks/training.py --curves                           # against batch, image size, domains, averages
+    python benchmarks/training.py --rows "CUDA graph" --plain        # against a plain loop with torch.compile
     python benchmarks/training.py --demo                             # a step of the demo and of a plain loop
 
 Every row trains with the code of `swad train`. *step* is the wall time of a step, including data and averages. Each
@@ -42,6 +43,7 @@ from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import ArrayDomain, Dataset, ImageSpec
 from swad.data.splits import DomainSplit, hold_out
+from swad.models import networks
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.evaluation import Evaluator
@@ -136,6 +138,35 @@ def measure(
     if parts:
         measured |= split(training, stream, steps, device)
     return measured
+
+
+PLAIN = "plain PyTorch: bf16, compiled"
+
+
+def plain(network: str, device: str, steps: int, batch_size: int = 96) -> dict[str, float]:
+    """Return the time of the step that a user would write: no data, no averages, batch norms in evaluation mode."""
+    torch._dynamo.reset()
+    start = time.perf_counter()
+    model = networks.build(network, 7).to(device, memory_format=torch.channels_last).train()
+    networks.freeze_statistics(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-5, fused=True)
+    images = torch.randn(batch_size, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(7, (batch_size,), device=device)
+    compiled = torch.compile(model)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(compiled(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    wait(device)
+    first = time.perf_counter() - start
+    ms = timed(step, steps, device)
+    return {"step_ms": ms, "images_per_s": batch_size / ms * 1e3, "first_step_s": first}
 
 
 def split(training: Training, stream: object, steps: int, device: str) -> dict[str, float]:
@@ -393,6 +424,7 @@ def main() -> None:
     parser.add_argument("--curves", action="store_true", help="also measure the cost curves")
     parser.add_argument("--demo", action="store_true", help="only compare a step of the demo with a plain loop")
     parser.add_argument("--rows", default="", help="only rows whose name contains this text")
+    parser.add_argument("--plain", action="store_true", help="also measure a plain compiled loop, which takes a minute")
     parser.add_argument("--weights", default="random")
     parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
@@ -411,6 +443,9 @@ def main() -> None:
                 if arguments.rows in row.name and (device == "cuda" or row.engine == EAGER):
                     rows[row.name] = measure(row, dataset, cache, network, device, steps)
                     print(f"{row.name}: {rows[row.name]['step_ms']:.2f} ms per step", flush=True)
+            if arguments.plain:
+                rows[PLAIN] = plain(network, device, steps)
+                print(f"{PLAIN}: {rows[PLAIN]['step_ms']:.2f} ms per step", flush=True)
         show(rows)
         write(report, arguments.json)
         if arguments.curves:
