@@ -38,7 +38,7 @@ def tables(report) -> dict[str, Table]:
 
 def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
     runs = find_runs(both)
-    shipped, benchmark = collect_results(runs)
+    benchmark, shipped = collect_results(runs)
     table = accuracy_table(shipped)
     assert (table.title, table.columns) == ("digits, no target", ("Validation",))
     for method, row in zip(shipped.methods, table.rows, strict=True):

@@ -86,8 +86,8 @@ def test_without_a_target_validation_selects_and_the_sources_are_reported() -> N
     # Both kinds of accuracy have a table of their own, and one name in files.
     tables = collect_results(runs)
     assert [(each.dataset, each.targets, each.missing_targets) for each in tables] == [
-        ("PACS, no target", ("none",), ()),
         ("PACS", (TARGET,), ()),
+        ("PACS, no target", ("none",), ()),
     ]
     assert {(each.dataset, each.target) for each in make_selection(tables, Path()).runs} == {
         ("PACS", "none"),

@@ -78,7 +78,7 @@ def collect_results(runs: Sequence[RunData], selection: str = "iid", split: str 
         by_dataset.setdefault(run.table_name, []).append(run)
     skipped = runs.skipped if isinstance(runs, RunList) else ()
     results = []
-    for dataset, members in by_dataset.items():
+    for dataset, members in sorted(by_dataset.items(), key=lambda item: not item[1][0].targets):  # no target comes last
         # A skipped run whose dataset is unknown, or has no table, is mentioned in every table.
         others = by_dataset.keys() - {dataset}
         concerned = tuple(entry for entry in skipped if entry.run is None or entry.run.table_name not in others)
