@@ -111,6 +111,18 @@ def test_blocks_of_pixels_as_channels_give_the_same_convolution(kernel, padding,
 
 
 @runs_kernels
+def test_kernels_that_are_compiled_together_do_not_run_yet():
+    from swad.models._fused_norm_kernel import shift_act
+    from swad.util.kernels import compile_together
+
+    maps, shift = torch.zeros(2, 4, 3, 3, device=DEVICE).to(memory_format=torch.channels_last), torch.ones(4)
+    shift = shift.to(DEVICE)
+    compile_together(lambda: [shift_act(maps, shift, None, act) for act in ("none", "relu", "relu")])
+    assert not maps.any()
+    assert shift_act(maps, shift, None, "none").eq(1).all()
+
+
+@runs_kernels
 def test_the_first_convolution_equals_the_modules():
     from swad.models._fused_norm_kernel import conv_norm_act
 

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from swad.data import augment_parameters as columns
+from swad.util.kernels import launch
 
 # A kernel can use globals of its module only if they are tl.constexpr.
 _FIELDS = tl.constexpr(columns.FIELDS)
@@ -35,7 +36,7 @@ def weights(parameters: Tensor, axis: int, length: int, pixels: int, size: int, 
     columns = triton.next_power_of_2(pixels)
     outputs = max(1, _WEIGHTS // columns)
     with torch.cuda.device_of(result):
-        _weights[(len(parameters), triton.cdiv(size, outputs))](
+        launch(_weights, (len(parameters), triton.cdiv(size, outputs)))(
             parameters.contiguous(), result, length, pixels, size, AXIS=axis, OUTPUTS=outputs, COLUMNS=columns
         )
     return result
@@ -81,8 +82,8 @@ def finish(pixels: Tensor, parameters: Tensor, mean: Tensor, std: Tensor, result
     sums = torch.empty((b, chunks), dtype=torch.float32, device=pixels.device)
     pixels, parameters = pixels.contiguous(), parameters.contiguous()
     with torch.cuda.device_of(pixels):
-        _sum_gray[(b, chunks)](pixels, parameters, sums, SIZE=size, PIXELS=_PIXELS)
-        _finish[(b, chunks)](
+        launch(_sum_gray, (b, chunks))(pixels, parameters, sums, SIZE=size, PIXELS=_PIXELS)
+        launch(_finish, (b, chunks))(
             pixels, parameters, sums, mean.contiguous(), std.contiguous(), result, *result.stride(), chunks,
             SIZE=size, PIXELS=_PIXELS, CHUNKS=triton.next_power_of_2(chunks),
         )  # fmt: skip

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.models._launch import launch
+from swad.util.kernels import launch
 
 ACTIVATIONS = {"none": 0.0, "relu": float("inf"), "relu6": 6.0}
 """The upper bound of each activation; "none" has no lower bound either."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.models._fused_norm_kernel import summed_tiles, tiles
-from swad.models._launch import launch
+from swad.util.kernels import launch
 
 _PROGRAMS = 1056  # about eight for each of the 132 multiprocessors of an H200
 

@@ -74,7 +74,7 @@ def _compile_kernels(model: nn.Module, images: Tensor) -> None:
     """Compile the kernels of a model that was given a new `forward`: those of a training step, if it is trained."""
     if not has_triton():
         return
-    from swad.models._launch import compile_together
+    from swad.util.kernels import compile_together
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 

@@ -186,6 +186,8 @@ class Training:
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
         if reason:
             log(reason)
+        if kind == GRAPH and has_triton() and isinstance(self.loader, CachedTrainLoader):
+            self._compile_augmentation()
         if kind == COMPILE or (kind == GRAPH and fusible and has_triton()):
             assert algorithm.image_shape is not None
             images = torch.zeros(2, *algorithm.image_shape, device=dist.device).normal_()
@@ -199,6 +201,14 @@ class Training:
             algorithm.compile_forward(compiled)
             self.loader.compile(compiled)
         return Engine(kind, self._step_function, log)
+
+    def _compile_augmentation(self) -> None:
+        """Compile the kernels of the augmentation side by side instead of one after the other in the first step."""
+        from swad.util.kernels import compile_together
+
+        step, inputs = next(iter(self.loader.inputs(1, 1)))
+        on_device = {name: value.to(self.dist.device) for name, value in inputs.items()}
+        compile_together(lambda: self.loader.finish(step, on_device))
 
     # -- evaluations ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import triton
-from torch import Tensor
 
 _THREADS = 8
 _needed: dict[Hashable, Callable[[], Any]] | None = None
@@ -53,7 +52,7 @@ class _Recorder:
 
 def _kind(value: Any, parameter: Any) -> Hashable:
     """What Triton compiles different kernels for, as far as our kernels have it."""
-    if isinstance(value, Tensor):
+    if hasattr(value, "data_ptr"):
         return value.dtype, value.data_ptr() % 16 == 0
     if isinstance(value, int) and not parameter.do_not_specialize:
         return value == 1, value % 16 == 0
