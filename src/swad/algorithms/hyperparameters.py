@@ -148,7 +148,7 @@ def hyper(
 class Hyperparameters:
     """The hyperparameters that every algorithm has; defaults and ranges are DomainBed's."""
 
-    lr: float = hyper(5e-5, Power(10, -5, -3.5), "Adam's learning rate", low_res=Power(10, -4.5, -2.5))
+    lr: float = hyper(5e-5, Power(10, -5, -3.5), "learning rate", low_res=Power(10, -4.5, -2.5))
     batch_size: int = hyper(
         32,
         Power(2, 3, 5.5, integer=True),
@@ -157,7 +157,7 @@ class Hyperparameters:
         low_res=Power(2, 3, 9, integer=True),
         by_dataset={"DomainNet": Power(2, 3, 5, integer=True)},
     )
-    weight_decay: float = hyper(0.0, Power(10, -6, -2), "Adam's L2 penalty", low_res=Constant(0))
+    weight_decay: float = hyper(0.0, Power(10, -6, -2), "L2 penalty of the weights", low_res=Constant(0))
     dropout: float = hyper(
         0.0,
         Choice((0, 0.1, 0.5)),

@@ -57,11 +57,14 @@ class Recipe:
 
         >>> print(Recipe(optimizer="sgd", epochs=100, hyperparameters={"lr": 0.001}))
         optimizer sgd, epochs 100, lr 0.001
+        >>> print(Recipe(by_dataset={"PACS": Recipe(hyperparameters={"penalty": 0.01})}))
+        on PACS: penalty 0.01
         """
         stated = self.settings("")
         stated |= {**stated.pop("augmentation", {}), **stated.pop("hyperparameters", {})}
-        others = "".join(f"; on {name}: {recipe}" for name, recipe in self.by_dataset.items())
-        return ", ".join(f"{name} {value}" for name, value in stated.items()) + others
+        parts = [", ".join(f"{name} {value}" for name, value in stated.items())]
+        parts += [f"on {name}: {recipe}" for name, recipe in self.by_dataset.items()]
+        return "; ".join(filter(None, parts))
 
     def settings(self, dataset: str) -> dict[str, Any]:
         """Return the settings that the recipe states for a dataset.
