@@ -48,7 +48,9 @@ def main() -> None:
             first = measure("report", root, "--no-page")
             tables = measure("report", root, "--no-page")
             page = measure("report", root)
-            sizes = [round((root / name).stat().st_size / 1e6, 1) for name in (SUMMARY, "report.html")]
+            # Few runs have no summary.
+            files = [root / name for name in (SUMMARY, "report.html")]
+            sizes = [round(path.stat().st_size / 1e6, 1) if path.exists() else 0.0 for path in files]
         texts = [f"{wall:.1f} ({cpu:.1f} CPU)" for wall, cpu in (first, tables, page)]
         print(f"{count:6} {texts[0]:>18} {texts[1]:>18} {texts[2]:>20} {sizes[0]:12} {sizes[1]:9}", flush=True)
         rows.append({"runs": count, "first": first, "tables": tables, "page": page, "mb": sizes})

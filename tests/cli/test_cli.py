@@ -12,7 +12,7 @@ import typer
 from helpers import ROOT
 from helpers.commands import environment, swad
 from helpers.imports import HEAVY, modules_after
-from swad import cli
+from swad import __main__, cli
 
 
 @pytest.mark.slow
@@ -138,3 +138,18 @@ def test_a_path_that_cannot_be_used_is_named_with_advice(tmp_path, here):
     error = here("reproduce", "table7", "--scale", "smoke", "-o", tmp_path / "file", code=1).stderr
     assert f"error: cannot use {tmp_path / 'file'}" in error
     assert "(Not a directory): choose another path, or change its permissions" in error
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_one_line(monkeypatch, capsys):
+    class Interrupt:
+        def find_spec(self, name, *_):
+            if name == "swad.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "swad.cli")
+    monkeypatch.delattr("swad.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Interrupted.\n"

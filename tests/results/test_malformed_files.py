@@ -144,7 +144,10 @@ def test_damaged_files_never_crash_a_reader(tmp_path: Path, name: str, seed: int
             raise AssertionError(f"case {case}: {content!r}") from error
 
 
-@pytest.mark.parametrize("content", ["7\n", '"text"\n', "[]\n", "null\n", "{}\n", DEEP + "\n", "\xff\n"])
+@pytest.mark.parametrize(
+    "content",
+    ["7\n", '"text"\n', "[]\n", "null\n", "{}\n", DEEP + "\n", "\xff\n", '{"v": 1, "key": "a", "kind": "error"}\n'],
+)
 def test_damaged_rows_of_flatness_are_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / FLATNESS).write_text(content)
     with pytest.raises(RecordError, match="line 1 is damaged"):

@@ -90,7 +90,7 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
         shown = last_shown(rows, "error")
         if shown is None:
             continue
-        requested: list[str] = [row["weights"] for row in rows if row["kind"] == "shown"][-1]
+        requested: list[str] = [row.get("weights", []) for row in rows if row["kind"] == "shown"][-1]
         by_domain: dict[tuple[str, str, Case], list[float]] = {}
         # The last measurement of every case counts: weights may have been trained again.
         for row in latest_rows(shown[1], "weights", "domain", "corruption", "severity"):

@@ -38,6 +38,12 @@ SCHEMA = 1
 
 Row = dict[str, Any]
 
+_FIELDS = {
+    "error": {"weights", "fingerprint", "domain", "side", "corruption", "severity", "error"},
+    "benchmark": {"weights", "fingerprint", "part", "n"},
+}
+"""Fields that rows of some kinds must have, besides key and kind."""
+
 
 class RowFile:
     """The rows of one file in a run directory, which is locked until `close`.
@@ -129,6 +135,7 @@ def last_shown(
     """
     rows = list(rows)
     measured = {row["key"] for row in rows if row["kind"] == kind}
+    measured &= {row["key"] for row in rows if row["kind"] == "settings"}
     keys = [
         row["key"]
         for row in rows
@@ -163,4 +170,6 @@ def _parse(line: str | bytes) -> tuple[int, Row]:
     version = row.pop("v")
     if not isinstance(version, int) or not isinstance(row["kind"], str) or not isinstance(row["key"], str):
         raise TypeError
+    if not _FIELDS.get(row["kind"], set()) <= row.keys():
+        raise KeyError
     return version, row
