@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ from helpers import ROOT
 from helpers.commands import environment, swad
 from helpers.imports import HEAVY, modules_after
 from swad import __main__, cli
+from swad.data import benchmarks
 
 
 @pytest.mark.slow
@@ -153,3 +156,8 @@ def test_ctrl_c_while_the_commands_are_imported_is_one_line(monkeypatch, capsys)
         __main__.main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_ctrl_c_in_a_command_is_one_line(here, monkeypatch):
+    monkeypatch.setattr(benchmarks, "names", lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert here("datasets", code=130).stderr == "Interrupted.\n"

@@ -77,6 +77,10 @@ def main() -> None:
     interrupted = _record_sigint()
     try:
         app(standalone_mode=True)
+    except SystemExit as ended:
+        if ended.code == 130 and interrupted.is_set():  # typer turns Ctrl-C into this code without a word
+            _print_error("Interrupted.")
+        raise
     except KeyboardInterrupt:
         _print_error("Interrupted.")
         sys.exit(130)
