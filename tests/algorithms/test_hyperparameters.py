@@ -74,7 +74,8 @@ OWN = {
     "i_mixup": {"alpha": (0.2, GAMMA)},
     "irm": {"penalty": (100, LAMBDA), "anneal": (500, STEPS)},
     "masf": {
-        "inner_lr": (0, "10^U(-6, -3)"),
+        "inner_lr": (1e-5, "10^U(-6, -3)"),
+        "metric_lr": (1e-5, "10^U(-6, -4)"),
         "inner_clip": (2, "2, not searched"),
         "global_weight": (1, "10^U(-1, 1)"),
         "local_weight": (0.005, "10^U(-4, -1)"),
