@@ -106,7 +106,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "digits", "--set", "lr=1", "--set", "lr=2"], "--set takes every name once, got lr twice"),
         (
             ["train", "digits", "--algorithm", "coral", "--target", "paper+board+clutter"],
-            "coral needs 2 source domains, got outline",
+            "coral needs at least 2 source domains, got outline",
         ),
         (["train", "digits", "--trial", "a"], "comma-separated whole numbers"),
         (["train", "pacs"], "needs its directory"),
@@ -116,7 +116,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "folder", "-d", ".", "--network", "small", "-t", "x"], "takes images of 28 to 33 pixels"),
         (["train", "folder"], "(--data)"),
         (["train", "digits", "--algorithm", "corral"], "there is no algorithm 'corral': did you mean 'coral'?"),
-        (["train", "digits", "--algorithm", "coral+irm"], "only SAM can be combined with another algorithm"),
+        (["train", "digits", "--algorithm", "coral+irm"], "only SAM or SAGM can be combined with another algorithm"),
         (["train", "digits", "--algorithm", "dann+sam"], "SAM needs an algorithm that steps on one loss"),
         (["train", "digits", "--algorithm", "dann", "--set", "rho=1"], "no hyperparameter rho; there are lr, batch"),
         (["algorithms", "show", "corral"], "there is no algorithm 'corral': did you mean 'coral'?"),
