@@ -19,9 +19,9 @@ hypothesis.settings.register_profile("swad", deadline=None)
 hypothesis.settings.load_profile("swad")
 
 TESTS = Path(__file__).parent
-# Processes that tests start find the helpers and the same source.
-# ... and compile neither each time they start.
+# Processes that tests start must not compile the source again each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# They find the helpers and the same source.
 paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
