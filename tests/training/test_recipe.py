@@ -123,6 +123,7 @@ def test_a_sweep_keeps_a_value_that_is_the_protocols_but_not_the_recipes():
         ({"augmentation": {"crop": 0}}, "crop of the augmentation must be from 0.01 to 1, got 0"),
         ({"augmentation": {"hue": 0.1}}, "the augmentation has crop, flip, jitter, grayscale, got hue"),
         ({"lr_schedule": "step:at=2"}, "at of the lr_schedule step must be from 0 to 1"),
+        ({"recipe": "imagenet", "augmentation": {"crop": 0.5}}, "the imagenet recipe has an augmentation of its own"),
         ({"recipe": "own", "optimizer": "lion"}, "optimizer must be one of adam, sgd, got 'lion'"),
     ],
 )
@@ -182,7 +183,7 @@ def test_the_steps_are_those_of_plain_sgd(tmp_path):
     for step in range(4):
         for param, other in zip((*body, bias), twins, strict=True):
             # A parameter may get its first gradient later than others.
-            grad = torch.randn(param.shape, generator=generator) if step or param is not bias else None
+            grad = torch.randn(param.shape, generator=generator) if step or param is not body[0] else None
             param.grad, other.grad = grad, None if grad is None else grad.clone()
         for group, lr in zip(twin.param_groups, (0.01, 0.1), strict=True):
             group["lr"] = lr * 0.5**step
