@@ -115,6 +115,25 @@ def test_without_freezing_every_domain_has_its_own_batch_norm(mix):
     assert norm.running_mean.equal(before)
 
 
+def test_statistics_of_averaged_weights_are_those_of_every_domain():
+    network = networks.build("test_resnet", 5, freeze_bn=False)
+    algorithm = make("dson", network, shape=(3, 32, 32), start=0.9)
+    batches = [batch_for(algorithm, step, (3, 32, 32)).images for step in (1, 2)]
+    predictor = algorithm.predictor
+    norm = predictor.network.bn1
+    assert isinstance(norm, DomainNorm)
+    with torch.no_grad():  # the first norm's inputs do not depend on other statistics
+        maps = torch.stack([algorithm.by_domain(predictor.network.conv1(images)) for images in batches])
+    assert algorithm.estimate_statistics(predictor, iter(batches))
+    torch.testing.assert_close(norm.running_mean, maps.mean((0, 2, 4, 5)), rtol=1e-4, atol=1e-5)
+    variances = maps.transpose(2, 3).flatten(3).var(3).mean(0)
+    torch.testing.assert_close(norm.running_var, variances, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(norm.running_mean[0], norm.running_mean[1], atol=1e-3)
+    assert norm.momentum == 0.1
+    assert not any(module.training for module in predictor.modules())
+    assert not make("dson").estimate_statistics(make("dson").predictor, []), "those of the small network are fixed"
+
+
 @pytest.mark.parametrize("name", [networks.SMALL, "test_resnet", "test_efficientnet"])
 def test_batch_statistics_alone_are_the_plain_network(name):
     """With w = 1 and the network's own scale and shift, also in batch norms with activations inside."""

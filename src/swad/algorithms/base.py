@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms.recipe import Recipe
+from swad.averaging.batchnorm import update_bn
 from swad.data.loaders import Batch
 from swad.models import networks
 
@@ -217,6 +218,16 @@ class Algorithm(nn.Module):
     def eval_group_size(cls, hyperparameters: hp.Hyperparameters) -> int | None:
         """Return how many images of a domain are evaluated together, or None if predictions do not depend on it."""
         return None
+
+    def estimate_statistics(self, predictor: nn.Module, batches: Iterable[Tensor]) -> bool:
+        """Estimate the statistics of a predictor's batch norms, for averaged weights, on batches of training images.
+
+        Return False if it has no batch norms.
+        """
+        if not networks.batch_norms(predictor):
+            return False
+        update_bn(batches, predictor)
+        return True
 
     # -- for use in subclasses ------------------------------------------------------------------------------------
 

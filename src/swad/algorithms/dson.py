@@ -24,7 +24,8 @@ Not stated in the abstracts, and chosen here:
 - The branches' scores are averaged, not their probabilities.
 - All batch norms over maps are replaced, and γ_d, β_d, μ_d, σ_d² start as those of the network.
 - With frozen statistics, the protocol, μ_d and σ_d² are the same in all domains: branches differ in w_d, γ_d and β_d.
-  With `--no-freeze-bn` each domain's images move its own running statistics, as in the paper.
+  With `--no-freeze-bn` each domain's images move its own running statistics, as in the paper. For averaged weights,
+  they are estimated again on training images, in each branch on those of its domain.
 - The small network has no batch norms. Each of its two convolutions gets one whose statistics stay 0 and 1, so that
   w_d = 1 is the network itself. Other networks without batch norms (ViT) are an error.
 - The paper's optimizer, epochs and augmentation are not known here: `--recipe own` only trains the statistics of batch
@@ -36,6 +37,7 @@ Replaced batch norms are not fused into convolutions on a GPU: a map's own stati
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -200,6 +202,24 @@ class DSON(BranchedERM):
             self.predictor.mixtures.parameters(), lr=self.hyperparameters.mixture_lr, weight_decay=0
         )
         return {"main": self.optimizer(self.predictor.network.parameters()), "mixtures": mixtures}
+
+    @torch.no_grad()
+    def estimate_statistics(self, predictor: nn.Module, batches: Iterable[Tensor]) -> bool:
+        """Estimate the statistics of every domain on its own images; the predictor is in evaluation mode afterwards."""
+        assert isinstance(predictor, NormalizedPredictor)
+        norms = [norm for norm in predictor.modules() if isinstance(norm, DomainNorm) and not norm.frozen]
+        if not norms:
+            return False
+        momenta = [norm.momentum for norm in norms]
+        predictor.eval()
+        for number, images in enumerate(batches, start=1):
+            for norm in norms:
+                norm.training, norm.momentum = True, 1 / number  # batches have one size: this is the mean over them
+            predictor.network(images)
+        predictor.eval()
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        return True
 
 
 ALGORITHM = DSON

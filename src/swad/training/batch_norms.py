@@ -10,10 +10,8 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from swad.averaging.batchnorm import update_bn
 from swad.data.epoch_loader import to_device
 from swad.data.splits import Sources
-from swad.models import networks
 from swad.training.state import Training, running_statistics
 
 PASSES = 200
@@ -25,12 +23,13 @@ def estimate_statistics(model: nn.Module, training: Training, sources: Sources) 
 
     Returns False if there is nothing to estimate.
     """
-    if training.config.model.freeze_bn or not networks.batch_norms(model):
+    if training.config.model.freeze_bn:
         return False
     with training.autocast():
-        update_bn(_training_images(training, sources), model)
-    training.dist.average(running_statistics(model))
-    return True
+        estimated = training.algorithm.estimate_statistics(model, _training_images(training, sources))
+    if estimated:
+        training.dist.average(running_statistics(model))
+    return estimated
 
 
 def _training_images(training: Training, sources: Sources) -> Iterator[Tensor]:
