@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from helpers.image_files import write_image
-from swad.data import benchmarks, shards
+from swad.data import benchmarks, shards, verify
 from swad.data.domains import DataError
 from swad.data.epoch_loader import EpochLoader
 from swad.data.splits import hold_out
@@ -84,6 +85,22 @@ def test_another_shard_is_another_dataset(folder, tmp_path):
     with (root / "train" / "1.tar").open("ab") as shard:
         shard.write(bytes(512))
     assert domain_contents(benchmarks.load("imagenet", root)) != before
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_check_decodes_every_image(folder, tmp_path, sharded):
+    root = pack(folder, tmp_path, "folder") if sharded else shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    assert verify.check(root, "imagenet").ok
+    if sharded:
+        with tarfile.open(root / "val" / "1.tar", "w") as shard:
+            add(shard, "n01/._x.JPEG", b"attributes of macOS: no image of the dataset")
+            add(shard, "n01/x.JPEG", b"damaged")
+    else:
+        (root / "val/n01/x.JPEG").write_bytes(b"damaged")
+    result = verify.check(root, "imagenet")
+    (bad,) = result.bad
+    assert (bad.path.parent.name, result.decoded) == ("1.tar" if sharded else "n01", 2 * sum(SIZES.values()))
+    assert not verify.check(root, "imagenet", decode=False).bad
 
 
 def test_damaged_shards_are_one_line(folder, tmp_path):

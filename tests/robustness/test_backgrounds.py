@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.imagenet_trees import make_backgrounds
+from helpers.imagenet_trees import make_backgrounds, write
 from swad.robustness import backgrounds
 
 
@@ -108,6 +108,16 @@ def test_a_wrong_answer_ends_an_object_and_batches_stay_full():
     assert seen == [4, 4, 4, 4, 4, 4, 3]
     assert reported[0] == ("challenge", 8, 8 + 19)
     assert reported[-1] == ("challenge", 27, 27)
+
+
+def test_images_and_masks_must_have_one_size(tmp_path):
+    original = make_backgrounds(tmp_path) / "bg_challenge/original/val/02_wheeled vehicle"
+    write(original, 407, size=9)
+    with pytest.raises(ValueError, match=r"wheeled vehicle/00000000.JPEG has 9 x 9 pixels, masks have 8 x 8"):
+        backgrounds.load_challenge(tmp_path, torch.device("cpu"), workers=0)
+    np.save(tmp_path / "bg_challenge/fg_mask/val/00_dog/00000001.npy", np.zeros((9, 8)))
+    with pytest.raises(ValueError, match=r"masks of the challenge must have one size, got \[\(8, 8\), \(9, 8\)\]"):
+        backgrounds.load_challenge(tmp_path, torch.device("cpu"), workers=0)
 
 
 def test_masks_are_read_without_pickle(tmp_path):

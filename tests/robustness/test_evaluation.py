@@ -118,11 +118,12 @@ def test_a_classifier_normalizes_bytes_and_resizes_composed_images():
     assert outputs.dtype == torch.float32
 
 
-def test_a_damaged_image_is_named(tmp_path):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_image_is_named_in_one_line(tmp_path, workers):
     part = imagenet.part(make_imagenet(tmp_path))
     part.images.path(1).write_bytes(b"not an image")
-    with pytest.raises(ValueError, match=r"cannot read .*00000001\.JPEG"):
-        list(evaluate({"all": Classifier(Answers(), INPUT)}, [(part, ["all"])], workers=0))
+    with pytest.raises(ValueError, match=r"^cannot decode image [^\n]*00000001\.JPEG: [^\n]*$"):
+        list(evaluate({"all": Classifier(Answers(), INPUT)}, [(part, ["all"])], workers=workers))
 
 
 @pytest.mark.gpu

@@ -117,6 +117,8 @@ def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
     try:
         with Image.open(content or path) as image:
             return _eight_bits(image).convert("RGB")
+    except Image.UnidentifiedImageError:  # its message names an object in memory
+        raise DataError(f"cannot decode image {path}: it is in no known image format; replace or remove it") from None
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__

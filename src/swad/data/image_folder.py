@@ -206,7 +206,7 @@ def notes(tree: Tree) -> list[str]:
         count, example = len(tree.shallow_images), tree.shallow_images[0]
         lines.append(f"ignored {count:,} images outside of class folders, e.g. {example}")
     if tree.is_split:
-        lines.append(f"one domain, split into training, validation and test by its folders: {', '.join(tree.files)}")
+        lines.append(f"one domain, whose splits are its folders {', '.join(tree.files)}")
     lacking = {name: [domain for domain in tree.files if not tree.files[domain].get(name)] for name in tree.classes}
     gaps = [f"class {name} has no images in {', '.join(domains)}" for name, domains in lacking.items() if domains]
     if gaps:

@@ -45,10 +45,14 @@ class ShardDomain:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def path(self, i: int) -> Path:
+        """Return the shard of image ``i``, and its place there."""
+        shard: Path = self.shards[self.shard[i]]
+        return shard / f"byte {self.offsets[i]}"
+
     def image(self, i: int) -> Image.Image:
         """Decode image ``i`` as RGB."""
-        path, offset = self.shards[self.shard[i]], int(self.offsets[i])
-        return read_image(path / f"byte {offset}", io.BytesIO(self.content(i)))
+        return read_image(self.path(i), io.BytesIO(self.content(i)))
 
     def content(self, i: int) -> bytes:
         """Read the bytes of image ``i``."""
@@ -133,6 +137,8 @@ def make_index(path: Path) -> Index:
                 if not member.isfile():
                     continue
                 folder, _, file = member.name.rpartition("/")
+                if file.startswith("."):  # such as ._NAME.jpg, which macOS adds
+                    continue
                 stem, _, extension = file.partition(".")
                 sample = f"{folder}/{stem}"
                 if PurePosixPath(file).suffix.lower() in EXTENSIONS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +13,8 @@ from pathlib import Path
 from swad.data import image_folder, mnist
 from swad.data.benchmark import Benchmark, Options
 from swad.data.benchmarks import get, names
-from swad.data.domains import DataError, read_image
+from swad.data.domains import DataError, FileDomain, read_image
+from swad.data.shards import ShardDomain
 from swad.util.cpu import available_cores
 from swad.util.progress import Progress
 
@@ -91,7 +92,7 @@ def check(
     if benchmark.layout == "idx":
         result = _check_idx(path)
     elif benchmark.read is not None:
-        result = _check_by_reading(benchmark, path, options)
+        result = _check_by_reading(benchmark, path, decode, progress, workers, options)
     else:
         result = _check_image_folder(benchmark, path, decode, progress, workers, options)
     return replace(result, seconds=time.perf_counter() - started)
@@ -163,15 +164,26 @@ def _notes(benchmark: Benchmark, tree: image_folder.Tree) -> Iterator[str]:
 
 
 def find_bad_images(
-    paths: list[Path], progress: Progress | None = None, workers: int | None = None
+    paths: list[Path],
+    progress: Progress | None = None,
+    workers: int | None = None,
+    read: Callable[[int], object] | None = None,
 ) -> tuple[BadImage, ...]:
-    """Decode all images and return those that cannot be; with threads, as Pillow releases the GIL while it decodes."""
+    """Decode all images and return those that cannot be; with threads, as Pillow releases the GIL while it decodes.
 
-    def check_image(path: Path) -> BadImage | None:
+    Args:
+        paths: The paths of the images.
+        progress: Progress callback.
+        workers: Number of threads. Default: one per core, at most 16.
+        read: Decodes an image by its number, if images are not files of their own.
+    """
+
+    def check_image(number: int) -> BadImage | None:
+        path = paths[number]
         try:
-            read_image(path)
+            read_image(path) if read is None else read(number)
         except DataError as error:
-            cause = error.__cause__
+            cause = error.__cause__ or error
             reason = " ".join(str(cause).split()) or type(cause).__name__
             return BadImage(path, reason.replace(str(path), path.name))
         return None
@@ -179,34 +191,47 @@ def find_bad_images(
     bad: list[BadImage] = []
     with ThreadPoolExecutor(workers or min(16, available_cores())) as pool:
         for start in range(0, len(paths), 512):  # in slices, so that half a million futures do not fill the memory
-            batch = paths[start : start + 512]
+            batch = range(start, min(start + 512, len(paths)))
             bad += [image for image in pool.map(check_image, batch) if image is not None]
             if progress:
                 progress("decoding images", start + len(batch), len(paths))
     return tuple(bad)
 
 
-def _check_by_reading(benchmark: Benchmark, path: Path, options: Options) -> CheckResult:
-    """Read a dataset that has a reader of its own, and count its images."""
+def _check_by_reading(
+    benchmark: Benchmark,
+    path: Path,
+    decode: bool,
+    progress: Progress | None,
+    workers: int | None,
+    options: Options,
+) -> CheckResult:
+    """Read a dataset that has a reader of its own, count its images, and decode those that are in files."""
     assert benchmark.read is not None
     dataset = benchmark.read(benchmark, path, False, {**benchmark.options, **options})
     counts = tuple(
         DomainCount(domain.name, len(domain), benchmark.counts.get(domain.name), len(set(domain.labels.tolist())))
         for domain in dataset.domains
     )
+    bad: list[BadImage] = []
+    for domain in dataset.domains:
+        if decode and isinstance(domain, FileDomain | ShardDomain):
+            paths = [domain.path(i) for i in range(len(domain))]
+            bad += find_bad_images(paths, progress, workers, domain.image)
     return CheckResult(
         name=benchmark.name,
         path=path,
         domains=counts,
         classes=len(dataset.classes),
         expected_classes=benchmark.n_classes,
-        decoded=sum(len(domain) for domain in dataset.domains),
+        decoded=sum(len(domain) for domain in dataset.domains) - len(bad) if decode else 0,
         problems=tuple(
             f"domain {count.name} has {count.found} images, expected {count.expected}"
             for count in counts
             if count.expected not in (None, count.found)
         ),
         notes=dataset.notes,
+        bad=tuple(bad),
     )
 
 

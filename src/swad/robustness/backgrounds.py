@@ -141,20 +141,19 @@ def load_challenge(
         raise ValueError(f"the challenge needs the folder {missing[0]}/val in {root}: unpack the whole archive")
     base, by_name = _base(root), {part.name: part for part in parts(root)}
     originals, behind = by_name[f"{PREFIX}/original"], by_name[f"{PREFIX}/only_bg_t"]
-    masks = torch.stack([read_mask(base, path) for path in originals.images.paths])
+    every_mask = [read_mask(base, path) for path in originals.images.paths]
+    if len(sizes := {(mask.shape[0], mask.shape[1]) for mask in every_mask}) > 1:
+        raise ValueError(f"masks of the challenge must have one size, got {sorted(sizes)} in {base}: restore the files")
     images: tuple[list[Tensor], list[Tensor]] = ([], [])
     done, total = 0, len(originals.images) + len(behind.images)
-    for number, batch in image_batches([originals, behind], None, device, workers=workers):
+    for number, batch in image_batches([originals, behind], sizes.pop(), device, workers=workers):
         images[number].append(batch)
         done += len(batch)
         if progress is not None:
             progress("read backgrounds", done, total)
     foregrounds, backgrounds = map(torch.cat, images)
-    sizes = {tuple(each.shape[-2:]) for each in (masks, foregrounds, backgrounds)}
-    if len(sizes) > 1:
-        raise ValueError(f"images and masks of the challenge must have one size, got {sorted(sizes)} in {base}")
     answers = torch.from_numpy(originals.images.labels).to(device)
-    return Challenge(foregrounds, masks.to(device), answers, backgrounds)
+    return Challenge(foregrounds, torch.stack(every_mask).to(device), answers, backgrounds)
 
 
 @torch.inference_mode()

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
+from swad.data.domains import DataError, read_image
+from swad.data.loaders import without_worker_traceback
 from swad.models.networks import InputConfig
 from swad.robustness.folders import ClassFolders
 from swad.util.cpu import available_cores
@@ -137,12 +139,11 @@ class Classifier:
 
 
 def decode(image: Any, input: InputConfig, stored: bool) -> Tensor:
-    """Turn a PIL image into bytes, `[height, width, 3]`, as ImageNet is evaluated: resize, then crop the center.
+    """Turn an RGB image into bytes, `[height, width, 3]`, as ImageNet is evaluated: resize, then crop the center.
 
     A stored image that already has the size of the input is not touched, and any other is resized without a crop
     inside it.
     """
-    image = image.convert("RGB")
     if not stored or image.size != (input.size, input.size):
         short = input.size if stored else int(input.size / input.crop)
         size = tuple(int(short * side / min(image.size)) for side in image.size)
@@ -160,25 +161,26 @@ def _resampling(name: str) -> Any:
 
 
 class _Files(Dataset[Tensor]):
-    """The images of several parts, one after the other; `input` None decodes them at their own size."""
+    """The images of several parts, one after the other; `input` as in `image_batches`."""
 
-    def __init__(self, parts: Sequence[Part], input: InputConfig | None) -> None:
+    def __init__(self, parts: Sequence[Part], input: InputConfig | tuple[int, int]) -> None:
         self.parts, self.input = parts, input
         self.ends = np.cumsum([len(part.images) for part in parts])
 
     def __getitem__(self, index: int) -> Tensor:
-        from PIL import Image
-
         number = int(np.searchsorted(self.ends, index, side="right"))
         part = self.parts[number]
         path = part.images.path(index - int(self.ends[number]))  # counted from the end of the part
-        try:
-            with Image.open(path) as image:
-                if self.input is None:
-                    return torch.from_numpy(np.array(image.convert("RGB")))
-                return decode(image, self.input, part.stored)
-        except OSError as error:
-            raise ValueError(f"cannot read {path} ({error}): restore the image or remove it") from None
+        image = read_image(path)
+        if isinstance(self.input, InputConfig):
+            return decode(image, self.input, part.stored)
+        if (image.height, image.width) != self.input:
+            height, width = self.input
+            raise DataError(
+                f"images and masks of the challenge must have one size: {path} has {image.height} x {image.width} "
+                f"pixels, masks have {height} x {width}; restore the files"
+            )
+        return torch.from_numpy(np.array(image))
 
 
 def default_batch_size(device: torch.device) -> int:
@@ -188,7 +190,7 @@ def default_batch_size(device: torch.device) -> int:
 
 def image_batches(
     parts: Sequence[Part],
-    input: InputConfig | None,
+    input: InputConfig | tuple[int, int],
     device: torch.device,
     batch_size: int | None = None,
     workers: int | None = None,
@@ -197,7 +199,7 @@ def image_batches(
 
     Args:
         parts: The parts, in the order in which they are read. A batch holds images of one part.
-        input: Input of the model; None for images at their own size.
+        input: Input of the model; or the height and width that all images have, for images as they are.
         device: Device of the batches.
         batch_size: Images of a batch. Default: 256 on a GPU, 32 on a CPU.
         workers: Processes that decode images. Default: one per core on a GPU, else half of them.
@@ -212,8 +214,9 @@ def image_batches(
             numbers.append(number)
             batches.append(range(first, min(first + batch_size, end)))
     loader = DataLoader(files, batch_sampler=batches, num_workers=workers, pin_memory=on_gpu)  # type: ignore[arg-type]
-    for number, batch in zip(numbers, loader, strict=True):
-        yield number, batch.to(device, non_blocking=True).permute(0, 3, 1, 2)
+    with without_worker_traceback():
+        for number, batch in zip(numbers, loader, strict=True):
+            yield number, batch.to(device, non_blocking=True).permute(0, 3, 1, 2)
 
 
 def evaluate(
