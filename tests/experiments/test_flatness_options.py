@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,7 +106,11 @@ def test_a_window_without_snapshots_is_an_error(run):
     empty = replace(run, ranges={"swad": {"start_step": 21, "end_step": 29}})
     with pytest.raises(RunError, match=r"no snapshot inside the range that SWAD averaged \(21-29\): train it"):
         choose_weights([empty], [WINDOW])
-    assert choose_weights([empty, run], ["best", WINDOW])[run.path] == ["best", WINDOW]
+    chosen, notes = choose_weights([empty, run], ["best", WINDOW])
+    assert (chosen[run.path], notes) == (["best", WINDOW], [])
+    other = replace(run, path=Path("cyclic"), weights={"swa": "swa.safetensors"})
+    chosen, notes = choose_weights([run, other], ["best"])
+    assert (chosen, notes) == ({run.path: ["best"]}, ["skipped cyclic, which has none of best"])
     many = {f"step-{step:06d}": "file" for step in range(1, 31)}
     assert len(replace(run, weights=many).window_snapshots) == 5
 

@@ -97,7 +97,8 @@ def test_scores_of_a_model_that_is_right_on_given_images(trees, tmp_path):
     text = " ".join(notes([model], trees, {"answers": parts}))
     assert "lacks mixed_next, only_fg, no_fg, only_bg_b" in text
     assert "imagenet: 6 of 50,000 images, no image of n01484850" in text
-    assert "backgrounds/original, backgrounds/mixed_same, backgrounds/mixed_rand and 2 more: 18 of 4,050" in text
+    assert "backgrounds/original, backgrounds/mixed_same, backgrounds/mixed_rand and 1 more: 18 of 4,050" in text
+    assert "backgrounds/challenge: 18 of 4,050 images on 18 of 4,050 backgrounds" in text
     assert "images that are stored at another size than 8 pixels were resized" in text
     curves = severity_curves(stored_errors({"answers": [parts]}))
     assert curves["answers"] == ([0, 1, 2, 3, 4, 5], pytest.approx([1 / 3, 0.2, 0.4, 0.6, 0.8, 1.0]))
@@ -229,6 +230,14 @@ def test_models_of_one_input_share_a_table(trees, tmp_path):
     )
 
 
+def test_a_challenge_on_some_of_the_backgrounds_is_partial():
+    assert not PartResult(5, 4050, 4050, backgrounds=4050).partial
+    parts = {backgrounds.CHALLENGE: PartResult(5, 4050, 4050, backgrounds=4049)}
+    assert scores(parts)["Background Challenge"].partial
+    text = " ".join(notes([], Benchmarks(), {"answers": parts}))
+    assert "backgrounds/challenge: 4,050 of 4,050 images on 4,049 of 4,050 backgrounds" in text
+
+
 def test_missing_severities_are_named(tmp_path):
     root = make_imagenet_c(tmp_path / "c", without=("frost",))
     shutil.rmtree(root / "weather/fog/2")
@@ -250,7 +259,7 @@ def test_the_command_on_a_model_that_always_answers_dog(here, trees, tmp_path):
     assert lines["ImageNet top-1"] == "16.67*"
     stored = json.loads((tmp_path / "out/imagenet.json").read_text())
     done = here(*command, "--seed", "1", "--images", "5", code=1)
-    assert "error: --images, --seed choose what is corrupted here" in done.stderr
+    assert "on all of their stored images: leave out --images, --seed" in done.stderr
     assert "must be fp32 or bf16" in here(*command, "--precision", "fp16", code=1).stderr
     assert "is no directory of runs" in here("robustness", model, code=1).stderr
     assert stored["test_resnet (dog)"]["Background Challenge"] == {"value": pytest.approx(100 / 9), "partial": True}
@@ -295,6 +304,9 @@ def test_weights_of_runs_are_in_the_order_of_the_request(tmp_path, monkeypatch):
     assert [model.label for model in models] == ["ERM (last, constant)", "ERM (last)", "SWAD", "EMA"]
     models, _ = find_models([str(tmp_path)], ("ema", "swad"), tmp_path)
     assert [model.label for model in models] == ["EMA", "SWAD"]
+    models, skipped = find_models([str(tmp_path)], ("ema",), tmp_path)
+    assert [model.label for model in models] == ["EMA"]
+    assert skipped == [f"skipped {tmp_path / 'constant'}, which has none of ema"]
 
 
 def test_models_are_found_by_name_and_file(tmp_path):
@@ -319,6 +331,12 @@ def test_models_are_found_by_name_and_file(tmp_path):
             find_models([argument], ("best",), tmp_path)
     with pytest.raises(RunError, match="given twice"):
         find_models([nine, nine], (), tmp_path)
+    files = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        files.append(saved_weights(tmp_path / name / "last.safetensors", ["n02099601"]))
+    models, _ = find_models(files, (), tmp_path)
+    assert [model.label for model in models] == ["last (a/last.safetensors)", "last (b/last.safetensors)"]
 
 
 def test_a_classifier_of_the_nine_classes_takes_the_backgrounds_alone(trees, tmp_path):

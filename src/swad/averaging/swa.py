@@ -72,7 +72,7 @@ class SWA(Average):
         if step <= self.start:
             return Status(Phase.SEARCHING, f"update {step} is before {window}")
         if self.finished():
-            return Status(Phase.STOPPED, f"update {step} is past {window}", None, spans)
+            return Status(Phase.STOPPED, f"{window} is complete", None, spans)
         return Status(Phase.AVERAGING, f"update {step} is in {window}", None, spans)
 
     def _evaluated(self, loss: float, step: int) -> Status:

@@ -115,8 +115,8 @@ def flatness(
     worst_radii = parse.radii(worst_case)
     formats = parse.figure_formats(figure_formats)
     saved_runs, notes = open_runs(runs, data)
-    names = choose_weights(saved_runs, parse.words(weights))
-    print_notes(notes)
+    names, skipped = choose_weights(saved_runs, parse.words(weights))
+    print_notes([*notes, *skipped])
     with measuring() as progress:
         report = measure_flatness(
             names,

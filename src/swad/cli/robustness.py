@@ -90,8 +90,8 @@ def robustness(
         "seed": seed != 0,
     }
     if on_benchmarks and any(changed.values()):
-        names_of = ", ".join(f"--{name}" for name, value in changed.items() if value)
-        raise ValueError(f"{names_of} choose what is corrupted here, and the benchmarks are stored: leave them out")
+        given = ", ".join(f"--{name}" for name, value in changed.items() if value)
+        raise ValueError(f"benchmarks are evaluated on all of their stored images: leave out {given}")
     if on_benchmarks:
         from swad.experiments.imagenet_models import find_models
         from swad.experiments.imagenet_report import measure_imagenet
@@ -117,11 +117,11 @@ def robustness(
             seed=seed,
         )
         runs, notes = open_runs(directories, data)
-        chosen = choose_weights(runs, names)
-        print_notes(notes)
+        chosen, skipped = choose_weights(runs, names)
+        print_notes([*notes, *skipped])
         with measuring() as progress:
             report = measure_robustness(
-                runs,
+                [run for run in runs if run.path in chosen],
                 chosen,
                 config,
                 output=folder,

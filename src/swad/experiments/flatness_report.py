@@ -195,21 +195,22 @@ def measure_surfaces(
     return Report((*(f"note: {note}" for note in notes), points_table(surfaces)), tuple(written), row_files)
 
 
-def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> dict[Path, list[str]]:
-    """Return which of the named weights each run has; without names all that it reports.
+def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> tuple[dict[Path, list[str]], list[str]]:
+    """Return which of the named weights each run has, without names all that it reports; and notes on skipped runs.
 
-    A name that no run has is an error, and so is a run that has none of the named weights.
+    A name that no run has is an error. A run that has none of the named weights is skipped.
     """
-    chosen = {}
+    chosen, notes = {}, []
     for run in runs:
         present = [name for name in names if _has_weights(run, name)] if names else list(run.reported)
         for name in names:
             if not any(_has_weights(other, name) for other in runs):
                 run.full_name(name)  # raises the error that lists the weights there are
-        if not present:
-            raise RunError(f"{run.path} has none of {', '.join(names)}; it has {', '.join(run.weights)}")
-        chosen[run.path] = present
-    return chosen
+        if present:
+            chosen[run.path] = present
+        else:
+            notes.append(f"skipped {run.path}, which has none of {', '.join(names)}")
+    return chosen, notes
 
 
 def _has_weights(run: SavedRun, name: str) -> bool:

@@ -39,6 +39,8 @@ class ImageNetModel:
     load: Callable[[], nn.Module] = field(repr=False)
     classes: tuple[int, ...] | None = None
     """Class of ImageNet of every output; None for all 1,000 in their order, and for the nine of the challenge."""
+    file: Path | None = None
+    """The weights file of a model that belongs to no run."""
 
 
 def find_models(
@@ -62,7 +64,7 @@ def find_models(
             models += found
             notes += skipped
         elif path.suffix == ".safetensors" and (path.is_file() or not file):
-            models.append(saved_model(path, path.stem, path.stem, output))
+            models.append(replace(saved_model(path, path.stem, path.stem, output), file=path))
         else:
             models.append(_of_timm(name, file, output))
     return _with_unique_labels(models), notes
@@ -70,13 +72,13 @@ def find_models(
 
 def _of_runs(path: Path, weights: Sequence[str], data: Path | None) -> tuple[list[ImageNetModel], list[str]]:
     runs, notes = open_runs([path], data)
-    chosen = choose_weights(runs, weights)
+    chosen, skipped = choose_weights(runs, weights)
     models = [
         saved_model(
             run.file(name), weights_label(load_run(run.path), run.full_name(name)), run.full_name(name), run.path
         )
         for run in runs
-        for name in chosen[run.path]
+        for name in chosen.get(run.path, ())
     ]
     # ERM comes first, as in the paper's tables, unless the weights were named in another order.
     models.sort(
@@ -84,7 +86,7 @@ def _of_runs(path: Path, weights: Sequence[str], data: Path | None) -> tuple[lis
             weights.index(model.weights) if model.weights in weights else not model.label.startswith("ERM")
         )
     )
-    return models, notes
+    return models, notes + skipped
 
 
 def saved_model(path: Path, label: str, weights: str, directory: Path) -> ImageNetModel:
@@ -126,13 +128,13 @@ def _of_timm(name: str, file: str, output: Path) -> ImageNetModel:
         raise RunError(f"{file or name} has {n_outputs:,} classes: the benchmarks need the {N_CLASSES:,} of ImageNet")
     mark = fingerprint(Path(file)) if file else networks.checksum(model.state_dict(), name)[:16]
     label = f"{name} ({Path(file).stem})" if file else name
-    return ImageNetModel(label, label, output, mark, input, n_outputs, lambda: model)
+    return ImageNetModel(label, label, output, mark, input, n_outputs, lambda: model, file=Path(file) if file else None)
 
 
 def _with_unique_labels(models: Sequence[ImageNetModel]) -> list[ImageNetModel]:
-    """Add the name of the directory to labels that several models share."""
+    """Add the name of the run or weights file to labels that several models share."""
     labels = [model.label for model in models]
-    names = directory_names([RunData(model.directory, {}, (), True) for model in models])
+    names = directory_names([RunData(model.file or model.directory, {}, (), True) for model in models])
     named = [
         replace(model, label=f"{model.label} ({name})") if labels.count(model.label) > 1 else model
         for model, name in zip(models, names, strict=True)

@@ -159,10 +159,9 @@ def corruption_table(label: str, parts: Parts) -> Table | None:
         cells = [Cell() if each is None else Cell(100 * each.error, mark=PARTIAL * each.partial) for each in found]
         rows.append(Row(name, (*cells, mean, alexnet)))
     columns = (*(f"severity {severity}" for severity in SEVERITIES), "mean", "AlexNet = 100")
-    note = (
-        "Error in %; the last column divides the sum over severities by AlexNet's. The last four corruptions have no "
-        "such error and are part of the mean over 19 alone."
-    )
+    note = "Error in %; the last column divides the sum over severities by AlexNet's."
+    if extra := [row.name for row in rows if row.name in imagenet_c.EXTRA]:
+        note += f" AlexNet's is not published for {', '.join(extra)}: only the mean over 19 has them."
     return Table(f"ImageNet-C: {label}", columns, tuple(rows), (note,), corner="Corruption") if rows else None
 
 
@@ -181,7 +180,10 @@ def notes(models: Sequence[ImageNetModel], benchmarks: Benchmarks, results: Mapp
     ]
     if absent:
         lines.append(f"Not measured, because no directory was given: {', '.join(absent)}.")
-    lines += _missing_parts(benchmarks, results)
+    # Parts without an image of a model's classes are not measured either.
+    knows_all = any(model.classes is None for model in models)
+    lacks = "lacks" if knows_all else "lacks images of these models' classes for"
+    lines += _missing_parts(benchmarks, results, lacks)
     lines += _partial_parts(results)
     if any(score.partial for parts in results.values() for score in scores(parts).values()):
         lines.append(f"{PARTIAL} Partial: do not compare it with published numbers.")
@@ -200,7 +202,7 @@ def notes(models: Sequence[ImageNetModel], benchmarks: Benchmarks, results: Mapp
     return lines
 
 
-def _missing_parts(benchmarks: Benchmarks, results: Mapping[str, Parts]) -> list[str]:
+def _missing_parts(benchmarks: Benchmarks, results: Mapping[str, Parts], lacks: str) -> list[str]:
     """Name the corruptions, severities and folders that were not found."""
     lines = []
     measured = {name for parts in results.values() for name in parts}
@@ -212,12 +214,12 @@ def _missing_parts(benchmarks: Benchmarks, results: Mapping[str, Parts]) -> list
         ]
         if lacking:
             lines.append(
-                f"ImageNet-C lacks {', '.join(lacking)}: its scores are over the corruptions that are complete."
+                f"ImageNet-C {lacks} {', '.join(lacking)}: its scores are over the corruptions that are complete."
             )
     if benchmarks.backgrounds is not None:
         lacking = [name for name in backgrounds.VARIATIONS if f"{backgrounds.PREFIX}/{name}" not in measured]
         if lacking:
-            lines.append(f"The Background Challenge lacks {', '.join(lacking)}.")
+            lines.append(f"The Background Challenge {lacks} {', '.join(lacking)}.")
         if needed := backgrounds.missing_folders(benchmarks.backgrounds):
             lines.append(f"The challenge itself was not run, because it needs {', '.join(needed)}.")
     return lines
@@ -230,6 +232,8 @@ def _partial_parts(results: Mapping[str, Parts]) -> list[str]:
         for name, part in parts.items():
             if part.partial:
                 text = f"{part.n:,} of {part.expected:,} images"
+                if part.backgrounds not in (None, part.expected):
+                    text += f" on {part.backgrounds:,} of {part.expected:,} backgrounds"
                 if part.missing:
                     more = f" and {len(part.missing) - 3} more" if part.missing[3:] else ""
                     text += f", no image of {', '.join(part.missing[:3])}{more}"

@@ -30,6 +30,8 @@ class PartResult:
     """Images of the published set."""
     missing: tuple[str, ...] = ()
     """Class folders without images."""
+    backgrounds: int | None = None
+    """Backgrounds of the challenge, of which there are as many as objects in the published set."""
 
     @property
     def accuracy(self) -> float:
@@ -44,12 +46,12 @@ class PartResult:
     @property
     def partial(self) -> bool:
         """Whether images of the published set are missing, or too many."""
-        return self.n != self.expected
+        return self.n != self.expected or self.backgrounds not in (None, self.expected)
 
 
 def part_result(row: Row) -> PartResult:
     """Return the result in a stored row."""
-    return PartResult(row["correct"], row["n"], row["expected"], tuple(row["missing"]))
+    return PartResult(row["correct"], row["n"], row["expected"], tuple(row["missing"]), row.get("backgrounds"))
 
 
 def stored_errors(results: Mapping[str, Sequence[Mapping[str, PartResult]]]) -> CorruptionErrors | None:
