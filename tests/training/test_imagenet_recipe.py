@@ -188,6 +188,9 @@ def test_problems_are_found_before_training(tree, tmp_path):
     assert "lower warmup_epochs" in problem(warmup_epochs=5)
     assert "epochs must be a number above 0" in problem(epochs=0)
     assert "the reference schedule belongs to DomainBed's protocol" in problem(schedule="reference")
+    # A resolved configuration is resolved again when it is trained.
+    config = resolve(resolve(short(tree, tmp_path, augmentation={"crop": 0.5})))
+    assert config.data.augmentation == {"crop": 0.5, "flip": 0.5, "jitter": 0.0, "grayscale": 0.0}
     config = RunConfig.from_options(
         dataset="digits", target="paper", output=tmp_path, micro_batch=2, lr_schedule="decay"
     )

@@ -231,8 +231,6 @@ def _recipe_problems(config: RunConfig) -> list[str]:
     colors = [name for name in ("jitter", "grayscale") if config.data.augmentation.get(name)]
     if colors and config.data.input_pipeline == "gpu":
         problems.append(f"a device that decodes images does not change colors, got {', '.join(colors)}: set it to 0")
-    if config.data.augmentation not in ({}, PROTOCOL["augmentation"]):
-        problems.append("the imagenet recipe has an augmentation of its own: leave out augmentation")
     if config.training.hyperparameters.get("dropout"):
         problems.append("the imagenet recipe accumulates gradients, which dropout does not support: use dropout=0")
     return problems
