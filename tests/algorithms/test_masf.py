@@ -113,6 +113,12 @@ def test_domains_with_the_same_class_means_have_no_divergence():
     assert class_divergence(scores, labels, torch.tensor([1]), 2.0).item() == pytest.approx(want, rel=1e-5)
 
 
+def test_predictions_stay_above_a_floor():
+    scores = torch.tensor([[[0.0, 200.0]], [[200.0, 0.0]]])
+    found = class_divergence(scores, torch.zeros(2, 1, dtype=torch.long), torch.tensor([1]), 2.0)
+    assert found.item() == pytest.approx(2 * math.log(1e8) / 2 / 2, rel=1e-5)
+
+
 def test_every_tensor_is_clipped_by_itself():
     grads = [torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4]), torch.zeros(2)]
     found = clipped(grads, 2.0)

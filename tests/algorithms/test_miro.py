@@ -150,7 +150,8 @@ def test_a_large_penalty_keeps_the_features():
 
 
 def test_the_variances_have_ten_times_the_learning_rate():
-    algorithm = make("miro", lr=0.01, weight_decay=0.2)
+    algorithm = make("miro", lr=0.02, weight_decay=0.2)
+    algorithm.lr_scale = 0.5
     network, variances = algorithm.optimizers["main"].param_groups
     assert (network["lr"], variances["lr"]) == (0.01, 0.1)
     assert network["weight_decay"] == variances["weight_decay"] == 0.2

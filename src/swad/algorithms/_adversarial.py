@@ -138,13 +138,9 @@ class Adversarial(Algorithm):
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Make one step of the side whose turn it is."""
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad()
-        with ctx.autocast():
-            loss = self.loss(batch, noise)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self.backward(self.loss, batch, noise, ctx)
         self.step(ctx, self.phase(batch.step))
-        return loss.detach()
+        return loss
 
     def domain_loss(self, features: Tensor, labels: Tensor, noise: Noise) -> Tensor:
         """Return the discriminator's loss over the whole batch, in full precision, with its gradient penalty."""

@@ -241,6 +241,11 @@ class Algorithm(nn.Module):
         """Number of images in a step, over all domains and processes."""
         return (1 if self.pooled else self.n_domains) * self.hyperparameters.batch_size
 
+    @property
+    def lr(self) -> float:
+        """The learning rate of the run: that of the hyperparameters, times the scale of the imagenet recipe."""
+        return self.hyperparameters.lr * self.lr_scale
+
     def by_domain(self, rows: Tensor) -> Tensor:
         """Reshape whole-batch rows to `[domains, images of a domain, ...]`."""
         return rows.reshape(self.n_domains, -1, *rows.shape[1:])
@@ -291,8 +296,7 @@ class Algorithm(nn.Module):
         groups: list[Any] = list(parameters)
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
-        lr = self.hyperparameters.lr * self.lr_scale
-        options = {"lr": lr, "weight_decay": self.hyperparameters.weight_decay, **options}
+        options = {"lr": self.lr, "weight_decay": self.hyperparameters.weight_decay, **options}
         groups = [{**options, **group, "params": list(group["params"])} for group in groups]
         on_gpu = groups[0]["params"][0].is_cuda
         for group in groups if on_gpu else ():
@@ -308,6 +312,17 @@ class Algorithm(nn.Module):
                 # torch makes these in the first step, which a graph must not capture, and for all parameters at once.
                 optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
         return optimizer
+
+    def backward(
+        self, compute_loss: Callable[[Batch, Noise], Tensor], batch: Batch, noise: Noise, ctx: StepContext
+    ) -> Tensor:
+        """Replace all gradients by those of a loss and return the loss, for updates with several of them."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+        with ctx.autocast():
+            loss = compute_loss(batch, noise)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def step(self, ctx: StepContext, *names: str) -> None:
         """Average the gradients over the processes, clip them, and step the named optimizers."""

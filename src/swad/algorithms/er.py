@@ -125,7 +125,7 @@ class ER(Algorithm):
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer each for the predictor, the discriminator, the C_i and the C'_i."""
-        lr_c = self.hyperparameters.lr * self.hyperparameters.lr_c
+        lr_c = self.lr * self.hyperparameters.lr_c
         return {
             "main": self.optimizer(self.predictor.parameters()),
             "discriminator": self.optimizer(self.discriminator.parameters()),

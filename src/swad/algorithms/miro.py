@@ -78,7 +78,7 @@ class MIRO(ERM):
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer over the predictor and, with a larger learning rate, the variances."""
         network: dict[str, Any] = {"params": self.predictor.parameters()}
-        variances = {"params": self.raw_variances.parameters(), "lr": LR_RATIO * self.hyperparameters.lr}
+        variances = {"params": self.raw_variances.parameters(), "lr": LR_RATIO * self.lr}
         return {"main": self.optimizer([network, variances])}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

@@ -83,11 +83,7 @@ class SagNet(Algorithm):
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Make the steps of the three parts in order."""
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad()
-        with ctx.autocast():
-            content_loss = self.loss(batch, noise)
-        content_loss.backward()  # type: ignore[no-untyped-call]
+        content_loss = self.backward(self.loss, batch, noise, ctx)
         self.step(ctx, "features", "content")
 
         labels = self.labels(batch)
@@ -106,7 +102,7 @@ class SagNet(Algorithm):
             adversarial_loss = self.hyperparameters.w_adv * -scores.log_softmax(1).mean()
         adversarial_loss.backward()
         self.step(ctx, "features")
-        return content_loss.detach()
+        return content_loss
 
 
 def other_style(rows: Tensor, partner: Tensor, mix: Tensor) -> Tensor:

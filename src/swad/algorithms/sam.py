@@ -59,13 +59,13 @@ class SAMUpdate(Algorithm):
             for group in optimizer.param_groups
             for weight in group["params"]
         ]
-        loss = self._backward(batch, noise, ctx)
+        loss = self.backward(self.loss, batch, noise, ctx)
         pending = dict(self.pending_buffers)
         ctx.average_gradients(weights)
         first = {weight: weight.grad for weight in weights if weight.grad is not None}
         with restored(weights):
             self._ascend(first)
-            self._backward(batch, noise, ctx)
+            self.backward(self.loss, batch, noise, ctx)
         if self.adds_first_gradient:
             for weight, grad in first.items():
                 weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
@@ -77,14 +77,6 @@ class SAMUpdate(Algorithm):
     def ascent(self, norm: Tensor) -> Tensor:
         """Return the ascent as a multiple of the gradient, whose norm is above 0."""
         return self.hyperparameters.rho / norm
-
-    def _backward(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad()
-        with ctx.autocast():
-            loss = self.loss(batch, noise)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
 
     @torch.no_grad()
     def _ascend(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
