@@ -135,6 +135,13 @@ def test_without_a_margin_there_is_no_triplet():
     assert triplet_loss(one, one, yes, other, yes, 2.5).item() == pytest.approx(0.5)
 
 
+def test_a_negative_that_is_farther_by_the_margin_is_not_semi_hard():
+    """Squared distances are 0 to the positive, and 2 and 0.8 to the negatives."""
+    one, queue = torch.eye(2)[:1], torch.tensor([[0.0, 1.0], [0.6, 0.8]])
+    yes = torch.ones(1, 2, dtype=torch.bool)
+    assert triplet_loss(one, one, yes[:, :1], queue, yes, 2.0).item() == pytest.approx(1.2)
+
+
 def test_the_triplet_loss_is_the_mean_of_the_published_draws(monkeypatch):
     """Draw as the published code does: from every pair's semi-hard negatives, with replacement."""
     monkeypatch.setattr(eisnet, "MAX_TRIPLETS", 2)
