@@ -184,6 +184,8 @@ def test_problems_are_found_before_training(tree, tmp_path):
         return str(caught.value)
 
     assert "which coral does not support: use erm" in problem(algorithm="coral")
+    assert "must be one of constant, cyclic, decay, got 'step:at=0.5'" in problem(lr_schedule="step:at=0.5")
+    assert "at least 2 steps, got 1: train for more epochs" in problem(epochs=0.1)
     assert "use dropout=0" in problem(hyperparameters={"dropout": 0.5})
     assert "lower warmup_epochs" in problem(warmup_epochs=5)
     assert "epochs must be a number above 0" in problem(epochs=0)

@@ -217,6 +217,9 @@ def find_problems(config: RunConfig) -> list[str]:
 def _recipe_problems(config: RunConfig) -> list[str]:
     """List what does not go together with the imagenet recipe; its windows depend on the number of images."""
     problems = registry.problems(config.evaluation.averages, None) + _label_problems(config)
+    if (schedule := config.training.lr_schedule) not in (None, *recipe.SCHEDULES):
+        known = ", ".join(recipe.SCHEDULES)
+        problems.append(f"the lr_schedule of the imagenet recipe must be one of {known}, got {schedule!r}")
     if config.evaluation.schedule == "reference":
         problems.append("the reference schedule belongs to DomainBed's protocol: use the default with this recipe")
     try:
@@ -358,6 +361,8 @@ def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[s
     if not all(type(step) is int and 1 <= step <= last for step in snapshots):
         problems.append(f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, snapshots))}")
     plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
+    if config.training.recipe == recipe.IMAGENET and steps == 1:
+        problems.append("the imagenet recipe needs at least 2 steps, got 1: train for more epochs")
     if config.training.recipe == recipe.IMAGENET and config.warmup_steps > averaging_plan(config).late:
         problems.append(
             f"the warm-up must end before the last 20 % of the {steps} steps, got {config.warmup_steps} steps: "
