@@ -112,10 +112,17 @@ def test_a_classifier_normalizes_bytes_and_resizes_composed_images():
 
     input = InputConfig(size=8, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     images = torch.full((1, 3, 16, 16), 255, dtype=torch.uint8)
-    outputs = Classifier(Record(), input, bf16=True)(images)
+    classifier = Classifier(Record().train(), input, bf16=True)
+    assert not classifier.model.training
+    outputs = classifier(images)
     assert seen[0].shape == (1, 3, 8, 8)
     assert torch.allclose(seen[0].float(), torch.full((), 2.0))
     assert outputs.dtype == torch.float32
+    # Bicubic filters overshoot at edges, where bytes would saturate.
+    edges = torch.zeros(1, 3, 16, 16)
+    edges[..., 5:11] = 1
+    Classifier(Record(), input._replace(size=12, interpolation="bicubic"))(edges)
+    assert (float(seen[1].min()), float(seen[1].max())) == (-2, 2)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -20,6 +20,7 @@ def test_labels_follow_the_benchmark_not_the_folders_that_exist(tmp_path):
     save(tmp_path / "c/1.jpeg")
     (tmp_path / "c/notes.txt").write_text("no image")
     (tmp_path / "b").mkdir()
+    (tmp_path / ".ipynb_checkpoints").mkdir()
     folders = read_class_folders(tmp_path, {"a b": 5, "b": 6, "c": 7})
     assert [path.name for path in folders.paths] == ["1.PNG", "2.png", "1.jpeg"]
     assert folders.labels.tolist() == [5, 5, 7]

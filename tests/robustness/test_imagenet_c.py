@@ -89,6 +89,7 @@ def test_all_problems_are_reported_together():
 def test_nested_and_flat_archives_are_found(tmp_path):
     (tmp_path / "noise/gaussian_noise/1").mkdir(parents=True)
     (tmp_path / "fog/5").mkdir(parents=True)
+    (tmp_path / "weather/fog/5").mkdir(parents=True)  # the flat one is used
     (tmp_path / "extra/saturate/2").mkdir(parents=True)
     assert {key: str(path.relative_to(tmp_path)) for key, path in find_folders(tmp_path).items()} == {
         ("gaussian_noise", 1): "noise/gaussian_noise/1",
