@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 
 from helpers.imagenet_trees import (
     DOG,
+    FOLDERS,
     GOLDFISH,
     INPUT,
     Answers,
@@ -66,6 +68,8 @@ def test_scores_of_a_model_that_is_right_on_given_images(trees, tmp_path):
     model = answers(tmp_path)
     (parts,) = measure_benchmarks([model], trees, CONFIG).values()
     found = {name: score.value for name, score in scores(parts).items()}
+    # A challenge of less than a minute stores no state.
+    assert {row["kind"] for row in read_rows(tmp_path, "robustness.jsonl")} == {"settings", "benchmark"}
     assert all(score.partial for score in scores(parts).values())
     ratios = [3 / sum(errors) for errors in ALEXNET_ERRORS.values()]  # errors of 1/5 to 5/5 add up to 3
     clean = 1 / 3
@@ -228,6 +232,16 @@ def test_models_of_one_input_share_a_table(trees, tmp_path):
     assert (
         "ImageNet (--imagenet), ImageNet-C (--imagenet-c), the Background Challenge (--backgrounds)" in table.notes[0]
     )
+
+
+def test_models_with_another_crop_see_other_images(tmp_path):
+    pixels = np.zeros((16, 16, 3), np.uint8)
+    pixels[4:12, 4:12] = (DOG // 32 * 8, DOG % 32 * 8, 0)
+    (tmp_path / "val" / FOLDERS[DOG]).mkdir(parents=True)
+    Image.fromarray(pixels).save(tmp_path / "val" / FOLDERS[DOG] / "x.png")
+    models = [replace(answers(tmp_path, str(crop)), input=INPUT._replace(crop=crop)) for crop in (1.0, 0.5)]
+    results = measure_benchmarks(models, Benchmarks(tmp_path), CONFIG)
+    assert {label: parts["imagenet"].correct for label, parts in results.items()} == {"1.0": 0, "0.5": 1}
 
 
 def test_a_challenge_on_some_of_the_backgrounds_is_partial():

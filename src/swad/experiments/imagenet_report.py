@@ -161,7 +161,7 @@ def corruption_table(label: str, parts: Parts) -> Table | None:
     columns = (*(f"severity {severity}" for severity in SEVERITIES), "mean", "AlexNet = 100")
     note = "Error in %; the last column divides the sum over severities by AlexNet's."
     if extra := [row.name for row in rows if row.name in imagenet_c.EXTRA]:
-        note += f" AlexNet's is not published for {', '.join(extra)}: only the mean over 19 has them."
+        note += f" Without AlexNet's, {', '.join(extra)} count in the mean over 19 only."
     return Table(f"ImageNet-C: {label}", columns, tuple(rows), (note,), corner="Corruption") if rows else None
 
 
