@@ -22,6 +22,8 @@ The part before the first mask is computed once. Everything here was compared wi
   decays 1e-5. Here `lr` is the protocol's, `mask_lr` the authors', and the weight decay is shared.
 - `--recipe own` has the settings of the authors' code, in which the learning rate of masks follows no schedule. On
   DomainNet both rates fall as (1 + 1e-4 step)^-.75 there, and are constant here.
+- With `--no-freeze-bn`, as in that recipe, batch norms learn the statistics of drawn masks. For averaged weights they
+  are estimated as predictions are made, with all p_d.
 - The authors' code has a sparsity term with weight 0, and an option to predict with the mean of all masks in one pass.
   Both are left out.
 
