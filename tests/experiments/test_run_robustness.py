@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -112,6 +113,13 @@ def test_tables_average_over_trials_and_compare(trained):
         measure_corruptions(run, ["swa", "best"], CONFIG)
     (_, unseen) = read_corruption_errors([load_run(run.path) for run in runs])
     assert comparison_table(unseen).title == "Compared with SWA: digits, unseen"
+    for run, name in zip(runs, ("swa", "best"), strict=True):
+        measure_corruptions(run, [name], CONFIG)
+    averaged, erm = (load_run(run.path) for run in runs)
+    assert read_corruption_errors([averaged, erm])[0].methods == ["SWA", "ERM (best)"]
+    # The training of the imagenet recipe that decays to zero is ERM, with which the others are compared.
+    erm = replace(erm, config={**erm.config, "lr_schedule": "decay"})
+    assert read_corruption_errors([averaged, erm])[0].methods == ["ERM (best)", "SWA"]
 
 
 @pytest.mark.slow
