@@ -22,6 +22,7 @@ from swad.training.state import build_algorithm, build_schedulers
 
 RECIPE = Recipe(
     optimizer="sgd",
+    momentum=0.8,
     lr_schedule="exponential:gamma=0.5",
     epochs=30,
     freeze_bn=False,
@@ -45,7 +46,7 @@ def request(dataset: str = "PACS", **options) -> RunConfig:
 def test_the_recipe_fills_in_what_a_run_does_not_say():
     config = resolve(request())
     assert config.training.optimizer == "sgd"
-    assert config.training.momentum == 0.9
+    assert config.training.momentum == 0.8
     assert config.model.freeze_bn is False
     assert config.data.augmentation == {"crop": 0.8, "flip": 0.5, "jitter": 0.3, "grayscale": 0}
     assert config.training.hyperparameters == {"lr": 0.01, "weight_decay": 5e-4, "batch_size": 64, "dropout": 0}
@@ -60,6 +61,8 @@ def test_a_dataset_may_have_settings_of_its_own():
     config = resolve(request("DomainNet"))
     assert (config.training.steps, config.training.hyperparameters["lr"]) == (7, 0.02)
     assert config.training.hyperparameters["batch_size"] == 64
+    for stated, own in (({"steps": 5}, {"epochs": 2}), ({"epochs": 2}, {"steps": 5})):
+        assert Recipe(**stated, by_dataset={"PACS": Recipe(**own)}).settings("PACS") == own
 
 
 def test_what_a_run_says_wins():
@@ -173,7 +176,7 @@ def test_the_steps_are_those_of_plain_sgd(tmp_path):
     twin = torch.optim.SGD(
         [{"params": twins[:-1]}, {"params": twins[-1:], "lr": 0.1, "weight_decay": 0}],
         lr=0.01,
-        momentum=0.9,
+        momentum=0.8,
         weight_decay=5e-4,
         fused=False,
     )
