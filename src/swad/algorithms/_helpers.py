@@ -1,4 +1,4 @@
-"""Helpers that several algorithms share: random numbers drawn on the host, and complete or scaled gradients."""
+"""Helpers that several algorithms share: random numbers drawn on the host, dropout, complete or scaled gradients."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def to_device(values: list[float], device: torch.device) -> Tensor:
 def gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return the gradient of every weight, with zeros for weights that the loss does not reach."""
     return [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+
+
+def apply_mask(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Multiply rows by a dropout mask, if there is one."""
+    return rows if mask is None else rows * mask
 
 
 def scale_gradient(rows: Tensor, factor: float) -> Tensor:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import apply_mask
 from swad.algorithms.recipe import Recipe
 from swad.averaging.batchnorm import update_bn
 from swad.data.loaders import Batch
@@ -270,8 +271,7 @@ class Algorithm(nn.Module):
 
     def head_inputs(self, batch: Batch, noise: Noise) -> Tensor:
         """Return the features of the whole batch as the head receives them: after dropout, if it is on."""
-        features = self.gather(self.features(batch.images))
-        return features * noise["dropout_mask"] if "dropout_mask" in noise else features
+        return apply_mask(self.gather(self.features(batch.images)), noise.get("dropout_mask"))
 
     def labels(self, batch: Batch) -> Tensor:
         """Return the labels of the whole batch."""

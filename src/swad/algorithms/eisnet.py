@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import apply_mask
 from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.data.augment_parameters import LUMINANCE
@@ -132,8 +133,7 @@ class EISNet(Algorithm):
         hparams, labels = self.hyperparameters, self.labels(batch)
         whole, tiles = self.make_views(batch.images, noise)
         features = self.gather(self.features(tiles))
-        kept = features * noise["dropout_mask"] if "dropout_mask" in noise else features
-        class_loss = functional.cross_entropy(self.head(kept), labels)
+        class_loss = functional.cross_entropy(self.head(apply_mask(features, noise.get("dropout_mask"))), labels)
         jigsaw_loss = functional.cross_entropy(self.jigsaw_head(features).float(), noise["tile_order"])
 
         queries = _embed(self.embedding, features)

@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import scale_gradient
+from swad.algorithms._helpers import apply_mask, scale_gradient
 from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.models import networks
@@ -89,8 +89,8 @@ class MLPs(nn.Module):
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if k:
                 rows = rows.relu()
-            if k == 2 and dropout_mask is not None:
-                rows = rows * dropout_mask
+            if k == 2:
+                rows = apply_mask(rows, dropout_mask)
             rows = torch.baddbmm(bias.detach(), rows, weight.detach()) if fixed else torch.baddbmm(bias, rows, weight)
         return rows.float()
 

@@ -52,7 +52,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import gradients
+from swad.algorithms._helpers import apply_mask, gradients
 from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, hyper
 from swad.averaging.tensors import restored
@@ -130,8 +130,7 @@ class MASF(Algorithm):
         """The weighted sum of the global and the local loss of the whole batch, in full precision."""
         hparams, labels = self.hyperparameters, self.by_domain(self.labels(batch))
         features = self.gather(self.features(batch.images))
-        mask = noise.get("dropout_mask_after")
-        scores = self.by_domain(self.head(features if mask is None else features * mask))
+        scores = self.by_domain(self.head(apply_mask(features, noise.get("dropout_mask_after"))))
         with torch.autocast(features.device.type, enabled=False):
             local = semi_hard_triplet_loss(self.metric(features.float()), labels.flatten(), hparams.margin)
             divergence = class_divergence(scores, labels, noise["order"][-1:], hparams.temperature)

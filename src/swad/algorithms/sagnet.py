@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import apply_mask
 from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 from swad.models import networks
@@ -89,7 +90,7 @@ class SagNet(Algorithm):
         labels = self.labels(batch)
         with ctx.autocast():
             features = self.gather(self.features(batch.images)).float()
-            inputs = _apply_mask(features.detach(), noise.get("dropout_mask_style"))
+            inputs = apply_mask(features.detach(), noise.get("dropout_mask_style"))
             scores = self.style(other_content(inputs, noise["partner"][1])).float()
             style_loss = functional.cross_entropy(scores, labels)
         style_loss.backward()  # type: ignore[no-untyped-call]
@@ -97,7 +98,7 @@ class SagNet(Algorithm):
 
         self.optimizers["features"].zero_grad()
         with ctx.autocast():
-            inputs = _apply_mask(features, noise.get("dropout_mask_adversary"))
+            inputs = apply_mask(features, noise.get("dropout_mask_adversary"))
             scores = self.style(other_content(inputs, noise["partner"][2])).float()
             adversarial_loss = self.hyperparameters.w_adv * -scores.log_softmax(1).mean()
         adversarial_loss.backward()
@@ -123,10 +124,6 @@ def _split(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Split every row into its content, and its style: mean and variance."""
     mean, variance = rows.mean(1, keepdim=True), rows.var(1, keepdim=True)
     return (rows - mean) / (variance + EPS).sqrt(), mean, variance
-
-
-def _apply_mask(rows: Tensor, mask: Tensor | None) -> Tensor:
-    return rows if mask is None else rows * mask
 
 
 ALGORITHM = SagNet
