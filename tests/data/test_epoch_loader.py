@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from swad.data.augmentation import Augmentation
-from swad.data.domains import ArrayDomain, DataError, ImageSpec
+from swad.data.device_decode import jpeg
+from swad.data.domains import ArrayDomain, DataError, FileDomain, ImageSpec
 from swad.data.epoch_loader import EpochLoader
 from swad.data.splits import DomainSplit
 from swad.data.transforms import eval_transform, train_transform
@@ -93,7 +96,28 @@ def test_a_device_decodes_the_same_crops():
         assert (host.images[0] - host.images[1]).abs().mean() * 255 * 0.225 > 10
 
 
+def test_an_image_is_cropped_anew_in_every_step():
+    images = np.random.RandomState(0).randint(0, 256, (1, 40, 60, 3), np.uint8)
+    split = DomainSplit(ArrayDomain("a", np.zeros(1, np.int64), images), "train", np.arange(1))
+    batches = EpochLoader([split], SPEC, 1, 3, augmentation=Augmentation(jitter=0, grayscale=0), workers=0)
+    assert not batches.at(1).images.equal(batches.at(2).images)
+
+
+def test_devices_get_files_that_they_can_decode(tmp_path):
+    pixels = np.random.RandomState(0).randint(0, 256, (9, 8, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "rgb.jpg")
+    Image.fromarray(pixels).convert("CMYK").save(tmp_path / "cmyk.jpg")
+    Image.fromarray(pixels).save(tmp_path / "png.jpg", "PNG")
+    domain = FileDomain("a", np.zeros(3, np.int64), tmp_path, ("rgb.jpg", "cmyk.jpg", "png.jpg"))
+    assert jpeg(domain, 0) == (tmp_path / "rgb.jpg").read_bytes()
+    for number in (1, 2):
+        with Image.open(io.BytesIO(jpeg(domain, number))) as image:
+            assert (image.format, image.mode) == ("JPEG", "RGB")
+
+
 def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(DataError, match="parts of up to 3 images, and 7 divide only into parts of 1: choose"):
+        loader(batch_size=7, micro_batch=3)
     with pytest.raises(DataError, match="must not exceed the 23 training images, got 24: lower batch_size"):
         loader(batch_size=24)
 

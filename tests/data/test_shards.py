@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -76,6 +77,16 @@ def test_an_index_is_made_once(folder, tmp_path, monkeypatch):
     benchmarks.load("imagenet", root)
     monkeypatch.setattr(shards, "make_index", lambda path: pytest.fail(f"{path} was read again"))
     assert len(benchmarks.load("imagenet", root).domains[0]) == 14
+    os.utime(root / "train" / "0.tar", ns=(0, 0))
+    with pytest.raises(pytest.fail.Exception, match=r"0\.tar was read again"):
+        benchmarks.load("imagenet", root)
+
+
+def test_classes_without_a_name_are_refused(folder, tmp_path):
+    root = pack(folder, tmp_path, "number")
+    (root / "classes.txt").write_text("n01\n")
+    with pytest.raises(DataError, match="has label 1, but there are 1 classes"):
+        benchmarks.load("imagenet", root)
 
 
 def test_another_shard_is_another_dataset(folder, tmp_path):

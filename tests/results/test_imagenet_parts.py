@@ -58,6 +58,8 @@ def test_all_15_corruptions_at_all_severities_are_complete(tmp_path):
 def test_without_imagenet_itself_there_is_no_clean_error(tmp_path):
     errors = read_stored_errors([measured(tmp_path / "a", "swad", BLUR)])
     assert severity_curves(errors)["SWAD"] == ([1, 5], pytest.approx([0.2, 0.6]))
+    # A model of other classes than those of the images has no error.
+    assert read_stored_errors([measured(tmp_path / "b", "swad", BLUR, n=0, correct=0)]) is None
     assert corruption_table(errors).columns == ("Corrupted", "blur")
     assert read_stored_errors([measured(tmp_path / "b", "swad", {"imagenet": 0.1})]) is None
 
