@@ -137,7 +137,7 @@ def test_the_training_starts_from_the_network_before_the_preparation():
         update(algorithm, batch_for(algorithm, step))
         plain.update(batch_for(plain, step), {}, StepContext())
     state, want = algorithm.predictor.state_dict(), plain.predictor.state_dict()
-    # Adam's count starts again, but torch's count of batches, which nothing reads, goes on.
+    # Adam's count starts again, but torch's count of batches, which nothing reads, continues.
     assert [key for key in want if not state[key].equal(want[key])] == ["body.1.num_batches_tracked"]
     assert algorithm.phi.count_nonzero() == 0, "the regularizer is fixed"
 

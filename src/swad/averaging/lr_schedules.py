@@ -14,7 +14,7 @@ LOWEST = 1 / 20
 class Decay:
     """The factor of the learning rate in a training from scratch: a linear warm-up, then a polynomial decay to `low`.
 
-    The rate stays at `low` after the last update of the decay; with `cycle` it goes on in the cycles of `cyclic_lr`.
+    The rate stays at `low` after the last update of the decay; with `cycle` it continues in cycles of `cyclic_lr`.
 
     >>> decay = Decay(warmup=2, end=6, low=0.0)
     >>> [decay(step) for step in range(8)]
