@@ -62,6 +62,18 @@ def test_defaults_depend_on_the_device(dataset, target, device, pipeline, precis
     assert resolve(config).training.precision == "fp32"
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "name", "on_photos", "on_digits"),
+    [("dson", "start", 0.999, 0.5), ("dson+sam", "start", 0.999, 0.5), ("pi_model", "input_noise", 0.0, 0.15)],
+)
+def test_a_constant_of_low_resolution_images_is_the_default_there(algorithm, name, on_photos, on_digits, tmp_path):
+    digits = {"dataset": "digits", "target": "paper"}
+    assert resolve(pacs(tmp_path, algorithm=algorithm)).training.hyperparameters[name] == on_photos
+    assert resolve(pacs(tmp_path, algorithm=algorithm, **digits)).training.hyperparameters[name] == on_digits
+    chosen = pacs(tmp_path, algorithm=algorithm, hyperparameters={name: 0.25}, **digits)
+    assert resolve(chosen).training.hyperparameters[name] == 0.25
+
+
 def test_a_resumed_run_keeps_the_defaults_it_started_with(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)

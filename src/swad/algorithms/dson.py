@@ -18,7 +18,7 @@ Not stated in the abstracts, and chosen here:
 
 - w_d = sigmoid(a_d), and starts at `start`. A pretrained network needs a start near 1: for MobileNetV2 with frozen
   statistics, the cosine similarity of centered features with and without instance norm is .98 at w = .999, and .02 at
-  .9. The small network starts from random weights and has nothing to lose: take .5 on low-resolution images.
+  .9. The small network starts from random weights and has nothing to lose: on low-resolution images the start is .5.
 - a_d has an optimizer of its own with the learning rate `mixture_lr` and without weight decay: with the learning rate
   of the network it could not leave its start within a run.
 - The branches' scores are averaged, not their probabilities.

@@ -125,7 +125,8 @@ def hyper(
         low: The smallest value allowed.
         high: The largest value allowed.
         options: The words allowed, for a hyperparameter that is a word and no number.
-        low_res: The search range on low-resolution images (digits, MNIST), if it differs.
+        low_res: The search range on low-resolution images (digits, MNIST), if it differs. A constant is the default
+            there, too.
         by_dataset: Search ranges of single datasets by name, if they differ.
         range_2020: The search range in DomainBed's version of October 2020, if it differs.
         domainbed: Its name in DomainBed, which seeds its draws, if it differs.

@@ -12,8 +12,8 @@ this is the same fraction of 5,000 updates. It does not change with the length o
 
 With frozen batch norms and no dropout, two passes over the same image are identical and the second term is 0, so the
 views must differ. Low-resolution images (digits, MNIST) are not augmented. There the difference must come from dropout,
-which has a mask for each view, or from `input_noise`, the paper's Gaussian noise on the pixels (with deviation .15).
-With neither, the Π-model would be ERM at twice the cost, so that setting is an error.
+which has a mask for each view, or from `input_noise`, the paper's Gaussian noise on the pixels, whose deviation is .15
+there by default. With neither, the Π-model would be ERM at twice the cost, so that setting is an error.
 """
 
 from __future__ import annotations

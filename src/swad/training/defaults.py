@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from swad.algorithms.hyperparameters import Hyperparameters
+from swad.algorithms.hyperparameters import Constant, Hyperparameters
 from swad.algorithms.registry import get_algorithm
 from swad.data import benchmarks
 from swad.data.splits import hold_out, n_train
@@ -29,6 +29,10 @@ def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = N
         for name in ("lr", "batch_size")
         if benchmark.image_spec.low_res or getattr(own, name) == getattr(common, name)
     }
+    if benchmark.image_spec.low_res:  # what no search varies there
+        for declared in dataclasses.fields(own):
+            if isinstance(fixed := declared.metadata["low_res"], Constant):
+                of_dataset[declared.name] = fixed.value
     of_paper = _own_settings(dataset, algorithm).get("hyperparameters", {}) if recipe == OWN else {}
     return dataclasses.asdict(dataclasses.replace(own, **{**of_dataset, **of_paper}))
 

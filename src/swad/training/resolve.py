@@ -310,7 +310,8 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
         return [f"{name} has no recipe of its own: leave out --recipe{others and f', or use one of {others}'}"]
     if unknown := unknown_hyperparameters(name, config.training.hyperparameters):
         return unknown
-    filled = fill(algorithm_class.Hyperparameters, config.training.hyperparameters)
+    defaults = default_hyperparameters(benchmark.name, name, config.training.recipe) if benchmark else {}
+    filled = fill(algorithm_class.Hyperparameters, {**defaults, **config.training.hyperparameters})
     low_res = benchmark is not None and benchmark.image_spec.low_res
     problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
     if config.machine.strategy == "fsdp" and algorithm_class.update is not Algorithm.update:

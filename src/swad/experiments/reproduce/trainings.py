@@ -13,11 +13,9 @@ items, since runs that keep different files are different runs.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from swad.algorithms.hyperparameters import Constant, search_range
 from swad.algorithms.registry import get_algorithm
 from swad.data import benchmarks
 from swad.experiments.reproduce.config import PaperConfig
@@ -127,8 +125,10 @@ def _options(config: PaperConfig, dataset: str, training: Training) -> dict[str,
         "keep_segments": (training == ERM_THREE_WAY, False),
     }
     options = {name: value for name, (value, default) in requested.items() if value != default}
-    if needed := _low_res_hyperparameters(dataset, training.algorithm):
-        options["hyperparameters"] = needed
+    if training.algorithm == "arm" and benchmarks.get(dataset).image_spec.low_res:
+        # The context network of ARM keeps the resolution of the images: with ARM's own batch size instead of the
+        # dataset's, a run takes minutes, not an hour.
+        options["hyperparameters"] = {"batch_size": get_algorithm("arm").Hyperparameters().batch_size}
     return options
 
 
@@ -140,25 +140,6 @@ def validation_subsample(dataset: str, share: float) -> int | None:
     """
     counts = benchmarks.get(dataset).counts
     return None if share == 1.0 else max(1, int(share * 0.2 * min(counts.values(), default=500)))
-
-
-def _low_res_hyperparameters(dataset: str, algorithm: str) -> dict[str, float | str]:
-    """Return what three methods need on low-resolution images.
-
-    Their images are not augmented, so the two views of the Π-model differ by noise. The context network of ARM keeps
-    the resolution of the images: with ARM's own batch size instead of the dataset's, a run takes minutes, not an hour.
-    DSON need not spare pretrained features.
-    """
-    if not benchmarks.get(dataset).image_spec.low_res:
-        return {}
-    cls = get_algorithm(algorithm).Hyperparameters
-    if algorithm == "arm":
-        return {"batch_size": cls().batch_size}
-    if name := {"pi_model": "input_noise", "dson": "start"}.get(algorithm):
-        declared = {field.name: field for field in dataclasses.fields(cls)}
-        own = search_range(declared[name], dataset)
-        return {name: own.value} if isinstance(own, Constant) else {}
-    return {}
 
 
 def _snapshots(steps: int) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from swad.models import networks
 from swad.results.selection import SELECTORS
 from swad.training import resolve
 from swad.training.config import SETTINGS, ConfigError, RunConfig
+from swad.training.defaults import default_hyperparameters
 from swad.util.names import NO_TARGET, did_you_mean
 
 
@@ -239,6 +240,7 @@ def _run_problems(spec: SweepSpec) -> list[str]:
 def _point_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
     cls = algorithms.get_algorithm(algorithm).Hyperparameters
     low_res = benchmarks.get(dataset).image_spec.low_res
+    defaults = default_hyperparameters(dataset, algorithm, spec.options.get("recipe"))
     fixed = dict(spec.options.get("hyperparameters", {}))
     if resolve.unknown_hyperparameters(algorithm, fixed):  # reported with the settings of the run
         fixed = {}
@@ -247,6 +249,6 @@ def _point_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
         if unknown := resolve.unknown_hyperparameters(algorithm, point):
             problems += unknown
             continue
-        filled = fill(cls, {**fixed, **point})
+        filled = fill(cls, {**defaults, **fixed, **point})
         problems += filled.problems() or (filled.problems_on_low_res() if low_res else [])
     return problems
