@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swad.results.corruption_errors import ROBUSTNESS, comparison_table, corruption_table, severity_curves
+from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, severity_curves
+from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.flatness_rows import RowFile
 from swad.results.imagenet_parts import BENCHMARK, CORRUPTIONS, PartResult, read_stored_errors
 from swad.results.runs import RunData
@@ -27,6 +28,10 @@ def measured(root: Path, weights: str, errors: dict[str, float], trial: int = 0,
     return RunData(root, config, (), True)
 
 
+def curve(errors: CorruptionErrors, method: str) -> dict[int, float]:
+    return {severity: point.mean for severity, point in severity_curves(errors)[method].items()}
+
+
 BLUR = {"imagenet-c/zoom_blur/1": 0.2, "imagenet-c/zoom_blur/5": 0.6}
 
 
@@ -38,7 +43,7 @@ def test_errors_of_runs_on_imagenet_c(tmp_path):
     ]
     errors = read_stored_errors(runs)
     assert errors.methods == ["ERM (last)", "SWAD"]  # the others are compared with ERM
-    assert severity_curves(errors)["ERM (last)"] == ([0, 1, 5], pytest.approx([0.3, 0.2, 0.6]))
+    assert curve(errors, "ERM (last)") == pytest.approx({0: 0.3, 1: 0.2, 5: 0.6})
     table = corruption_table(errors)
     assert table.columns == ("Clean", "Corrupted", "Added", "blur")
     assert [cell.value for cell in table.rows[1].cells] == pytest.approx([10, 40, 30, 40])
@@ -57,7 +62,7 @@ def test_all_15_corruptions_at_all_severities_are_complete(tmp_path):
 
 def test_without_imagenet_itself_there_is_no_clean_error(tmp_path):
     errors = read_stored_errors([measured(tmp_path / "a", "swad", BLUR)])
-    assert severity_curves(errors)["SWAD"] == ([1, 5], pytest.approx([0.2, 0.6]))
+    assert curve(errors, "SWAD") == pytest.approx({1: 0.2, 5: 0.6})
     # A model of other classes than those of the images has no error.
     assert read_stored_errors([measured(tmp_path / "b", "swad", BLUR, n=0, correct=0)]) is None
     assert corruption_table(errors).columns == ("Corrupted", "blur")
@@ -68,7 +73,7 @@ def test_without_imagenet_itself_there_is_no_clean_error(tmp_path):
 def test_results_of_other_settings_or_weights_are_not_mixed(tmp_path, change):
     measured(tmp_path / "a", "swad", BLUR)
     run = measured(tmp_path / "a", "swad", {"imagenet-c/fog/1": 0.5}, **change)
-    assert severity_curves(read_stored_errors([run]))["SWAD"] == ([1], [0.5])
+    assert curve(read_stored_errors([run]), "SWAD") == {1: 0.5}
 
 
 def test_a_part_with_other_than_the_published_images_is_partial():

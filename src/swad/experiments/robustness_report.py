@@ -8,10 +8,12 @@ from pathlib import Path
 from swad.experiments.flatness_report import FORMATS, Report, run_progress
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import SavedRun
-from swad.results.corruption_errors import ROBUSTNESS, comparison_table, corruption_table, read_corruption_errors
+from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors
+from swad.results.corruption_tables import comparison_table, corruption_summary, corruption_table
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.runs import load_run
+from swad.util.files import write_json
 from swad.util.progress import Progress
 
 
@@ -32,7 +34,7 @@ def measure_robustness(
         runs: The runs.
         weights: Names of the weights to measure by run directory; the others are compared with the first.
         config: Corruptions, severities and images.
-        output: Directory for the figure.
+        output: Directory for the figure and `robustness.json`.
         formats: Formats of the figure.
         device: Device to measure on.
         workers: Processes that read images.
@@ -51,5 +53,7 @@ def measure_robustness(
     results = read_corruption_errors([load_run(run.path) for run in runs])
     figure = severity_figure(results)
     written = [save_figure(figure, output / f"robustness.{extension}") for extension in formats]
+    summary = output / "robustness.json"
+    write_json(summary, {"settings": config.settings(), "results": corruption_summary(results)})
     tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
-    return Report(tuple(tables), tuple(written), tuple(run.path / ROBUSTNESS for run in runs))
+    return Report(tuple(tables), (*written, summary), tuple(run.path / ROBUSTNESS for run in runs))

@@ -1,18 +1,19 @@
-"""Errors under corruption of runs, read from their `robustness.jsonl`: tables, comparisons and curves."""
+"""Errors under corruption of runs, read from their `robustness.jsonl`: means and intervals over trials, comparisons.
+
+A mean is over targets within each trial, then over trials. Its 95 % interval is Student's t over trials, as for
+flatness: it holds for another training on these targets and images. One trial has no interval.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swad.results.comparisons import compare, correct, p_text
+from swad.results.comparisons import Comparison, compare, correct
 from swad.results.flatness_rows import last_shown, latest_rows, read_rows
 from swad.results.labels import weights_label
 from swad.results.runs import RunData
-from swad.results.tables import Cell, Table
-from swad.results.tables import Row as TableRow
-from swad.util.names import NO_TARGET
-from swad.util.statistics import mean, summarize
+from swad.util.statistics import contributions, half_widths, mean
 
 ROBUSTNESS = "robustness.jsonl"
 """The file of a run directory that holds its errors under corruption."""
@@ -38,6 +39,14 @@ Case = tuple[str, int]
 """Corruption and severity."""
 Unit = tuple[str, int]
 """Target and trial of a run."""
+
+
+@dataclass(frozen=True)
+class TrialMean:
+    """A mean over trials, with half of its 95 % interval, which is None for a single trial."""
+
+    mean: float
+    half: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +81,39 @@ class CorruptionErrors:
         """Whether every method and run has the error of clean images."""
         return all(CLEAN in by_case for units in self.errors.values() for by_case in units.values())
 
+    @property
+    def targets(self) -> list[str]:
+        """The targets of any method."""
+        return sorted({target for units in self.errors.values() for target, _ in units})
+
+    def complete_trials(self, method: str) -> list[int]:
+        """The trials in which a method was measured on every target."""
+        trials = sorted({trial for _, trial in self.errors[method]})
+        return [n for n in trials if all((target, n) in self.errors[method] for target in self.targets)]
+
     def mean_errors(self, method: str, cases: Iterable[Case]) -> dict[Unit, float]:
         """Return a method's mean error over some cases for every run."""
         cases = list(cases)
         return {unit: mean(by_case[case] for case in cases) for unit, by_case in self.errors[method].items()}
+
+    def quantities(self, method: str) -> dict[str, dict[Unit, float]]:
+        """Return a method's errors for every run: clean, corrupted, what corruption adds, and by kind of corruption."""
+        cases = self.cases()
+        corrupted = self.mean_errors(method, cases)
+        errors = {"Corrupted": corrupted}
+        if self.has_clean:
+            clean = self.mean_errors(method, [CLEAN])
+            errors = {"Clean": clean, **errors, "Added": {unit: corrupted[unit] - clean[unit] for unit in clean}}
+        kinds = {kind: [case for case in cases if case[0] in names] for kind, names in GROUPS.items()}
+        return errors | {kind: self.mean_errors(method, members) for kind, members in kinds.items() if members}
+
+    def trial_means(self, method: str, by_unit: Mapping[Unit, float]) -> list[float]:
+        """Average a quantity of a method over targets, for each trial that has them all.
+
+        Without such a trial, there is one mean over all runs.
+        """
+        trials = self.complete_trials(method)
+        return [mean(by_unit[target, n] for target in self.targets) for n in trials] or [mean(by_unit.values())]
 
 
 def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
@@ -104,101 +142,81 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
     return [CorruptionErrors(dataset, side, errors) for (dataset, side), errors in sorted(collected.items())]
 
 
-def corruption_table(results: CorruptionErrors) -> Table:
-    """Build the table of errors in percent: clean, corrupted, what corruption adds, and by kind of corruption."""
-    cases = results.cases()
-    kinds = {
-        kind: [case for case in cases if case[0] in names]
-        for kind, names in GROUPS.items()
-        if any(case[0] in names for case in cases)
-    }
-    rows = []
-    for method in results.methods:
-        corrupted = results.mean_errors(method, cases)
-        columns = [corrupted, *(results.mean_errors(method, members) for members in kinds.values())]
-        if results.has_clean:
-            clean = results.mean_errors(method, [CLEAN])
-            columns[:1] = [clean, corrupted, {unit: corrupted[unit] - clean[unit] for unit in clean}]
-        rows.append(TableRow(method, tuple(error_cell(column) for column in columns)))
-    names = sorted({name for name, _ in cases})
-    severities = sorted({severity for _, severity in cases})
-    at = f"{'severity' if len(severities) == 1 else 'severities'} {', '.join(map(str, severities))}"
-    notes = [
-        f"Error in % on {SIDES[results.side]}; corrupted: mean over {len(names)} corruption{'s' * (len(names) > 1)} at "
-        f"{at}; {_trials(results)}.",
-    ]
-    if results.side != STORED:
-        notes.append(
-            "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
-            "images."
-        )
-    if results.partial:
-        notes.append("Partial: do not compare it with published numbers.")
-    first = ("Clean", "Corrupted", "Added") if results.has_clean else ("Corrupted",)
-    return Table(f"Corruption error: {results.title}", (*first, *kinds), tuple(rows), tuple(notes))
+def mean_over_trials(values: Sequence[float]) -> TrialMean:
+    """Average the values of trials, with Student's t interval if there are several.
+
+    >>> mean_over_trials([0.1, 0.2, 0.3]).mean, round(mean_over_trials([0.1, 0.2, 0.3]).half, 4)
+    (0.2, 0.2484)
+    """
+    import numpy as np
+
+    if len(values) < 2:
+        return TrialMean(mean(values))
+    return TrialMean(mean(values), half_widths({"trials": contributions(np.array(values)[:, None])})[0])
 
 
-def comparison_table(results: CorruptionErrors) -> Table | None:
-    """Compare the corruption error of every method with the first, paired by target and trial; None for one method."""
-    if len(results.methods) < 2:
-        return None
-    cases = results.cases()
-    # Comparisons are of accuracies; a smaller error is a higher accuracy.
-    accuracies = {
-        method: {unit: 1 - error for unit, error in results.mean_errors(method, cases).items()}
-        for method in results.methods
-    }
+def compare_errors(results: CorruptionErrors) -> dict[str, list[Comparison]]:
+    """Compare the clean and the corruption error of every method with the first, paired by trial.
+
+    The accuracies of each `Comparison` are errors here. All comparisons are one family: p-values are corrected for
+    their number. Methods that share no complete trial with the first are left out.
+
+    Returns:
+        By "Clean" and "Corrupted", one comparison for each other method.
+    """
     baseline, *others = results.methods
-    targets = sorted({target for target, _ in accuracies[baseline]})
+    names = ["Clean", "Corrupted"] if results.has_clean else ["Corrupted"]
+    errors = {method: results.quantities(method) for method in results.methods}
     compared = [
-        compare(accuracies[name], accuracies[baseline], targets, n_comparisons=len(others), names=("", name, baseline))
-        for name in others
+        (name, comparison)
+        for name in names
+        for method in others
+        if (
+            comparison := compare(
+                errors[method][name],
+                errors[baseline][name],
+                results.targets,
+                unit="trials",  # as the intervals of the methods
+                n_comparisons=len(names) * len(others),
+                names=(results.dataset, method, baseline),
+            )
+        )
     ]
-    rows = []
-    for comparison in correct([each for each in compared if each is not None]):
-        test = comparison.test
-        interval = (
-            "–" if test.low is None or test.high is None else f"{-100 * test.high:+.1f} to {-100 * test.low:+.1f}"
-        )
-        cells = (
-            Cell(text=f"{round(-100 * comparison.difference, 1) + 0.0:+.1f}"),  # no -0.0
-            Cell(text=interval),
-            Cell(text=p_text(comparison.corrected_p)),
-            Cell(comparison.n_trials, decimals=0),
-        )
-        rows.append(TableRow(comparison.method, cells))
-    note = "Difference of the corruption error in points, with its 95 % interval; p corrected by Holm."
-    if any(each is not None and each.n_trials == 1 for each in compared):
-        note += " One trial has no spread between trainings: nothing is claimed from it."
-    columns = ("Difference", "95 % interval", "p", "Trials")
-    return Table(f"Compared with {baseline}: {results.title}", columns, tuple(rows), (note,))
+    corrected = correct(comparison for _, comparison in compared)
+    return {name: [new for (of, _), new in zip(compared, corrected, strict=True) if of == name] for name in names}
 
 
-def severity_curves(results: CorruptionErrors) -> dict[str, tuple[list[int], list[float]]]:
-    """Return, by method, severities and the mean error over corruptions and runs at each; 0 is the clean image."""
-    cases = [CLEAN] * results.has_clean + results.cases()
-    severities = sorted({severity for _, severity in cases})
+def severity_curves(results: CorruptionErrors) -> dict[str, dict[int, TrialMean]]:
+    """Return, by method and severity, the mean error over corruptions, targets and trials; 0 is the clean image."""
     return {
-        method: (
-            severities,
-            [
-                mean(results.mean_errors(method, [case for case in cases if case[1] == severity]).values())
-                for severity in severities
-            ],
-        )
+        method: {
+            severity: mean_over_trials(results.trial_means(method, results.mean_errors(method, cases)))
+            for severity, cases in _by_severity(results).items()
+        }
         for method in results.methods
     }
 
 
-def error_cell(by_unit: Mapping[Unit, float]) -> Cell:
-    """Return errors in percent: averaged over targets within each trial, then over trials."""
-    trials = sorted({trial for _, trial in by_unit})
-    summary = summarize(mean(value for (_, n), value in by_unit.items() if n == trial) for trial in trials)
-    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)
+def severity_differences(results: CorruptionErrors) -> dict[str, dict[int, TrialMean]]:
+    """Return the paired differences of the curves to that of the first method.
+
+    They are over the trials that both have on every target; methods with fewer than two such trials are left out.
+    """
+    baseline, *others = results.methods
+    differences = {}
+    for method in others:
+        trials = [n for n in results.complete_trials(method) if n in results.complete_trials(baseline)]
+        if len(trials) > 1:
+            differences[method] = {
+                severity: mean_over_trials(
+                    [mean(first[target, n] - second[target, n] for target in results.targets) for n in trials]
+                )
+                for severity, cases in _by_severity(results).items()
+                for first, second in [[results.mean_errors(each, cases) for each in (method, baseline)]]
+            }
+    return differences
 
 
-def _trials(results: CorruptionErrors) -> str:
-    units = {unit for by_unit in results.errors.values() for unit in by_unit}
-    targets, trials = {target for target, _ in units}, {trial for _, trial in units}
-    over = "no target" if targets == {NO_TARGET} else f"mean over {len(targets)} target{'s' * (len(targets) > 1)}"
-    return f"{over}, one trial" if len(trials) == 1 else f"{over}, ± standard error over {len(trials)} trials"
+def _by_severity(results: CorruptionErrors) -> dict[int, list[Case]]:
+    cases = [CLEAN] * results.has_clean + results.cases()
+    return {severity: [case for case in cases if case[1] == severity] for severity in sorted({c[1] for c in cases})}

@@ -23,7 +23,7 @@ from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import SavedRun, open_run, open_runs
 from swad.results import published
-from swad.results.corruption_errors import CLEAN, ROBUSTNESS, CorruptionErrors, error_cell, read_corruption_errors
+from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, read_corruption_errors
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import save_figure
 from swad.results.imagenet_parts import stored_errors
@@ -33,7 +33,7 @@ from swad.results.tables import PAPER, Cell, Row, Table
 from swad.training.run_dir import RunError
 from swad.util.names import plain
 from swad.util.progress import Progress
-from swad.util.statistics import summarize
+from swad.util.statistics import Summary, summarize
 
 WEIGHTS = {"ERM": "last", "EMA": "ema", "SWA": "swa", "SWAD": "swad"}
 """The weights of each row. The paper has no EMA."""
@@ -148,9 +148,11 @@ def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progre
     ours: dict[str, list[Cell]] = {name: [] for name in WEIGHTS}
     for each in seen:
         for name, method in zip(WEIGHTS, each.methods, strict=True):
-            clean = error_cell(each.mean_errors(method, [CLEAN]))
-            accuracy = replace(clean, value=100 - (clean.value or 0.0))
-            ours[name] += [accuracy, error_cell(each.mean_errors(method, each.cases()))]
+            errors_of = each.quantities(method)
+            clean, corrupted = (
+                summarize(each.trial_means(method, errors_of[quantity])) for quantity in ("Clean", "Corrupted")
+            )
+            ours[name] += [_percent(replace(clean, mean=1 - clean.mean)), _percent(corrupted)]
     columns = [f"{each.dataset}: {score}" for each in seen for score in ("accuracy (%) ↑", "corruption error (%) ↓")]
     captions = (
         "Ours: validation images of the sources, corrupted by the definitions of ImageNet-C. ERM is its "
@@ -162,6 +164,10 @@ def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progre
     table = _compared(columns, {name: [*cells, *[Cell()] * len(COLUMNS)] for name, cells in ours.items()}, captions)
     written = _draw(errors, runs, folder, config)
     return Report((table,), written, tuple(run.path / ROBUSTNESS for run in runs))
+
+
+def _percent(summary: Summary) -> Cell:
+    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)
 
 
 def _compared(own: Sequence[str], ours: Mapping[str, Sequence[Cell]], captions: Sequence[str]) -> Table:

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swad.results.corruption_errors import (
-    SIDES,
-    CorruptionErrors,
-    comparison_table,
-    corruption_table,
-    read_corruption_errors,
-)
+from swad.results.corruption_errors import SIDES, CorruptionErrors, read_corruption_errors
+from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.figures.flatness import method_colors
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import themed_svg
