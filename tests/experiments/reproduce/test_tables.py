@@ -1,16 +1,19 @@
 """The tables of runs whose accuracies are stated: numbers, differences, bold and arrows have known answers."""
 
 import csv
-import io
 from pathlib import Path
 
 import pytest
 
 from helpers.stated_runs import write_stated_runs
+from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
 from swad.experiments.reproduce.items import ITEMS
-from swad.experiments.reproduce.methods import row_name
+from swad.experiments.reproduce.methods import Method, row_name
 from swad.experiments.reproduce.run import build_item, cost_of
+from swad.experiments.reproduce.trainings import Training
+from swad.experiments.reproduce.with_swad import swad_tables
+from swad.experiments.sweep.directory import SweepDir
 from swad.results import published
 from swad.results.tables import Table
 from swad.training.config import RunConfig
@@ -35,14 +38,19 @@ def hash_of(config: RunConfig, weights: str) -> int:
 
 
 def build(name: str, config: PaperConfig) -> tuple[Table, dict[tuple[str, str, str], dict[str, str]]]:
-    """Write the runs of an item, build it, and return its first table and the rows of its CSV file."""
+    """Write the runs of an item, build it, and return its first table and the table's rows of its CSV file."""
     write_stated_runs([ITEMS[name]], config, stated)
     report = build_item(ITEMS[name], config)
     table = report.tables[0]
     assert isinstance(table, Table)
-    text = (config.output / name / f"{name}.csv").read_text()
-    rows = {(row["group"], row["method"], row["column"]): row for row in csv.DictReader(io.StringIO(text))}
-    return table, rows
+    return table, csv_rows(config, name, table.title)
+
+
+def csv_rows(config: PaperConfig, name: str, title: str) -> dict[tuple[str, str, str], dict[str, str]]:
+    """Read the rows of a table from the CSV file of an item, by group, method and column."""
+    with (config.output / name / f"{name}.csv").open() as file:
+        read = [row for row in csv.DictReader(file) if row["table"] == title]
+    return {(row["group"], row["method"], row["column"]): row for row in read}
 
 
 @pytest.fixture
@@ -93,6 +101,45 @@ def test_table2_lacks_what_is_not_at_hand(tmp_path: Path):
     )
     assert "Not at hand, so not trained: PACS, OfficeHome, TerraIncognita, DomainNet." in table.notes
     assert "ERM† and ERM (reproduced) are the same runs of ours." in table.notes
+
+    with_swad = csv_rows(config, "table2", "Table 2 with SWAD on top: VLCS")
+    same_runs = {"ERM (reproduced)", "SWAD"}  # as ERM†, alone and with SWAD
+    names = [row_name(row) for row in published.table(2).rows]
+    assert list(dict.fromkeys(name for _, name, _ in with_swad)) == [name for name in names if name not in same_runs]
+    coral = {column: row for (_, name, column), row in with_swad.items() if name == "CORAL†"}
+    assert list(coral) == ["Alone", "+ SWAD", "Points", "95 % interval", "p", "Corrected p", "n"]
+    assert coral["Alone"]["value"] == rows["ours", "CORAL†", "VLCS"]["value"]
+    assert float(coral["+ SWAD"]["value"]) == pytest.approx(77, abs=0.2)
+    units = [f"{target}{trial}" for target in ("Caltech101", "LabelMe", "SUN09", "VOC2007") for trial in range(3)]
+    noise = {weights: [sum(map(ord, f"coral{weights}{unit}")) % 7 for unit in units] for weights in ("best", "swad")}
+    gain = 5 + 0.1 * (sum(noise["swad"]) - sum(noise["best"])) / len(units)
+    assert float(coral["Points"]["value"]) == pytest.approx(gain)
+    assert coral["Points"]["mark"] == "↑"
+    assert coral["n"]["value"] == "12 runs"
+    assert coral["p"]["value"] == "0.0005"  # 2 / 2^12, the same for all 22 methods
+    assert coral["Corrected p"]["value"] == "0.011"
+
+
+def test_swad_on_top_is_that_of_the_selected_run(tmp_path: Path):
+    config = PaperConfig(tmp_path / "paper", datasets=("PACS",), data=tmp_path, targets=("photo",), trials=(0,))
+    training = Training("coral", search="domainbed")
+    item = Reproduction("coral", "", lambda config: [training], ITEMS["table2"].build, ("PACS",))
+    rates = set()
+
+    def accuracy(run: RunConfig, weights: str) -> float:
+        lr = run.training.hyperparameters.get("lr", 5e-5)
+        rates.add(lr)
+        return 0.5 + (lr if weights == "best" else -lr)
+
+    assert write_stated_runs([item], config, accuracy) == 20
+    methods = [Method("CORAL", training), Method("CORAL + SWAD", training, "swad")]
+    [table] = swad_tables(config, Results(SweepDir(config.output)), "Table", methods, ("PACS",))
+    [row] = table.rows
+    assert [cell.value for cell in row.cells[:2]] == pytest.approx([50 + 100 * max(rates), 50 - 100 * max(rates)])
+    assert row.cells[3].value is None  # one trial has no interval
+    assert (
+        "On PACS, the comparisons lack the targets art_painting, cartoon, sketch, which have no results." in table.notes
+    )
 
 
 def test_table1_takes_the_best_competitor_of_every_dataset(tmp_path: Path):

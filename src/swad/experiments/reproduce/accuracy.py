@@ -15,6 +15,7 @@ from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.methods import QUOTED, Method
 from swad.results.comparisons import Accuracies, best_methods
 from swad.results.published import Number, Printed
+from swad.results.runs import RunData
 from swad.results.selection import Selection, SelectionError, select, source_accuracy
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.util.statistics import mean, summarize
@@ -81,15 +82,23 @@ def mean_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
 
 def method_accuracy(config: PaperConfig, results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
     """Select the runs of a method on a dataset, and read its accuracies; None if there are none."""
-    runs = results.runs(config, dataset, method.training)
+    every_target = replace(config, targets=()).targets_of(dataset)
+    return _accuracy(results.runs(config, dataset, method.training), method.weights, every_target)
+
+
+def on_weights(accuracy: MethodAccuracy, weights: str) -> MethodAccuracy | None:
+    """Return the accuracies of other weights of the runs that were selected; None if there are none."""
+    return _accuracy([result.run for result in accuracy.selection], weights, accuracy.targets)
+
+
+def _accuracy(runs: Sequence[RunData], weights: str, every_target: tuple[str, ...]) -> MethodAccuracy | None:
     try:
-        selection = select(runs, "iid", method.weights) if runs else Selection()
+        selection = select(runs, "iid", weights) if runs else Selection()
     except SelectionError:
         selection = Selection()
     if not selection:
         return None
-    inside = {(r.target, r.trial): source_accuracy(r.run, method.weights) for r in selection}
-    every_target = replace(config, targets=()).targets_of(dataset)
+    inside = {(r.target, r.trial): source_accuracy(r.run, weights) for r in selection}
     return MethodAccuracy(
         {(r.target, r.trial): r.accuracy for r in selection},
         {unit: value for unit, value in inside.items() if value is not None},

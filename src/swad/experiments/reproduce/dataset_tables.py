@@ -25,6 +25,7 @@ from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
 from swad.experiments.reproduce.methods import Method, method_of, methods_of, row_name
 from swad.experiments.reproduce.settings import solver_table
 from swad.experiments.reproduce.trainings import Training
+from swad.experiments.reproduce.with_swad import swad_tables
 from swad.results import published
 from swad.results.tables import PAPER, Cell, Table
 from swad.util.progress import Progress
@@ -155,6 +156,9 @@ class _Build:
         if self.number == 4:
             table = _with_gains(table)
         tables = [table]
+        if self.number == 2:
+            datasets = config.measured_datasets(PAPER_DATASETS)
+            tables += swad_tables(config, results, "Table 2", methods_of(2), datasets)
         if self.number == 8:
             dataset = (*config.measured_datasets(PAPER_DATASETS), "PACS")[0]
             defaults = benchmarks.get(dataset).defaults
