@@ -18,8 +18,25 @@ DataNow = Annotated[
     Path | None, typer.Option("--data", "-d", help="Dataset directory, if it moved since the run was trained.")
 ]
 Images = Annotated[int, typer.Option(help="Images per domain, stratified by class. 0 uses all images.")]
+Stored = Annotated[
+    bool,
+    typer.Option(
+        "--stored", help="Show the last measurement that is stored in each run. Needs neither weights nor images."
+    ),
+]
 Workers = Annotated[int | None, typer.Option(help="Number of processes that read images.")]
 Select = Annotated[str, typer.Option("--select", help="Model selection: iid, last, oracle, oracle_best_step or lodo.")]
+
+
+def stored_runs(context: typer.Context, directories: list[Path], *options: str) -> list[Path]:
+    """Return the run directories of a command with --stored, which allows few options: it measures nothing."""
+    from swad.results.runs import find_runs
+
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("stored", *options):
+            raise ValueError(f"--stored shows a measurement as it was made: leave out {parameter.opts[0]}")
+    return [run.path for directory in directories for run in find_runs(directory, warn=False) if run.finished]
 
 
 def words(text: str) -> list[str]:

@@ -7,15 +7,17 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Workers
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Stored, Workers
 
 EXAMPLES = """
 swad flatness runs/PACS
 swad flatness runs/PACS/erm/sketch-0 --weights best,swad --radii 0:60:5
+swad flatness runs/PACS --stored
 """
 
 
 def flatness(
+    context: typer.Context,
     runs: Runs,
     weights: Annotated[
         str,
@@ -75,6 +77,7 @@ def flatness(
     curvature: Annotated[
         bool, typer.Option("--curvature", help="Also compute top eigenvalues and trace of the Hessian.")
     ] = False,
+    stored: Stored = False,
     output: FigureFolder = None,
     figure_formats: FigureFormats = "svg,pdf,png",
     data: DataNow = None,
@@ -86,10 +89,16 @@ def flatness(
     Results are saved in each run's flatness.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.experiments.flatness_report import choose_weights, measure_flatness
+    from swad.experiments.flatness_report import choose_weights, measure_flatness, stored_flatness
     from swad.experiments.run_flatness import FlatnessConfig
     from swad.experiments.saved_run import SPLITS, open_runs
 
+    formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
+    if stored:
+        paths = parse.stored_runs(context, runs, "runs", "weights", "output", "figure_formats")
+        report = stored_flatness(dict.fromkeys(paths, parse.words(weights)), output=folder, formats=formats)
+        print_report(report.tables, report.written)
+        return
     if normalize not in ("sphere", "filter", "layer"):
         raise ValueError(f"--normalize must be sphere, filter or layer; got {normalize!r}")
     for option, value, allowed in (
@@ -113,7 +122,6 @@ def flatness(
         precision=precision,  # type: ignore[arg-type]
     )
     worst_radii = parse.radii(worst_case)
-    formats = parse.figure_formats(figure_formats)
     saved_runs, notes = open_runs(runs, data)
     names, skipped = choose_weights(saved_runs, parse.words(weights))
     print_notes([*notes, *skipped])
@@ -121,7 +129,7 @@ def flatness(
         report = measure_flatness(
             names,
             config,
-            output=output if output is not None else runs[0] / "figures",
+            output=folder,
             worst_radii=worst_radii,
             curvature=curvature,
             formats=formats,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFormats, Images, Workers
+from swad.cli._options import DataNow, Device, FigureFormats, Images, Stored, Workers
 
 EXAMPLES = """
 swad robustness runs/PACS
@@ -19,6 +19,7 @@ swad robustness resnet50.tv_in1k=resnet50.safetensors --imagenet-c imagenet-c --
 
 
 def robustness(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -53,6 +54,7 @@ def robustness(
     batch_size: Annotated[
         int | None, typer.Option(help="With a benchmark: images of a forward pass. Default: 256 on a GPU, else 32.")
     ] = None,
+    stored: Stored = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -73,7 +75,7 @@ def robustness(
     """
     from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.flatness_report import choose_weights
-    from swad.experiments.robustness_report import measure_robustness
+    from swad.experiments.robustness_report import measure_robustness, stored_robustness
     from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig
     from swad.experiments.run_robustness import CorruptionConfig
     from swad.experiments.saved_run import open_runs
@@ -81,6 +83,11 @@ def robustness(
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
     directories = [Path(model) for model in models if Path(model).is_dir()]
     folder = output or (directories[0] / "figures" if directories else Path("robustness"))
+    if stored:
+        paths = parse.stored_runs(context, directories, "models", "output", "figure_formats")
+        report = stored_robustness(paths, output=folder, formats=formats)
+        print_report(report.tables, report.written)
+        return
     benchmarks = Benchmarks(imagenet, imagenet_c, imagenet_r, backgrounds)
     on_benchmarks = benchmarks != Benchmarks()
     changed = {

@@ -122,24 +122,54 @@ def measure_flatness(
             run_worst_case(run, names[run.path], worst_radii, progress=labeled, **subset, **place)
         if curvature:
             run_curvature(run, names[run.path], progress=labeled, **subset, **place)
-    measured = []
-    for run in runs:
-        result = read_flatness(load_run(run.path), names[run.path])
-        if result is not None:  # rows of earlier searches are not part of this report
-            worst_rows = result.worst_case if worst_radii else ()
-            measured.append(replace(result, worst_case=worst_rows, curvature=result.curvature if curvature else ()))
+    further = {"worst_case": bool(worst_radii), "curvature": curvature, "error": config.error}
+    return stored_flatness(names, output=output, stem=stem, formats=formats, **further)
+
+
+def stored_flatness(
+    weights: Mapping[Path, Sequence[str]],
+    *,
+    output: Path,
+    stem: str = "flatness",
+    worst_case: bool = True,
+    curvature: bool = True,
+    error: bool = True,
+    formats: Sequence[str] = FORMATS,
+) -> Report:
+    """Draw and summarize the last measurement that each run has stored, which needs neither weights nor images.
+
+    Args:
+        weights: Names of the weights to show by run directory; the empty sequence for all that were measured.
+        output: Directory for figures and `flatness.json`.
+        stem: File name of the main figure.
+        worst_case: Whether to show the worst case, if it was searched for.
+        curvature: Whether to show the curvature, if it was computed.
+        error: Whether to show the rise of the 0-1 error, if it was measured.
+        formats: Formats of the figures.
+    """
+    require_matplotlib()
+    runs = [load_run(path) for path in weights]
+    measured = [
+        replace(
+            result,
+            worst_case=result.worst_case if worst_case else (),
+            curvature=result.curvature if curvature else (),
+        )
+        for run in runs
+        if (result := read_flatness(run, weights[run.path])) is not None
+    ]
+    if not measured:
+        raise RunError(f"no run has a stored {FLATNESS} with these weights: measure them with `swad flatness` first")
     written = draw_flatness(measured, output, stem, formats)
     tables, content = flatness_tables(measured), flatness_summary(measured)
-    if config.error:
-        both = [read_flatness(load_run(run.path), names[run.path], "error") for run in runs]
-        errors = [replace(result, worst_case=(), curvature=()) for result in both if result is not None]
+    results = [read_flatness(run, weights[run.path], "error") for run in runs] if error else []
+    if errors := [replace(result, worst_case=(), curvature=()) for result in results if result is not None]:
         written += draw_flatness(errors, output, f"{stem}-error", formats)
         tables += flatness_tables(errors)
         content["error"] = flatness_summary(errors)
     summary = output / "flatness.json"
     write_json(summary, json_values(content))
-    row_files = tuple(run.path / FLATNESS for run in runs)
-    return Report(tuple(tables), (*written, summary), row_files)
+    return Report(tuple(tables), (*written, summary), tuple(path / FLATNESS for path in weights))
 
 
 def measure_surfaces(

@@ -12,7 +12,9 @@ from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors
 from swad.results.corruption_tables import comparison_table, corruption_summary, corruption_table
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import require_matplotlib, save_figure
+from swad.results.flatness_rows import last_shown, read_rows
 from swad.results.runs import load_run
+from swad.training.run_dir import RunError
 from swad.util.files import write_json
 from swad.util.progress import Progress
 
@@ -50,10 +52,26 @@ def measure_robustness(
             workers=workers,
             progress=run_progress(progress, run, i, len(runs)),
         )
-    results = read_corruption_errors([load_run(run.path) for run in runs])
+    return stored_robustness([run.path for run in runs], output=output, formats=formats)
+
+
+def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[str] = FORMATS) -> Report:
+    """Draw and compare the errors that runs have stored, which needs neither weights nor images.
+
+    Args:
+        paths: Run directories.
+        output: Directory for the figure and `robustness.json`.
+        formats: Formats of the figure.
+    """
+    require_matplotlib()
+    results = read_corruption_errors([load_run(path) for path in paths])
+    if not results:
+        raise RunError(f"no run has a stored {ROBUSTNESS}: measure one with `swad robustness` first")
     figure = severity_figure(results)
     written = [save_figure(figure, output / f"robustness.{extension}") for extension in formats]
     summary = output / "robustness.json"
-    write_json(summary, {"settings": config.settings(), "results": corruption_summary(results)})
+    shown = [found[0] for path in paths if (found := last_shown(read_rows(path, ROBUSTNESS), "error")) is not None]
+    settings = {name: value for name, value in shown[0].items() if name not in ("key", "kind")}
+    write_json(summary, {"settings": settings, "results": corruption_summary(results)})
     tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
-    return Report(tuple(tables), (*written, summary), tuple(run.path / ROBUSTNESS for run in runs))
+    return Report(tuple(tables), (*written, summary), tuple(path / ROBUSTNESS for path in paths))

@@ -118,7 +118,7 @@ class SavedRun:
             raise RunError(f"{self.path} has no weights {name!r}; it has {', '.join(self.weights)}")
         path = self.path / self.weights[full_name]
         if not path.is_file():
-            raise RunError(f"{path} is missing: restore it, or train the run again in a new directory")
+            raise RunError(f"{path} is missing: restore it, train the run again, or show stored results with --stored")
         return path
 
     def full_name(self, name: str) -> str:

@@ -1,0 +1,68 @@
+"""The files that benchmarks/keep_records.py keeps of runs show the same results as the runs themselves."""
+
+import json
+
+import pytest
+
+from helpers.measured_runs import write_measured_run
+from keep_records import keep_runs
+from swad.experiments.flatness_report import flatness_tables
+from swad.results.comparisons import compare_methods
+from swad.results.flatness_runs import read_flatness
+from swad.results.method_results import collect_results
+from swad.results.records import Record, RecordWriter
+from swad.results.runs import find_runs
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    root = tmp_path / "runs"
+    for number, target in enumerate(("art", "photo")):
+        for trial in range(3):
+            folder = root / "PACS" / "erm" / f"{target}-{trial}"
+            paths = {"data_dir": "/home/me/data/PACS", "weights": "/home/me/resnet50.safetensors", "cache": None}
+            write_measured_run(folder, target, trial, 1 + number / 3 + trial**2 / 7, **paths)
+            with RecordWriter(folder, "r") as writer:
+                for step in (50, 100):
+                    writer.append(Record("r", step, None, None, "end_step", step, "swad"))
+            (folder / "weights").mkdir()
+            (folder / "weights" / "swad.safetensors").write_bytes(b"large")
+    return root
+
+
+def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs, tmp_path):
+    kept = tmp_path / "kept"
+    size = keep_runs(runs, kept)
+    files = [path for path in kept.rglob("*") if path.is_file()]
+    assert size == sum(path.stat().st_size for path in files)
+    assert not [path for path in files if "home" in path.read_text() or path.suffix not in (".json", ".jsonl")]
+    config = json.loads((kept / "PACS" / "erm" / "art-0" / "config.json").read_text())["config"]
+    values = {name: value for section in config.values() for name, value in section.items()}
+    assert [values[name] for name in ("data_dir", "weights", "cache")] == ["PACS", "resnet50.safetensors", None]
+
+    before, after = find_runs(runs), find_runs(kept)
+    assert [run.path.relative_to(kept) for run in after] == [run.path.relative_to(runs) for run in before]
+    compared = [compare_methods(collect_results(each)[0]) for each in (before, after)]
+    assert compared[0] == compared[1]
+    assert [run.table.find("end_step", None, "swad") for run in after] == [{None: ([100], [100])}] * 6
+    flat = [[result for run in each if (result := read_flatness(run))] for each in (before, after)]
+    tables = [[item if isinstance(item, str) else item.markdown() for item in flatness_tables(each)] for each in flat]
+    assert tables[0] == tables[1]
+
+    out = here("flatness", kept, "--stored", "--weights", "swad", "--figure-formats", "svg").stdout
+    assert "mean over targets: F on unseen domains, over 3 trials" in out
+    assert "ERM" not in out
+    error = here("flatness", kept, "--stored", "--radii", "0:60:5", code=1).stderr
+    assert error == "error: --stored shows a measurement as it was made: leave out --radii\n"
+    error = here("robustness", kept, "--stored", code=1).stderr
+    assert error == "error: no run has a stored robustness.jsonl: measure one with `swad robustness` first\n"
+
+
+def test_a_changed_record_is_noticed(runs, tmp_path):
+    keep_runs(runs, tmp_path / "kept")
+    records = tmp_path / "kept" / "PACS" / "erm" / "art-0" / "records.jsonl"
+    records.write_text(records.read_text().replace("0.85", "0.95"))
+    with pytest.warns(UserWarning, match="changed after the run finished"):
+        assert len(find_runs(tmp_path / "kept")) == 5
