@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from swad.averaging.ema import EMA
     from swad.averaging.group import AverageGroup
     from swad.averaging.lr_schedules import cyclic_lr
-    from swad.averaging.segment_log import SegmentLog, fit_on_val
+    from swad.averaging.segment_log import SegmentLog
+    from swad.averaging.segment_windows import fit_on_val
     from swad.averaging.semantics import Phase
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD, NeverConvergedWarning
@@ -48,7 +49,7 @@ _HOMES = {
     "Span": "averaging.valley",
     "Status": "averaging.valley",
     "cyclic_lr": "averaging.lr_schedules",
-    "fit_on_val": "averaging.segment_log",
+    "fit_on_val": "averaging.segment_windows",
     "load_predictor": "training.export",
     "train": "training.loop",
     "update_bn": "averaging.batchnorm",

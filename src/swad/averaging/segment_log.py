@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,9 @@ from swad.averaging.base import Average
 from swad.averaging.group import AverageGroup
 from swad.averaging.semantics import Phase, Terms
 from swad.averaging.swad import SWAD
-from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
+from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
 from swad.util.files import atomic_write
-from swad.util.progress import Progress
-
-Score = Callable[[nn.Module], float]
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         self._lowest = float(header["lowest"])
         self._in_memory = []
         for file in load_segments(self._folder) if self._folder is not None else []:
-            if int(file.stem.removeprefix("segment-")) > int(header["updates"]):
+            if last_update(file) > int(header["updates"]):
                 file.unlink(missing_ok=True)  # written after the checkpoint, before the run was interrupted
         missing = [str(self._file(last)) for _, last in self._spans if not self._file(last).exists()]
         if missing:
@@ -188,8 +185,17 @@ def stored_bytes(model_bytes: int, evaluations: int) -> tuple[int, int]:
 
 
 def load_segments(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a segment log in the order of training, for `replay` and `fit_on_val`."""
+    """Return the files of a segment log in the order of training, for `replay`, `fit_on_val` and `SegmentWindows`."""
     return sorted(Path(folder).glob("segment-*.pt"))
+
+
+def last_update(file: Path) -> int:
+    """Return the last update of a stored segment, from its name.
+
+    >>> last_update(Path("segments/segment-00000200.pt"))
+    200
+    """
+    return int(file.stem.removeprefix("segment-"))
 
 
 def replay(segments: Sequence[StoredSegment | Path], model: nn.Module, averages: Mapping[str, SWAD]) -> AverageGroup:
@@ -218,8 +224,8 @@ def replay(segments: Sequence[StoredSegment | Path], model: nn.Module, averages:
     tracked = next(iter(averages.values())).tracked
     targets = {**tracked.averaged, **tracked.buffers}
     for segment in map(read_segment, segments):
-        _require_same_model(segment, targets)
-        _copy({**segment.live, **segment.buffers}, targets)
+        require_same_model(segment, targets)
+        copy_into(targets, {**segment.live, **segment.buffers})
         group.take_segment(segment.sum, len(segment))
         group.observe(segment.loss)
         if group.should_stop:
@@ -227,84 +233,9 @@ def replay(segments: Sequence[StoredSegment | Path], model: nn.Module, averages:
     return group
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A window of segments, by its first and last update, and the score of its average."""
-
-    first: int
-    last: int
-    score: float
-
-
-def fit_on_val(
-    segments: Sequence[StoredSegment | Path],
-    model: nn.Module,
-    score: Score,
-    progress: Progress | None = None,
-) -> Choice:
-    """Choose the window whose average scores best on validation, and copy that average into `model`.
-
-    The ablation "fit-on-val" of the paper's Table 5. All S (S + 1) / 2 windows of whole segments are tried. Every
-    update weighs the same. Among equal scores the longest window wins, then the earliest.
-
-    Args:
-        segments: A `SegmentLog`, or the files that `load_segments` returns.
-        model: The model to evaluate in. If `score` raises, it has its old weights afterwards.
-        score: Returns the validation *accuracy* of a model.
-        progress: Called after each evaluation with (description, done, total).
-    """
-    if not segments:
-        raise ValueError("there are no segments to choose from: keep them with a SegmentLog during training")
-    best: Choice | None = None
-    best_state: dict[str, Tensor] = {}
-    total = len(segments) * (len(segments) + 1) // 2
-    done = 0
-    tracked = TrackedTensors(model, "copy", "*", None)
-    targets = {**tracked.averaged, **tracked.buffers}
-    with tensors.restored(list(targets.values())):
-        for begin in range(len(segments)):
-            window = _WindowMean(targets)
-            for segment in map(read_segment, segments[begin:]):
-                window.add(segment)
-                state = window.state()
-                _copy(state, targets)
-                value = float(score(tracked.model))
-                choice = Choice(window.first, segment.last, value)
-                if best is None or (value, choice.last - choice.first) > (best.score, best.last - best.first):
-                    best, best_state = choice, state
-                done += 1
-                if progress is not None:
-                    progress("fit-on-val", done, total)
-    assert best is not None
-    _copy(best_state, targets)
-    return best
-
-
-class _WindowMean:
-    """The mean over segments that follow each other, in float64: float32 loses digits over a whole run."""
-
-    def __init__(self, targets: Mapping[str, Tensor]) -> None:
-        self._targets = targets
-        self.first = 0
-        self._weight = 0.0
-        self._sums: dict[str, Tensor] = {}
-        self._buffers: Mapping[str, Tensor] = {}
-
-    def add(self, segment: StoredSegment) -> None:
-        _require_same_model(segment, self._targets)
-        self.first = self.first or segment.first
-        self._weight += len(segment)
-        for name, total in segment.sum.items():
-            added = total.to(torch.float64)
-            self._sums[name] = self._sums[name] + added if name in self._sums else added
-        self._buffers = segment.buffers
-
-    def state(self) -> dict[str, Tensor]:
-        return {**{name: total / self._weight for name, total in self._sums.items()}, **self._buffers}
-
-
 @torch.no_grad()
-def _copy(state: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
+def copy_into(targets: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Copy tensors into others, by name."""
     for name, value in state.items():
         targets[name].copy_(value)
 
@@ -329,7 +260,8 @@ def read_segment(stored: StoredSegment | Path) -> StoredSegment:
         ) from None
 
 
-def _require_same_model(segment: StoredSegment, targets: Mapping[str, Tensor]) -> None:
+def require_same_model(segment: StoredSegment, targets: Mapping[str, Tensor]) -> None:
+    """Raise if a model lacks a tensor of a segment."""
     unknown = [name for name in (*segment.sum, *segment.buffers) if name not in targets]
     if unknown:
         raise ValueError(f"the segments must be of this model; it has no {', '.join(unknown[:3])}")

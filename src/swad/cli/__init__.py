@@ -29,6 +29,7 @@ from swad.cli import (
     sweep,
     train,
     tune,
+    windows,
 )
 from swad.cli._command import add_command
 
@@ -48,6 +49,7 @@ add_command(app, flatness.flatness, flatness.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, tune.tune, tune.EXAMPLES)
+add_command(app, windows.windows, windows.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
 app.add_typer(sweep.app, name="sweep")

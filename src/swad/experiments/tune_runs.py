@@ -17,21 +17,19 @@ from swad.averaging.segment_log import load_segments, read_segment, replay
 from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD, NeverConvergedWarning
 from swad.averaging.valley import LossValley, Status
-from swad.data.cache import open_cache
-from swad.data.loaders import EvalLoader
-from swad.data.splits import hold_out
+from swad.data.splits import DomainSplit
 from swad.experiments.saved_run import SavedRun, open_run
+from swad.experiments.segment_runs import build_loaders, build_network, finished_runs, skip_notes
 from swad.results.flatness_rows import Row, RowFile
 from swad.results.records import RECORDS
-from swad.results.runs import RunData, find_runs
+from swad.results.runs import RunData
 from swad.results.tuning import TuneRow, ValleySetting
 from swad.training.distributed import Dist
-from swad.training.evaluation import MAX_KEPT_BYTES, eval_loaders, evaluate_splits
+from swad.training.evaluation import evaluate_splits
 from swad.training.export import model_card, save_weights
 from swad.training.numerics import autocast
 from swad.training.resolve import averaging_plan
 from swad.training.result import averaged_range
-from swad.training.run_data import load_dataset
 from swad.training.run_dir import SEGMENTS, RunError
 from swad.util.files import sha256
 from swad.util.progress import Progress
@@ -122,27 +120,18 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
         paths: Run directories, or directories of runs.
         data: Where the dataset is now, if it moved since training.
     """
+    found, notes = finished_runs(paths)
     runs: dict[Path, TunableRun] = {}
-    skipped: dict[str, list[Path]] = {}
-    for path in paths:
-        found = find_runs(path, warn=False)
-        for entry in found.skipped:
-            skipped.setdefault(entry.reason, []).append(entry.path)
-        for run in found:
-            losses = {record.step: record.value for record in run.records if record.metric == "valley_loss"}
-            if not run.finished:
-                skipped.setdefault("unfinished", []).append(run.path)
-            elif len(run.targets) > 1:
-                skipped.setdefault("holds out two domains", []).append(run.path)
-            elif not losses:
-                skipped.setdefault("recorded no validation loss", []).append(run.path)
-            else:
-                saved = open_run(run.path, data) if load_segments(run.path / SEGMENTS) else None
-                runs[run.path] = TunableRun(run, dict(sorted(losses.items())), saved)
-    notes = [
-        f"{paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''} skipped: {reason}"
-        for reason, paths in skipped.items()
-    ]
+    without_loss = []
+    for run in found:
+        losses = {record.step: record.value for record in run.records if record.metric == "valley_loss"}
+        if not losses:
+            without_loss.append(run.path)
+            continue
+        saved = open_run(run.path, data) if load_segments(run.path / SEGMENTS) else None
+        runs[run.path] = TunableRun(run, dict(sorted(losses.items())), saved)
+    if without_loss:
+        notes += skip_notes({"recorded no validation loss": without_loss})
     if not runs:
         reason = f" ({'; '.join(notes)})" if notes else ""
         raise RunError(f"there is no finished run to tune{reason}: finish one with `swad train --keep-segments`")
@@ -237,7 +226,8 @@ def _measure(
                 yield spans, _means(stored[spans])
         if not missing:
             return
-        model, loaders, dist = _network(run, device), _loaders(run, side, device, workers), Dist(device)
+        model, dist = build_network(run, device), Dist(device)
+        loaders = build_loaders(run, _splits(run, side), device, workers)
         for begin in range(0, len(missing), AT_ONCE):
             batch = {spans: settings[spans] for spans in missing[begin : begin + AT_ONCE]}
             for spans, average in _replay(run, model, batch).items():
@@ -260,34 +250,10 @@ def _means(row: Row) -> dict[str, float]:
     return {split: mean(by_domain.values()) for split, by_domain in row["accuracy"].items()}
 
 
-def _loaders(run: SavedRun, side: str, device: torch.device, workers: int | None) -> dict[str, dict[str, EvalLoader]]:
-    """Return the images of one side by split and domain, read as the run itself read them."""
-    config = run.config if workers is None else run.config.replace(workers=workers)
-    dataset = load_dataset(config, run.data)
-    held_out = hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
-    cache = None
-    if config.data.input_pipeline == "gpu":
-        cache = open_cache(dataset, config.machine.cache, config.data.cache_size, workers=config.machine.workers)
-    spec = held_out.sources.image_spec
-    target = held_out.target
-    parts = {"out": held_out.sources.val} if side == "validation" else {"in": target.train, "out": target.val}
-    n_images = sum(len(part) for splits in parts.values() for part in splits)
-    keep = n_images * spec.channels * spec.size**2 <= MAX_KEPT_BYTES
-    augment = side == "validation" and config.evaluation.augment_validation
-    return {
-        split: eval_loaders(
-            config, spec, splits, Dist(device), run.eval_group_size, keep=keep, augment=augment, cache=cache
-        )
-        for split, splits in parts.items()
-    }
-
-
-def _network(run: SavedRun, device: torch.device) -> nn.Module:
-    """Build the network of a run from any weights of it that still are there; all of its weights are replaced later."""
-    for name in run.weights:
-        if (run.path / run.weights[name]).is_file():
-            return run.model(name, device)
-    raise RunError(f"{run.path} has no weights left to build its network from: restore one of {', '.join(run.weights)}")
+def _splits(run: SavedRun, side: str) -> dict[str, tuple[DomainSplit, ...]]:
+    """Return the splits of one side, by name."""
+    sources, target = run.held_out
+    return {"out": sources.val} if side == "validation" else {"in": target.train, "out": target.val}
 
 
 def _replay(run: SavedRun, model: nn.Module, windows: Mapping[str, ValleySetting]) -> dict[str, SWAD]:
@@ -313,7 +279,7 @@ def save_average(run: TunableRun, row: TuneRow, folder: Path, device: torch.devi
     """
     saved = run.saved
     assert saved is not None
-    (average,) = _replay(saved, _network(saved, device), {row.spans: row.setting}).values()
+    (average,) = _replay(saved, build_network(saved, device), {row.spans: row.setting}).values()
     with _never_converged_ignored():
         state = average.averaged_state()
     description = f"An average of the weights along the trajectory: SWAD with {row.setting}"

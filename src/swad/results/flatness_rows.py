@@ -41,6 +41,8 @@ Row = dict[str, Any]
 _FIELDS = {
     "error": {"weights", "fingerprint", "domain", "side", "corruption", "severity", "error"},
     "benchmark": {"weights", "fingerprint", "part", "n"},
+    "window": {"side", "first", "last", "accuracy"},
+    "saved": {"side", "weights", "accuracy"},
 }
 """Fields that rows of some kinds must have, besides key and kind."""
 

@@ -248,7 +248,7 @@ class Evaluator:
         self._config, self._dist, self._autocast, self._cache = config, dist, training.autocast, cache
         self._sources, self._live = sources, training.predictor
         self._group_size = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
-        self._free_bytes = _max_kept_bytes(dist.device)
+        self._free_bytes = max_kept_bytes(dist.device)
         subsample, augment = config.evaluation.validation_subsample, config.evaluation.augment_validation
         keep = self._reserve_memory(sources.val, subsample)
         self.validation = self._loaders(sources.val, keep, subsample, augment)
@@ -301,7 +301,7 @@ class Evaluator:
         image_spec = self._sources.image_spec
         n_images = sum(len(part) if subsample is None else min(subsample, len(part)) for part in parts)
         n_bytes = n_images * image_spec.channels * image_spec.size**2
-        self._free_bytes = min(self._free_bytes, _max_kept_bytes(self._dist.device))  # free GPU memory changes
+        self._free_bytes = min(self._free_bytes, max_kept_bytes(self._dist.device))  # free GPU memory changes
         if n_bytes > self._free_bytes:
             return False
         self._free_bytes -= n_bytes
@@ -374,5 +374,6 @@ def eval_loaders(
     }
 
 
-def _max_kept_bytes(device: torch.device) -> int:
+def max_kept_bytes(device: torch.device) -> int:
+    """Return how many bytes of decoded images may be kept on a device."""
     return MAX_KEPT_BYTES if device.type != "cuda" else torch.cuda.mem_get_info(device)[0] // 4

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.segment_log import fit_on_val, load_segments
+from swad.averaging.segment_log import load_segments
+from swad.averaging.segment_windows import fit_on_val
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit
 from swad.experiments.saved_run import SavedRun, find_device, open_run

@@ -1,0 +1,66 @@
+"""`swad windows`: the accuracy of every window of a training, next to the window that SWAD chose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swad.cli import _options as parse
+from swad.cli._options import DataNow, Device, FigureFormats, Images, Workers
+
+EXAMPLES = """
+swad windows runs/PACS
+swad windows runs/PACS --split target --images 0 --every 2
+"""
+
+
+def windows(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
+    ],
+    split: Annotated[
+        str, typer.Option(help="Images to evaluate on: target, validation (of the sources), or both.")
+    ] = "both",
+    images: Images = 500,
+    every: Annotated[
+        int | None,
+        typer.Option(help="Merge this many segments into one. Default: so many that at most 25 segments remain."),
+    ] = None,
+    average: Annotated[
+        str, typer.Option(help="The average of the runs that windows are compared with, e.g. swad or swad_text.")
+    ] = "swad",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUNS/windows.")
+    ] = None,
+    figure_formats: FigureFormats = "svg,pdf,png",
+    data: DataNow = None,
+    device: Device = "auto",
+    workers: Workers = None,
+) -> None:
+    """Evaluate the average of every window of a training, to see whether the start and the end that SWAD finds matter.
+
+    Needs runs that were trained with --keep-segments. A window is any range of whole segments, the updates between two
+    evaluations. Results are saved in each run's windows.jsonl. Run the same command again to resume after an interrupt;
+    once complete, tables and figures need no segments, weights or images.
+    """
+    from swad.cli._console import measuring, print_notes, print_report
+    from swad.experiments.run_windows import WindowsConfig, measure_windows
+    from swad.experiments.windows_report import write_windows
+
+    sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
+    if split not in sides:
+        raise ValueError(f"--split must be target, validation or both; got {split!r}")
+    n_images = parse.at_least("images", images, 0) or None
+    config = WindowsConfig(
+        sides[split], n_images, None if every is None else parse.at_least("every", every, 1), average
+    )
+    formats = parse.figure_formats(figure_formats)
+    with measuring() as progress:
+        measured = measure_windows(
+            runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
+        )
+    print_notes(measured.notes)
+    report = write_windows(measured, output if output is not None else runs[0] / "windows", formats)
+    print_report(report.tables, report.written, measured.row_files)

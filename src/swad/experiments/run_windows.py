@@ -1,0 +1,282 @@
+"""The accuracy of the averaged weights of every window of the segments that a run kept.
+
+Accuracies are appended to `windows.jsonl` in the run directory as soon as they are measured, so an interrupted
+measurement resumes. A complete one is read back and needs neither segments, weights nor images.
+
+    measured = measure_windows(["runs/PACS"], n_images=500, device="cuda")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from swad.averaging.segment_log import last_update, load_segments, read_segment
+from swad.averaging.segment_windows import SegmentWindows
+from swad.data.splits import DomainSplit
+from swad.experiments.measured_rows import image_settings
+from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, open_run, stratified_subset
+from swad.experiments.segment_runs import build_loaders, build_network, finished_runs, images_fit, skip_notes
+from swad.models.fused_vit import fuse_kernels
+from swad.results.flatness_rows import RowFile
+from swad.results.records import RECORDS
+from swad.results.runs import RunData
+from swad.results.windows import LIVE, SIDES, WINDOWS, RunWindows, read_windows
+from swad.training.distributed import Dist
+from swad.training.evaluation import ResidentEvaluation, Score, evaluate_splits
+from swad.training.numerics import autocast
+from swad.training.run_dir import SEGMENTS, RunError
+from swad.util.files import sha256
+from swad.util.packages import has_triton
+from swad.util.progress import Progress
+
+MAX_SEGMENTS = 25
+"""By default segments are merged so that no more than this many remain: 325 windows."""
+
+Evaluate = Callable[[], Mapping[str, Score]]
+
+
+@dataclass(frozen=True)
+class WindowsConfig:
+    """The settings of a measurement."""
+
+    sides: tuple[str, ...] = SIDES
+    """"target": all images of the held-out domain. "validation": the sources' validation splits."""
+    n_images: int | None = 500
+    """Images of every domain, stratified by class; None: all."""
+    every: int | None = None
+    """Merge so many segments into one. None: so many that at most `MAX_SEGMENTS` remain."""
+    average: str = "swad"
+    """The average of the run that windows are compared with."""
+
+
+@dataclass(frozen=True)
+class MeasuredWindows:
+    """The accuracies of all runs, notes on runs without any, and the files with the rows."""
+
+    runs: tuple[RunWindows, ...]
+    notes: tuple[str, ...]
+    row_files: tuple[Path, ...]
+
+
+def measure_windows(
+    paths: Sequence[Path | str],
+    config: WindowsConfig | None = None,
+    *,
+    data: Path | str | None = None,
+    device: str = "cpu",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> MeasuredWindows:
+    """Measure the windows of finished runs, or read those that are stored.
+
+    Args:
+        paths: Run directories, or directories of runs.
+        config: Images, segments and what is measured.
+        data: Where the dataset is now, if it moved since training.
+        device: Device to evaluate on.
+        workers: Processes that read images.
+        progress: Called after every evaluation.
+    """
+    config = config or WindowsConfig()
+    found, notes = finished_runs(paths)
+    plans = [_plan(run, config, data) for run in found]
+    missing = [run.path for run, plan in zip(found, plans, strict=True) if plan is None]
+    notes += skip_notes({"it kept no segments (train with --keep-segments)": missing} if missing else {})
+    available = [plan for plan in plans if plan is not None]
+    if not available:
+        reason = f" ({'; '.join(notes)})" if notes else ""
+        raise RunError(f"there is no run with windows to measure{reason}: train one with `swad train --keep-segments`")
+    counter = _Counter(progress, sum(plan.n_evaluations for plan in available))
+    runs = []
+    for plan in available:
+        if plan.stored is None:
+            notes += _measure(plan, config, find_device(device), workers, counter)
+        runs.append(plan.result())
+    if old := [plan for plan in available if plan.saved is None and not plan.as_requested]:
+        notes.append(
+            f"{len(old)} of {len(available)} runs have no segments here, so their stored windows are shown: "
+            f"{_described(old[0].result())}"
+        )
+    return MeasuredWindows(tuple(runs), tuple(notes), tuple(Path(run.run) / WINDOWS for run in runs))
+
+
+# ------------------------------------------------------------ which windows
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a run needs: nothing if its windows are stored, else the settings to measure with."""
+
+    run: RunData
+    sides: tuple[str, ...]
+    saved: SavedRun | None
+    settings: Mapping[str, Any]
+    stored: RunWindows | None
+    as_requested: bool = True
+
+    @property
+    def n_evaluations(self) -> int:
+        n = len(self.settings.get("segments", ()))
+        return 0 if self.stored is not None else len(self.sides) * (n * (n + 1) // 2)
+
+    def result(self) -> RunWindows:
+        return self.stored if self.stored is not None else read_windows(self.run)[-1]
+
+
+def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan | None:
+    """Find out what is stored and what is to be measured; None if the run has neither rows nor segments."""
+    sides = tuple(side for side in config.sides if side == "validation" or run.targets)
+    stored = read_windows(run)
+    files = load_segments(run.path / SEGMENTS)
+    if not files:
+        fitting = [each for each in stored if _fits_request(each, config, sides)]
+        if not stored:
+            return None
+        return _Plan(run, sides, None, {}, (fitting or stored)[-1], bool(fitting))
+    saved = open_run(run.path, data)
+    settings = _settings(saved, files, config)
+    fitting = [each for each in stored if each.settings.items() >= settings.items() and set(sides) <= set(each.windows)]
+    return _Plan(run, sides, saved, settings, fitting[-1] if fitting else None)
+
+
+def _settings(run: SavedRun, files: Sequence[Path], config: WindowsConfig) -> dict[str, Any]:
+    """Return all settings but the device, which a complete measurement need not have in common with a new one."""
+    chosen = run.ranges.get(config.average, {})
+    if chosen.get("start_step") is None:
+        averages = ", ".join(run.averages) or "none"
+        raise RunError(f"{run.path} has no average {config.average!r} to compare with; it has {averages}")
+    every = config.every or math.ceil(len(files) / MAX_SEGMENTS)
+    lasts = [last_update(file) for file in files]
+    lasts = [*lasts[every - 1 : -1 : every], lasts[-1]]
+    return {
+        "average": config.average,
+        "range": [chosen["start_step"], chosen["end_step"]],
+        "segments": [[before + 1, last] for before, last in zip([0, *lasts[:-1]], lasts, strict=True)],
+        "every": every,
+        **image_settings(run, config.n_images),
+        "records": sha256(run.path / RECORDS),
+    }
+
+
+def _fits_request(stored: RunWindows, config: WindowsConfig, sides: Sequence[str]) -> bool:
+    return (
+        (stored.average, stored.images) == (config.average, config.n_images)
+        and config.every in (None, stored.settings["every"])
+        and set(sides) <= set(stored.windows)
+    )
+
+
+def _described(stored: RunWindows) -> str:
+    images = "all images" if stored.images is None else f"{stored.images} images of each domain"
+    return f"{images}, {len(stored.segments)} segments, {' and '.join(stored.windows)}, on {stored.settings['device']}"
+
+
+# ------------------------------------------------------------ measuring
+
+
+class _Counter:
+    """Reports the evaluations of all runs as one."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def advance(self, n: int = 1) -> None:
+        self._done += n
+        if self._progress is not None:
+            self._progress("evaluating windows", self._done, self._total)
+
+
+def _measure(
+    plan: _Plan, config: WindowsConfig, device: torch.device, workers: int | None, counter: _Counter
+) -> list[str]:
+    """Measure what a run's file lacks, and return notes on how."""
+    run, notes = plan.saved, list[str]()
+    assert run is not None
+    with RowFile(run.path, WINDOWS) as file:
+        key = file.add_settings({**plan.settings, "device": device.type})
+        done = {(row["side"], row.get("weights") or (row["first"], row["last"])) for row in _measured(file, key)}
+        model = _fast_network(run, device)
+        windows = SegmentWindows(load_segments(run.path / SEGMENTS), model, plan.settings["every"])
+        for side in plan.sides:
+            missing = [window for window in windows.all() if (side, (window.first, window.last)) not in done]
+            counter.advance(len(windows.all()) - len(missing))
+            states = {name: state for name, state in _saved_states(run, config.average) if (side, name) not in done}
+            if not missing and not states:
+                continue
+            evaluate = _evaluation(run, model, _images(run, side, config.n_images), device, workers, notes)
+
+            def measure(kind: str, what: Mapping[str, Any], side: str = side, evaluate: Evaluate = evaluate) -> None:
+                accuracy = {domain: score.accuracy for domain, score in evaluate().items()}
+                file.append({"key": key, "kind": kind, "side": side, **what, "accuracy": accuracy})
+
+            for name, state in states.items():
+                model.load_state_dict(state)
+                measure("saved", {"weights": name})
+            for window in windows.averages(missing):
+                measure("window", {"first": window.first, "last": window.last})
+                counter.advance()
+        file.mark_shown(key)
+    return notes
+
+
+def _fast_network(run: SavedRun, device: torch.device) -> nn.Module:
+    """Build the network of a run; on a GPU in the layout and with the fused kernels of its training."""
+    model, spec = build_network(run, device), run.held_out.sources.image_spec
+    if device.type == "cuda" and run.config.training.precision == "bf16":
+        model = model.to(memory_format=torch.channels_last)
+        if has_triton():
+            images = torch.zeros(2, spec.channels, spec.size, spec.size, device=device).normal_()
+            with autocast(run.config, device):
+                fuse_kernels(model, images)
+    return model
+
+
+def _measured(file: RowFile, key: str) -> list[dict[str, Any]]:
+    return [row for row in file.rows_of(key) if row["kind"] in ("window", "saved")]
+
+
+def _saved_states(run: SavedRun, average: str) -> list[tuple[str, dict[str, Tensor]]]:
+    """Read the average that windows are compared with, and the live weights whose files still are there.
+
+    An average gets the buffers of its last update, as every window does. Batch norms that are not frozen have
+    statistics there that were not estimated again; with others, the average would have an advantage.
+    """
+    end = run.ranges[average]["end_step"]
+    buffers = [read_segment(f).buffers for f in load_segments(run.path / SEGMENTS) if last_update(f) == end]
+    states = [(average, {**run.state(average), **(buffers[0] if buffers else {})})]
+    return states + [(name, run.state(name)) for name in LIVE if (run.path / run.weights.get(name, "-")).is_file()]
+
+
+def _images(run: SavedRun, side: str, n_images: int | None) -> list[DomainSplit]:
+    """Return the splits of one side, in mixed groups if predictions depend on the group."""
+    sources, target = run.held_out
+    parts = [stratified_subset(part, n_images) for part in (sources.val if side == "validation" else target.full)]
+    size = run.eval_group_size
+    return parts if size is None else [mixed_groups(part, size) for part in parts]
+
+
+def _evaluation(
+    run: SavedRun,
+    model: nn.Module,
+    parts: Sequence[DomainSplit],
+    device: torch.device,
+    workers: int | None,
+    notes: list[str],
+) -> Evaluate:
+    """Return a function that evaluates the model's current weights; on a GPU by a graph, with images kept there."""
+    loaders = build_loaders(run, {"": parts}, device, workers)[""]
+    dist = Dist(device)
+
+    def precision() -> Any:
+        return autocast(run.config, device)
+
+    if device.type != "cuda" or run.eval_group_size is not None or not images_fit(run, {"": parts}, device):
+        return lambda: evaluate_splits(model, loaders, dist, precision)
+    return ResidentEvaluation(model, loaders, dist, precision, notes.append)

@@ -1,0 +1,97 @@
+"""What `swad.experiments.tune` and `swad.experiments.run_windows` share: finished runs, their network and images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from swad.data.cache import open_cache
+from swad.data.loaders import EvalLoader
+from swad.data.splits import DomainSplit
+from swad.experiments.saved_run import SavedRun
+from swad.results.runs import RunData, find_runs
+from swad.training.distributed import Dist
+from swad.training.evaluation import eval_loaders, max_kept_bytes
+from swad.training.run_data import load_dataset
+from swad.training.run_dir import RunError
+
+
+def finished_runs(paths: Sequence[Path | str]) -> tuple[list[RunData], list[str]]:
+    """Return the finished runs that hold out at most one domain, and a note on each reason to skip others.
+
+    Args:
+        paths: Run directories, or directories of runs.
+    """
+    runs: dict[Path, RunData] = {}
+    skipped: dict[str, list[Path]] = {}
+    for path in paths:
+        found = find_runs(path, warn=False)
+        for entry in found.skipped:
+            skipped.setdefault(entry.reason, []).append(entry.path)
+        for run in found:
+            if not run.finished:
+                skipped.setdefault("unfinished", []).append(run.path)
+            elif len(run.targets) > 1:
+                skipped.setdefault("holds out two domains", []).append(run.path)
+            else:
+                runs[run.path] = run
+    return list(runs.values()), skip_notes(skipped)
+
+
+def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return one note for each reason for which runs were skipped."""
+    return [
+        f"{paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''} skipped: {reason}"
+        for reason, paths in skipped.items()
+    ]
+
+
+def build_network(run: SavedRun, device: torch.device) -> nn.Module:
+    """Build the network of a run from any weights of it that still are there; all of its weights are replaced later."""
+    for name in run.weights:
+        if (run.path / run.weights[name]).is_file():
+            return run.model(name, device)
+    raise RunError(f"{run.path} has no weights left to build its network from: restore one of {', '.join(run.weights)}")
+
+
+def build_loaders(
+    run: SavedRun, parts: Mapping[str, Sequence[DomainSplit]], device: torch.device, workers: int | None
+) -> dict[str, dict[str, EvalLoader]]:
+    """Return the images of some splits by their name and by domain, read as the run itself read them.
+
+    Args:
+        run: The run.
+        parts: Validation splits of the sources and any splits of the target, by name.
+        device: Device of the images, which are kept there if they fit.
+        workers: Processes that read images.
+    """
+    config = run.config if workers is None else run.config.replace(workers=workers)
+    sources = run.held_out.sources
+    cache = None
+    if config.data.input_pipeline == "gpu":
+        dataset = load_dataset(config, run.data)
+        cache = open_cache(dataset, config.machine.cache, config.data.cache_size, workers=config.machine.workers)
+    keep = images_fit(run, parts, device)
+    return {
+        name: eval_loaders(
+            config,
+            sources.image_spec,
+            splits,
+            Dist(device),
+            run.eval_group_size,
+            keep=keep,
+            augment=config.evaluation.augment_validation and any(part.name in sources.names for part in splits),
+            cache=cache,
+        )
+        for name, splits in parts.items()
+    }
+
+
+def images_fit(run: SavedRun, parts: Mapping[str, Sequence[DomainSplit]], device: torch.device) -> bool:
+    """Return whether the bytes of all images can be kept on the device."""
+    spec = run.held_out.sources.image_spec
+    n_images = sum(len(part) for splits in parts.values() for part in splits)
+    return n_images * spec.channels * spec.size**2 <= max_kept_bytes(device)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from helpers.runs import short
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    from swad.training.loop import train
+
+    root = tmp_path_factory.mktemp("runs")
+    for trial in (0, 1):
+        train(short(root / f"paper-{trial}", keep_segments=True, trial=trial, averages=("swad",)))
+    return root
+
+
+def test_windows_prints_choices_and_writes_rows_and_a_heat_map(here, runs, tmp_path):
+    options = ("--images", "10", "-o", tmp_path, "--figure-formats", "png")
+    out = here("windows", runs, "--every", "2", *options).stdout
+    assert "Windows of digits, ERM: accuracy on the target" in out
+    assert "Windows of digits, ERM: accuracy on source validation" in out
+    assert "best on validation (fit-on-val)" in out
+    assert "Of 6 windows," in out
+    assert f"rows in {runs / 'paper-0' / 'windows.jsonl'} and 1 more" in out
+    assert out.splitlines()[-1].startswith(f"wrote {tmp_path / 'windows.csv'}")
+    assert (tmp_path / "digits-erm.png").stat().st_size > 10_000
+    for path in runs.glob("paper-*"):
+        shutil.rmtree(path / "segments")
+        shutil.rmtree(path / "weights")
+    assert here("windows", runs, *options).stdout == out, "records alone are enough"
+
+
+def test_windows_names_bad_values(here, runs, tiny_run):
+    def error(*options):
+        return here("windows", *options, code=1).stderr
+
+    assert "--split must be target, validation or both; got 'test'" in error(runs, "--split", "test")
+    assert "--every must be 1 or more, got 0" in error(runs, "--every", "0")
+    assert "train one with `swad train --keep-segments`" in error(tiny_run)

@@ -1,0 +1,162 @@
+"""The accuracy of every window against averages of the weights after every step, and resuming."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers.runs import short
+from swad.averaging.segment_log import load_segments
+from swad.averaging.segment_windows import SegmentWindows
+from swad.experiments import run_windows
+from swad.experiments.run_windows import WindowsConfig, measure_windows
+from swad.experiments.saved_run import open_run, stratified_subset
+from swad.results.windows import all_windows
+from swad.training.loop import train
+from swad.training.run_dir import RunError
+
+pytest.importorskip("sklearn")
+
+STEPS, SPANS = 24, ((1, 4), (5, 8), (9, 12), (13, 16), (17, 20), (21, 24))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Two trials that kept their segments; the first also the weights after every step."""
+    root = tmp_path_factory.mktemp("runs")
+    for trial in (0, 1):
+        options = {"snapshots": () if trial else tuple(range(1, STEPS + 1)), "hyperparameters": {"lr": 0.005}}
+        train(short(root / f"paper-{trial}", keep_segments=True, trial=trial, averages=("swad",), **options))
+    return root
+
+
+@pytest.fixture
+def fresh(runs, tmp_path) -> Path:
+    """The runs with nothing measured."""
+    return Path(shutil.copytree(runs, tmp_path / "runs", ignore=shutil.ignore_patterns("windows.jsonl")))
+
+
+def rows_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "windows.jsonl").read_text().splitlines()]
+
+
+def test_every_window_has_the_accuracy_of_the_mean_of_its_weights(runs):
+    """The slow twin: all weights in memory, averaged in float64 by NumPy, evaluated by a plain forward pass."""
+    (measured, _) = measure_windows([runs], WindowsConfig(n_images=100)).runs
+    assert measured.segments == SPANS
+    run = open_run(runs / "paper-0")
+    weights = [load_file(runs / "paper-0" / "weights" / f"step-{step:06d}.safetensors") for step in range(1, STEPS + 1)]
+    model = run.model("last")
+    sources, target = run.held_out
+    parts = {"validation": sources.val, "target": target.full}
+    images = {}
+    for side, splits in parts.items():
+        for split in splits:
+            ((pixels, labels),) = run.loader(stratified_subset(split, 100), None, torch.device("cpu"))
+            images.setdefault(side, []).append((pixels, labels))
+    averaged = open_run(runs / "paper-0").model("last")
+    windows = SegmentWindows(load_segments(runs / "paper-0" / "segments"), averaged)
+    differing = 0
+    for (begin, end), _ in zip(all_windows(len(SPANS)), windows.averages(), strict=True):
+        inside = weights[SPANS[begin][0] - 1 : SPANS[end][1]]
+        mean = {name: np.mean([w[name].double().numpy() for w in inside], axis=0) for name in weights[0]}
+        model.load_state_dict({name: torch.from_numpy(value).float() for name, value in mean.items()})
+        for name, value in averaged.state_dict().items():
+            np.testing.assert_allclose(value.numpy(), mean[name], rtol=1e-5, atol=1e-7)
+        for side, domains in images.items():
+            with torch.no_grad():
+                want = np.mean([(model(pixels).argmax(1) == labels).double().mean() for pixels, labels in domains])
+            got = measured.windows[side][begin, end]
+            assert got == pytest.approx(want, abs=0.0101), (begin, end, side)  # rounding may flip one image of 100
+            differing += got != pytest.approx(want)
+    assert differing <= 2
+    assert len({*measured.windows["validation"].values(), *measured.windows["target"].values()}) > 10, "they differ"
+    for name in ("swad", "last", "best"):
+        model.load_state_dict(run.state(name))
+        with torch.no_grad():
+            want = np.mean([(model(pixels).argmax(1) == labels).double().mean() for pixels, labels in images["target"]])
+        assert measured.weights["target"][name] == pytest.approx(want)
+
+
+@pytest.mark.parametrize("every", [1, 4, 5, 6, 7])
+def test_merged_segments_are_windows_of_single_ones(runs, every):
+    files = load_segments(runs / "paper-0" / "segments")
+    model = open_run(runs / "paper-0").model("last")
+    merged = SegmentWindows(files, model, every)
+    lasts = [*range(4 * every, STEPS, 4 * every), STEPS]
+    assert [span.last for span in merged.spans] == lasts
+    window = merged.all()[-1]
+    merged.copy_average(window)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    SegmentWindows(files, model).copy_average(window)
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+
+
+def test_an_interrupted_measurement_resumes_and_a_complete_one_needs_nothing_else(fresh, monkeypatch):
+    evaluate, count, limit = run_windows.evaluate_splits, 0, 12
+
+    def limited(*arguments):
+        nonlocal count
+        count += 1
+        if count > limit:
+            raise KeyboardInterrupt
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(run_windows, "evaluate_splits", limited)
+    config = WindowsConfig(n_images=20, every=2)
+    with pytest.raises(KeyboardInterrupt):
+        measure_windows([fresh], config)
+    before = rows_of(fresh / "paper-0")
+    assert len(before) == 1 + 12
+    with (fresh / "paper-0" / "windows.jsonl").open("a") as file:
+        file.write('{"v": 1, "key": "half a li')
+    limit = 10**6
+    seen = []
+    measured = measure_windows([fresh], config, progress=lambda what, done, total: seen.append((done, total)))
+    after = rows_of(fresh / "paper-0")
+    assert after[: len(before)] == before
+    assert count == 1 + 2 * 2 * (6 + 3), "each window of three segments, and three saved weights, on two sides"
+    assert seen[-1] == (24, 24)
+    assert not measured.notes
+    done = count
+    for path in fresh.glob("paper-*"):
+        shutil.rmtree(path / "segments")
+        shutil.rmtree(path / "weights")
+    again = measure_windows([fresh], config)
+    assert again == measured
+    assert count == done
+    other = measure_windows([fresh], WindowsConfig(n_images=None))
+    assert other.runs == measured.runs
+    assert any("20 images of each domain, 3 segments, target and validation, on cpu" in note for note in other.notes)
+
+
+def test_one_side_can_be_added_to_another(fresh):
+    first = fresh / "paper-0"
+    (alone,) = measure_windows([first], WindowsConfig(("target",), 20, 3)).runs
+    assert list(alone.windows) == ["target"]
+    n_rows = len(rows_of(first))
+    (both,) = measure_windows([first], WindowsConfig(n_images=20, every=3)).runs
+    assert both.windows["target"] == alone.windows["target"]
+    assert len(rows_of(first)) == n_rows + 3 + 3
+
+
+def test_long_runs_are_merged_by_default(runs, monkeypatch):
+    monkeypatch.setattr(run_windows, "MAX_SEGMENTS", 4)
+    run = open_run(runs / "paper-0")
+    files = load_segments(runs / "paper-0" / "segments")
+    assert run_windows._settings(run, files, WindowsConfig())["segments"] == [[1, 8], [9, 16], [17, 24]]
+
+
+def test_errors_say_what_to_do(fresh):
+    with pytest.raises(RunError, match="has no average 'swa' to compare with; it has swad"):
+        measure_windows([fresh], WindowsConfig(average="swa"))
+    for path in fresh.glob("paper-*"):
+        shutil.rmtree(path / "segments")
+    with pytest.raises(RunError, match=r"1 more skipped: it kept no segments.*--keep-segments"):
+        measure_windows([fresh])
