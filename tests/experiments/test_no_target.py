@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.runs import short
@@ -52,6 +54,9 @@ def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
     assert "<h3>No target<span" in page
     assert 'paper<span class="as"> as target' in page
     assert "none<span" not in page
+    assert "mean over targets; without a target, mean over the validation or test splits of all domains" in page
+    seeds = [replace(run, config={**run.config, "seed": seed}) for seed in (0, 1) for run in runs if not run.targets]
+    assert "Accuracy in %, mean over targets" not in build_page(seeds)
 
 
 def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):

@@ -47,7 +47,7 @@ class Sweep:
     """What the template needs of the explorer."""
 
     table: Table
-    """Methods x datasets: the means over targets."""
+    """Methods x datasets: the means over targets, or over all domains where there is no target."""
     data: str
     curves: str
     selection: str
@@ -133,7 +133,14 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
         note = NOTHING_BOLD
     else:
         note = "No method has a result on every target, so there is no mean."
-    return Table("Mean accuracy over targets", columns, tuple(rows), (note,))
+    return Table(f"Accuracy in %, {_averaged_over(results)}", columns, tuple(rows), (note,))
+
+
+def _averaged_over(results: Sequence[DatasetResults]) -> str:
+    """Say what the accuracies of the overview are means over."""
+    if not same_kind(results):
+        return "mean over targets; without a target, mean over the validation or test splits of all domains"
+    return "mean over targets" if results[0].has_target else "mean over the validation or test splits of all domains"
 
 
 def _results(results: Sequence[DatasetResults], labels: Codes, numbers: dict[int, int]) -> dict[str, list[Any]]:
