@@ -223,6 +223,7 @@ def test_ctrl_c_says_how_to_resume(here: Call, tiny_run, tmp_path, monkeypatch):
         (["flatness", "RUN", "--normalize", "cube"], "--normalize must be sphere, filter or layer; got 'cube'"),
         (["flatness", "RUN", "--include", "haed.*"], "the pattern 'haed.*' matches no parameter; names look like"),
         (["flatness", "RUN", "--images", "-1"], "--images must be 0 or more, got -1"),
+        (["flatness", "RUN", "--workers", "-1"], "--workers must be 0 or more, got -1"),
         (["flatness", "RUN", "--figure-formats", "gif"], "--figure-formats must be one or several of svg, pdf, png"),
         (["flatness", "RUN", "--device", "tpu9"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu9'"),
         (["flatness", "OPEN"], "is unfinished: run the same `swad train` again to finish it"),

@@ -7,6 +7,18 @@ from typing import Annotated
 
 import typer
 
+
+def at_least(option: str, value: int, minimum: int) -> int:
+    """Return `value` if it is large enough."""
+    if value < minimum:
+        raise ValueError(f"--{option} must be {minimum} or more, got {value}")
+    return value
+
+
+def _check_workers(workers: int | None) -> int | None:
+    return None if workers is None else at_least("workers", workers, 0)
+
+
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
@@ -24,7 +36,7 @@ Stored = Annotated[
         "--stored", help="Show the last measurement that is stored in each run. Needs neither weights nor images."
     ),
 ]
-Workers = Annotated[int | None, typer.Option(help="Number of processes that read images.")]
+Workers = Annotated[int | None, typer.Option(help="Number of processes that read images.", callback=_check_workers)]
 Select = Annotated[str, typer.Option("--select", help="Model selection: iid, last, oracle, oracle_best_step or lodo.")]
 
 
@@ -64,13 +76,6 @@ def numbers(text: str | None) -> tuple[float, ...] | None:
         return None if text is None else tuple(float(part) for part in words(text))
     except ValueError:
         raise ValueError(f"expected comma-separated numbers such as 0.5,0.5,0.5; got {text!r}") from None
-
-
-def at_least(option: str, value: int, minimum: int) -> int:
-    """Return `value` if it is large enough."""
-    if value < minimum:
-        raise ValueError(f"--{option} must be {minimum} or more, got {value}")
-    return value
 
 
 def even_directions(directions: int) -> int:
