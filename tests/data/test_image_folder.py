@@ -118,6 +118,25 @@ def test_a_folder_of_classes_is_one_domain(tmp_path):
     assert "class eel has no images in any domain" in one_line_error(tmp_path / "pets")
 
 
+@pytest.mark.parametrize(
+    ("folders", "note"),
+    [
+        (["train"], "without a folder val, validation images are drawn at random from train"),
+        (
+            ["test", "train"],
+            "without a folder val, train and test are domains, and validation images are drawn at random from each: if "
+            "they are splits, add val",
+        ),
+        (["train", "sketch"], None),
+        (["train", "val"], "one domain, whose splits are its folders train, val"),
+    ],
+)
+@pytest.mark.parametrize("name", ["folder", "imagenet"])
+def test_training_images_without_validation_images_get_a_note(tmp_path, name, folders, note):
+    make_tree(tmp_path, folders, ["cat", "dog"])
+    assert benchmarks.load(name, tmp_path).notes == (() if note is None else (note,))
+
+
 @pytest.mark.parametrize("folders", [("train", "val"), ("train", "validation", "test"), ("train", "valid", "test")])
 def test_folders_of_splits_are_the_split_of_one_domain(tmp_path, folders):
     sizes = (5, 3, 2)[: len(folders)]

@@ -198,7 +198,7 @@ def count_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
 
 
 def notes(tree: Tree) -> list[str]:
-    """Return notes on ignored files and on classes that some domains lack, one line each."""
+    """Return notes on ignored files, on splits, and on classes that some domains lack, one line each."""
     lines = []
     if tree.other_files:
         lines.append(f"ignored {len(tree.other_files):,} files without an image extension, e.g. {tree.other_files[0]}")
@@ -207,6 +207,15 @@ def notes(tree: Tree) -> list[str]:
         lines.append(f"ignored {count:,} images outside of class folders, e.g. {example}")
     if tree.is_split:
         lines.append(f"one domain, whose splits are its folders {', '.join(tree.files)}")
+    elif "train" in tree.files and all(folder in SPLITS for folder in tree.files):
+        others = [folder for folder in tree.files if folder != "train"]
+        if others:
+            lines.append(
+                f"without a folder val, train and {' and '.join(others)} are domains, and validation images are drawn "
+                "at random from each: if they are splits, add val"
+            )
+        else:
+            lines.append("without a folder val, validation images are drawn at random from train")
     lacking = {name: [domain for domain in tree.files if not tree.files[domain].get(name)] for name in tree.classes}
     gaps = [f"class {name} has no images in {', '.join(domains)}" for name, domains in lacking.items() if domains]
     if gaps:
