@@ -19,6 +19,7 @@ from swad.data.splits import DomainSplit, Sources, hold_out
 from swad.experiments.recipe_runs import recipe_runs
 from swad.models import networks
 from swad.training.config import ConfigError, RunConfig
+from swad.training.display import DisplayCallback, LogDisplay
 from swad.training.distributed import Dist
 from swad.training.loop import Interrupted, RunError, train
 from swad.training.resolve import averaging_plan, branch_point, fill_defaults, resolve
@@ -72,6 +73,20 @@ def test_the_branch_shares_its_trunk(tree, tmp_path, runs):
     seen = RecordingCallback()
     train(branch, callback=seen)
     assert seen.steps == [17, 18, 19, 20]
+
+
+def test_a_branch_is_announced_as_one(tree, tmp_path, runs, capsys):
+    branch = short(tree, tmp_path / "branch", lr_schedule="cyclic", averages=("swa",), branch_from=runs["constant"])
+    config = resolve(branch)
+    display = DisplayCallback("none-0", LogDisplay(1))
+    for step in (16, 18):  # from the trunk's checkpoint, and from one of its own
+        display.on_start(config, 20, step)
+    display.on_start(resolve(branch.replace(branch_from=None)), 20, 16)
+    assert capsys.readouterr().out.splitlines() == [
+        f"none-0: branches from {runs['constant']} after step 16 of 20",
+        "none-0: resumes after step 18 of 20",
+        "none-0: resumes after step 16 of 20",
+    ]
 
 
 def test_a_branch_has_the_settings_of_its_trunk(tree, tmp_path, runs):

@@ -46,8 +46,12 @@ class DisplayCallback(RunCallback):
         self._last_refresh = 0.0
 
     def on_start(self, config: RunConfig, total: int, step: int) -> None:
-        """Training starts or resumes after `step` updates."""
-        self._display.start(self._run_name, total, step)
+        """Training starts, resumes after `step` updates, or branches from another run there."""
+        from swad.training.resolve import averaging_plan
+
+        trunk = config.files.branch_from
+        branches = trunk is not None and step == averaging_plan(config).late
+        self._display.start(self._run_name, total, step, str(trunk) if branches else "")
 
     def on_log(self, message: str) -> None:
         """Show a message about how the run is computed."""
@@ -110,11 +114,12 @@ class LogDisplay:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def start(self, run_name: str, total: int, step: int) -> None:
-        """A run starts or resumes."""
+    def start(self, run_name: str, total: int, step: int, trunk: str = "") -> None:
+        """A run starts, resumes, or branches from the run in the directory `trunk`."""
         self._total_steps[run_name] = total
         self._tenths[run_name] = step * 10 // total
-        self._print(f"{run_name}: resumes after step {step} of {total}" if step else f"{run_name}: {total} steps")
+        begins = f"branches from {trunk}" if trunk else "resumes"
+        self._print(f"{run_name}: {begins} after step {step} of {total}" if step else f"{run_name}: {total} steps")
 
     def log(self, message: str) -> None:
         """Show a message; what several runs report is shown once."""
@@ -179,8 +184,8 @@ class BarDisplay(LogDisplay):
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def start(self, run_name: str, total: int, step: int) -> None:
-        """A run starts or resumes."""
+    def start(self, run_name: str, total: int, step: int, trunk: str = "") -> None:
+        """A run starts, resumes, or branches."""
         self._total_steps[run_name] = total
         self._parts[run_name] = step / total
         self._tasks[run_name] = self._progress.add_task(run_name, total=total, completed=step, text="")
