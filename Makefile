@@ -30,9 +30,10 @@ unit: setup
 quick: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not browser"
 
-# Pages that are written from the code.
+# Pages that are written from the code and from the records of benchmarks.
 docs: setup
 	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
+	$(BIN)/python benchmarks/tables.py
 
 demo: setup
 	$(BIN)/swad demo

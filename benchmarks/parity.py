@@ -1,0 +1,48 @@
+"""Is our training the published one? Target accuracies of several implementations at every evaluation, as one file.
+
+    python benchmarks/parity.py --json benchmarks/results/parity-resnet50-h200.json \
+        "published code=swad/train_output" "exact images, fp32=runs-exact" "fast images, bf16=runs-fast"
+
+Each directory is searched for runs: ours, trained with --target-every-evaluation, or those of the published code. Kept
+are the accuracy of the live weights on the target and their mean validation accuracy on the sources, which selects the
+best step. `benchmarks/tables.py` makes the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from measurements import header, write
+from swad.results.runs import RunData, find_runs
+from swad.results.training_curves import mean_curve, source_curves
+
+
+def read_curves(run: RunData) -> dict[str, Any]:
+    """Return steps, target accuracies and mean source validation accuracies of a run's live weights, in percent."""
+    target = dict(zip(*run.table.find("accuracy", "in", None)[run.target], strict=True))
+    sources = dict(zip(*mean_curve(source_curves(run, "accuracy").values()), strict=True))
+    steps = sorted(target.keys() & sources.keys())
+    return {
+        "steps": steps,
+        **{
+            name: [round(100 * values[step], 3) for step in steps]
+            for name, values in (("target", target), ("sources", sources))
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("implementations", nargs="+", metavar="NAME=DIRECTORY", help="name and runs of each")
+    parser.add_argument("--json", type=Path, required=True, help="file to write")
+    arguments = parser.parse_args()
+    curves = {}
+    for name, _, directory in (each.rpartition("=") for each in arguments.implementations):
+        curves[name] = {f"{run.target}-{run.trial}": read_curves(run) for run in find_runs(directory)}
+    write({**header(), "curves": curves}, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Write the tables of README and docs from the records under benchmarks/results, so that no number is typed.
+
+    python benchmarks/tables.py            # update every block
+    python benchmarks/tables.py --check    # fail if a file is out of date
+
+A block names a table and the directory or file of its records; `keep_records.py` and `parity.py` write them:
+
+    <!-- table: accuracies pacs-resnet50 -->
+    written here
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from swad.results.comparison_tables import comparisons_table
+from swad.results.comparisons import compare, correct
+from swad.results.domainbed import DOMAINS
+from swad.results.flatness_runs import RunFlatness, curves_by_target, read_flatness, with_mean
+from swad.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
+from swad.results.flatness_tables import interval_cell
+from swad.results.labels import algorithm_label
+from swad.results.method_results import DatasetResults, collect_results
+from swad.results.records import Record
+from swad.results.run_tables import PaperRows, accuracy_table
+from swad.results.runs import RunData, find_runs
+from swad.results.tables import PAPER, Cell, Row, Table
+from swad.util.statistics import adjust_p_values, mean
+
+ROOT = Path(__file__).parents[1]
+FILES = ("README.md", "docs/results.md", "docs/algorithms.md")
+BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MISSING = "Not measured yet."
+
+RADII = (20.0, 40.0)
+"""Radii of the question about flatness, fixed before it was measured."""
+SIDES = {"seen": "sources", "unseen": "unseen"}
+
+
+# ------------------------------------------------------------ accuracy
+
+
+def accuracies(source: Path) -> Table:
+    """Accuracy of every average on every target; with ResNet-50 also the paper's numbers."""
+    results = _results(source)
+    is_resnet = all(str(run.config.get("network")).startswith("resnet50") for run in results.runs)
+    return _accuracies(results, "few" if is_resnet else "none")
+
+
+def methods(source: Path) -> Table:
+    """Accuracy of every algorithm alone, with SWA and with SWAD, and the paper's numbers."""
+    table = _accuracies(_results(source), "few")
+    rows = (row for row in table.rows if row.group == PAPER or row.name.endswith(("(best)", "SWA", "SWAD")))
+    return replace(table, rows=tuple(rows))
+
+
+def _accuracies(results: DatasetResults, paper: PaperRows) -> Table:
+    """Build the accuracy table, and say above its notes how many targets there are if some are missing."""
+    table = accuracy_table(results, paper, allow_missing_targets=True)
+    if not results.missing_targets:
+        return table
+    n_targets = len(results.targets) + len(results.missing_targets)
+    return replace(table, notes=(f"{len(results.targets)} of {n_targets} targets.", *table.notes))
+
+
+def differences(source: Path) -> Table:
+    """SWAD minus every other method, paired over runs."""
+    results = _results(source)
+    return _compared(results, [("SWAD", method.label) for method in results.methods if method.label != "SWAD"])
+
+
+def gains(source: Path) -> Table:
+    """Every algorithm with SWAD minus the algorithm alone, paired over runs."""
+    results = _results(source)
+    names = [algorithm_label(algorithm) for algorithm in dict.fromkeys(method.algorithm for method in results.methods)]
+    return _compared(results, [("SWAD" if name == "ERM" else f"{name} + SWAD", f"{name} (best)") for name in names])
+
+
+def _compared(results: DatasetResults, pairs: Sequence[tuple[str, str]]) -> Table:
+    """Compare pairs of methods over runs, with p-values corrected for their number."""
+    by_method = {method.label: method.accuracies() for method in results.methods}
+    compared = []
+    for first, second in pairs:
+        names = (results.dataset, f"{first} − {second}", second)
+        found = compare(by_method[first], by_method[second], results.targets, "runs", len(pairs), names)
+        if found is not None:
+            compared.append(replace(found, missing_targets=results.missing_targets))
+    return replace(comparisons_table(correct(compared)), corner="Difference")
+
+
+def _results(source: Path) -> DatasetResults:
+    (results,) = collect_results(_runs(source))
+    return results
+
+
+def _runs(source: Path) -> Sequence[RunData]:
+    return find_runs(source, summary=False) if source.is_dir() else list(_stated_runs(source))
+
+
+def _stated_runs(path: Path) -> Iterator[RunData]:
+    """Read a file that holds accuracies in percent by trial or algorithm, target and weights, and no other records."""
+    content = json.loads(path.read_text())
+    on_sources = content.get("sources_accuracy_out", {})
+    for name, targets in content["target_accuracy_in"].items():
+        trial, algorithm = (int(name.split()[1]), "erm") if name.startswith("trial ") else (0, name)
+        for target, by_weights in targets.items():
+            config = {"dataset": "PACS", "algorithm": algorithm, "target": target, "trial": trial}
+            records = [Record("", 1, target, "in", "accuracy", value / 100, key) for key, value in by_weights.items()]
+            records += [
+                Record("", 1, domain, "out", "accuracy", value / 100, key)  # the file holds the mean over the sources
+                for key, value in on_sources.get(name, {}).get(target, {}).items()
+                for domain in DOMAINS["PACS"]
+                if domain != target
+            ]
+            yield RunData(path / f"{algorithm}-{target}-{trial}", config, records, True)
+
+
+# ------------------------------------------------------------ flatness
+
+
+def flatness(source: Path) -> Table:
+    """F of SWAD and of live weights, and their differences, at the radii of the question."""
+    runs = [flat for run in _runs(source) if (flat := read_flatness(run)) is not None]
+    others = sorted({name for run in runs for name in run.methods.values()} - {"SWAD"}, reverse=True)
+    columns = list(product(SIDES, RADII))
+    curves = next(iter(with_mean(curves_by_target(runs)).values()))  # the mean over targets comes first
+    by_name = {(curve.method, side): curve for side in SIDES for curve in curves[side]}
+    rows = [
+        Row(name, tuple(interval_cell(*by_name[name, side].at(radius)) for side, radius in columns))
+        for name in ("SWAD", *others)
+    ]
+    compared = {(name, side): _difference(runs, side, name) for name in others for side in SIDES}
+    n_trials = min(curve.n_trials for curve in compared.values())
+    cells = [(name, side, radius) for name in others for side, radius in columns]
+    p = [_at(compared[name, side], radius, p_values_of(compared[name, side])) for name, side, radius in cells]
+    corrected = dict(zip(cells, adjust_p_values(p), strict=True)) if n_trials > 1 else {}
+    for name in others:
+        row = []
+        for side, radius in columns:
+            value, low, high = compared[name, side].at(radius)
+            text = f"{value:+.3f} ({low:+.3f} to {high:+.3f})" if corrected else f"{value:+.3f}"
+            row.append(Cell(text=text, best=corrected.get((name, side, radius), 1.0) <= 0.05))
+        rows.append(Row(f"SWAD − {name}", tuple(row)))
+    settings, targets = runs[0].settings, sorted({run.target for run in runs})
+    over = f"{len(targets)} of {len({*runs[0].curves} - {*SIDES})} targets and {n_trials} trial{'s' * (n_trials > 1)}"
+    notes = [
+        f"F: rise of the loss at the distance γ; mean over {over}, {runs[0].n_directions} directions, "
+        f"{settings['images'] or 'all'} images of every domain; of the sources their "
+        f"{settings.get('split', 'training')} images. Smaller is flatter.",
+        "± and in parentheses: 95 % intervals over trials, paired for differences. Bold: p of at most 0.05, corrected "
+        f"for the {len(cells)} differences of the table (Hochberg)."
+        if corrected
+        else "One trial has no spread between trainings: ± is that of the measurement, and no difference is claimed.",
+    ]
+    names = tuple(f"{SIDES[side]}, γ = {radius:g}" for side, radius in columns)
+    return Table("Flatness", names, tuple(rows), tuple(notes), corner="F")
+
+
+def _difference(runs: Sequence[RunFlatness], side: str, method: str) -> FlatnessCurve:
+    """Return F of SWAD minus that of a method, of every trial, as a mean over targets with its interval over trials."""
+    by_target: dict[str, dict[int, FlatnessCurve]] = {}
+    for run in runs:
+        swad, other = run.curve(side, "SWAD"), run.curve(side, method)
+        if swad is not None and other is not None:
+            means = tuple(a - b for a, b in zip(swad.mean, other.mean, strict=True))
+            curve = FlatnessCurve(method, swad.radii, means, means, means)
+            by_target.setdefault(run.target, {})[run.run.trial] = curve
+    return average_curves([average_over_trials(by_trial) for by_trial in by_target.values()])
+
+
+def _at(curve: FlatnessCurve, radius: float, values: Sequence[float]) -> float:
+    return values[curve.radii.index(radius)] if values else 1.0
+
+
+# ------------------------------------------------------------ parity
+
+
+def parity(source: Path) -> Table:
+    """Target accuracy of several implementations: best step, last step, and mean over the steps that all evaluated."""
+    implementations = json.loads(source.read_text())["curves"]
+    runs = sorted(set.intersection(*(set(curves) for curves in implementations.values())))
+    rows, n_steps = [], set()
+    for name, curves in implementations.items():
+        cells = []
+        for run in runs:
+            steps = sorted(set.intersection(*(set(other[run]["steps"]) for other in implementations.values())))
+            n_steps.add(len(steps))
+            index = [curves[run]["steps"].index(step) for step in steps]
+            target, sources = ([curves[run][key][i] for i in index] for key in ("target", "sources"))
+            cells += [Cell(target[sources.index(max(sources))]), Cell(target[-1]), Cell(mean(target))]
+        rows.append(Row(name, tuple(cells)))
+    columns = tuple(f"{run}, {which}" for run in runs for which in ("best", "last", "mean"))
+    note = (
+        "Accuracy in % of the live weights on the target. Best: highest validation accuracy on the sources. Mean: over "
+        f"the {' or '.join(map(str, sorted(n_steps)))} evaluations at the same steps."
+    )
+    return Table("Parity", columns, tuple(rows), (note,), corner="Implementation")
+
+
+# ------------------------------------------------------------ files
+
+TABLES: dict[str, Callable[[Path], Table]] = {
+    table.__name__: table for table in (accuracies, differences, methods, gains, flatness, parity)
+}
+
+
+def write_blocks(text: str, results: Path) -> str:
+    """Return a text with every block made anew from the records under `results`."""
+
+    def block(match: re.Match[str]) -> str:
+        start, name, source, end = match.groups()
+        if name not in TABLES:
+            raise ValueError(f"a block must name one of the tables {', '.join(TABLES)}; got {name!r}")
+        path = results / source
+        return f"{start}\n{_markdown(TABLES[name](path)) if path.exists() else MISSING}\n\n{end}"
+
+    return BLOCK.sub(block, text)
+
+
+def _markdown(table: Table) -> str:
+    """Return a table without its title, which the heading above the block gives, and its notes as one paragraph."""
+    return replace(table, notes=(" ".join(table.notes),)).markdown().split("\n", 2)[2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, and fail if a file is out of date")
+    arguments = parser.parse_args()
+    outdated = []
+    for path in (ROOT / name for name in FILES):
+        before = path.read_text()
+        if (after := write_blocks(before, ROOT / "benchmarks" / "results")) != before:
+            outdated.append(path.relative_to(ROOT))
+            if not arguments.check:
+                path.write_text(after)
+    names = ", ".join(map(str, outdated))
+    if arguments.check and outdated:
+        sys.exit(f"{names} differ from the records: run python benchmarks/tables.py")
+    print(f"wrote {names}" if outdated else "all tables are up to date")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The tables of README and docs are those that benchmarks/tables.py writes from the records."""
+
+import json
+import statistics
+
+import pytest
+
+import tables
+from helpers.measured_runs import write_measured_run
+from helpers.run_tree import PACS, make_tree
+
+
+@pytest.mark.parametrize("name", tables.FILES)
+def test_every_table_is_written_from_the_records(name):
+    text = (tables.ROOT / name).read_text()
+    assert len(tables.BLOCK.findall(text)) == text.count("<!-- table:") > 0
+    assert tables.write_blocks(text, tables.ROOT / "benchmarks" / "results") == text
+    typed = text.replace("\n<!-- end -->", "\n81.0\n<!-- end -->")
+    assert tables.write_blocks(typed, tables.ROOT / "benchmarks" / "results") == text != typed
+
+
+def test_blocks_without_records_and_of_unknown_tables(tmp_path):
+    text = "a\n<!-- table: flatness pacs -->\n0.5\n<!-- end -->\nb\n"
+    assert tables.write_blocks(text, tmp_path) == text.replace("0.5", f"\n{tables.MISSING}\n")
+    with pytest.raises(ValueError, match=r"must name one of the tables accuracies, .*; got 'flat'"):
+        tables.write_blocks(text.replace("flatness", "flat"), tmp_path)
+
+
+def accuracy(run, average):
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    return next(
+        record["value"]
+        for record in records
+        if record["split"] == "in" and (record["metric"], record["average"]) == ("accuracy", average)
+    )
+
+
+@pytest.mark.parametrize("targets", [PACS, PACS[:2]])
+def test_accuracies_and_differences_of_runs(tmp_path, targets):
+    make_tree(tmp_path / "pacs", targets)
+    table, compared = tables.accuracies(tmp_path / "pacs"), tables.differences(tmp_path / "pacs")
+    runs = [tmp_path / "pacs" / target / f"trial-{trial}" for target in targets for trial in range(3)]
+    mean = 100 * statistics.fmean(accuracy(run, "swa") for run in runs)
+    row = next(row for row in table.rows if row.name == "SWA")
+    assert row.cells[len(targets)].value == pytest.approx(mean)
+    assert ("2 of 4 targets." in table.notes) == (len(targets) == 2)
+    assert [row.name for row in compared.rows] == [
+        f"SWAD − {name}" for name in ("ERM (best)", "ERM (last)", "EMA", "SWA")
+    ]
+    differences = [100 * (accuracy(run, "swad") - accuracy(run, "swa")) for run in runs]
+    assert compared.rows[-1].cells[0].value == pytest.approx(statistics.fmean(differences))
+    assert compared.rows[-1].cells[-1].text.startswith(f"{len(runs)} runs")
+    assert any("lack the targets photo, sketch" in note for note in compared.notes) == (len(targets) == 2)
+
+
+def test_flatness_over_trials(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "RADII", (5.0, 10.0))
+    factors = {("art", 0): 1.0, ("art", 1): 1.5, ("photo", 0): 2.0, ("photo", 1): 2.2}
+    for (target, trial), factor in factors.items():
+        write_measured_run(tmp_path / f"{target}-{trial}", target, trial, factor)
+    table = tables.flatness(tmp_path)
+    assert [row.name for row in table.rows] == ["SWAD", "SWA", "ERM (best)", "SWAD − SWA", "SWAD − ERM (best)"]
+    # F is factor x steepness x radius², twice that on unseen images; SWAD 1, SWA 2, best 3.
+    by_trial = [statistics.fmean(f for (_, t), f in factors.items() if t == trial) for trial in (0, 1)]
+    mean, half = statistics.fmean(by_trial), 12.7062 * statistics.stdev(by_trial) / 2**0.5
+    for scale, cell in zip((25, 100, 50, 200), table.rows[-1].cells, strict=True):
+        values = (-2 * scale * mean, -2 * scale * (mean + half), -2 * scale * (mean - half))
+        assert cell.text == "{:+.3f} ({:+.3f} to {:+.3f})".format(*values)
+    assert table.rows[0].cells[0].value == pytest.approx(25 * mean)
+    assert "mean over 2 of 3 targets and 2 trials" in table.notes[0]
+    one = tables.flatness(tmp_path / "art-0")
+    assert one.rows[-1].cells[0].text == "-50.000"
+    assert "no difference is claimed" in one.notes[1]
+
+
+def test_parity_compares_at_common_steps(tmp_path):
+    curves = {
+        "published code": {"art-0": {"steps": [1, 101, 201], "target": [50, 70, 60], "sources": [80, 95, 90]}},
+        "ours": {
+            "art-0": {"steps": [1, 201, 301], "target": [40, 62, 99], "sources": [90, 85, 99]},
+            "photo-0": {"steps": [1], "target": [1], "sources": [1]},
+        },
+    }
+    (tmp_path / "parity.json").write_text(json.dumps({"curves": curves}))
+    table = tables.parity(tmp_path / "parity.json")
+    assert table.columns == ("art-0, best", "art-0, last", "art-0, mean")
+    assert [[cell.value for cell in row.cells] for row in table.rows] == [[60, 60, 55], [40, 62, 51]]
