@@ -76,10 +76,13 @@ def test_other_errors_stay_as_they_are(tmp_path):
 
 
 def test_an_algorithm_that_cannot_be_sharded_is_named(tmp_path):
-    config = short(tmp_path / "run", algorithm="vat", strategy="fsdp")
+    config = short(tmp_path / "run", algorithm="own", strategy="fsdp")
     error = RuntimeError("aten.addmm.default got mixed torch.Tensor and DTensor, need to convert all")
     explained = failures.explain(error, config, erm.ERM)
-    assert "vat reads its parameters outside of the forward pass" in str(explained)
+    assert "own reads its parameters outside of the forward pass" in str(explained)
     assert str(explained).endswith("use --strategy ddp")
     with pytest.raises(ConfigError, match="fsdp shards algorithms that step on one loss, and sam has an update of its"):
         train(config.replace(algorithm="sam"))
+    for name in ("eisnet", "metareg", "vat"):
+        with pytest.raises(ConfigError, match=f"for the forward pass, and {name} reads them outside of it: use ddp"):
+            train(config.replace(algorithm=name))

@@ -98,6 +98,8 @@ class Algorithm(nn.Module):
     """Number of augmented views of every image in a batch."""
     uncapturable: ClassVar[str] = ""
     """Why a step cannot be captured in a CUDA graph; "" if it can."""
+    shardable: ClassVar[bool] = True
+    """Whether fsdp can shard it. False if it reads parameters of the network outside of the forward pass."""
     own_recipe: ClassVar[Recipe | None] = None
     """The settings of its own paper, for `--recipe own`, where they differ from the protocol's."""
     constant_lr: ClassVar[tuple[str, ...]] = ()
