@@ -16,6 +16,6 @@ def test_algorithms_are_listed_and_shown(here):
     text = here("algorithms", "show", "DANN").stdout
     for words in ("CE(h(z), y) - λ D", "Ganin et al.", "mlp_depth", "one of 3, 4, 5", "int 2^U(0, 3)", "0: same as lr"):
         assert words in text
-    both = here("algorithms", "show", "sam+coral").stdout
+    both = here("algorithms", "sam+coral").stdout  # `show` may be left out
     for words in ("same mean and covariance", "worst point nearby", "gamma", "rho", "0.05"):
         assert words in both

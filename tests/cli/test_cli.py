@@ -120,6 +120,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "digits", "--algorithm", "dann+sam"], "SAM needs an algorithm that steps on one loss"),
         (["train", "digits", "--algorithm", "dann", "--set", "rho=1"], "no hyperparameter rho; there are lr, batch"),
         (["algorithms", "show", "corral"], "there is no algorithm 'corral': did you mean 'coral'?"),
+        (["algorithms", "corral"], "there is no algorithm 'corral': did you mean 'coral'?"),
         (["report", "."], ". holds no run"),
         (["report", ".", "--format", "doc"], "--format must be one of text, markdown, latex, csv; got 'doc'"),
         (["report", ".", "--select", "best"], "--select must be one of iid, last, lodo"),

@@ -8,6 +8,8 @@ def test_datasets_are_listed_shown_and_checked(here, tmp_path):
     assert "9,991" in listing
     assert "TerraIncognita" in listing
     assert "ICCV 2017" in here("datasets", "show", "PACS").stdout.replace("\n", " ")
+    assert "Did you mean 'download'?" in here("datasets", "dowload", "PACS", code=2).stderr
+    assert here("datasets", "PACS").stdout == here("datasets", "show", "PACS").stdout
     from PIL import Image
 
     for domain in ("north", "south"):

@@ -1,4 +1,4 @@
-"""The class of every command: examples below the help, and a suggestion for an unknown option."""
+"""The classes of commands and groups: examples below the help, and a suggestion for what is unknown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from swad.util.names import did_you_mean
 
 Suggest = Callable[[str], str | None]
 
@@ -39,6 +41,15 @@ def add_command(
                 raise
 
     app.command(name, cls=Command, epilog=_epilog(examples))(function)
+
+
+class ShowGroup(TyperGroup):
+    """A group with the command `show`, which may be left out: `swad algorithms coral`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take a word for a name to show if it is no command and resembles none."""
+        shows = args[0] not in self.commands and not did_you_mean(args[0], self.commands)
+        return super().resolve_command(ctx, ["show", *args] if shows else args)
 
 
 def _suggest_option(error: Any, suggest: Suggest) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from swad.cli._command import add_command
+from swad.cli._command import ShowGroup, add_command
 
-app = typer.Typer(help="List the training algorithms, or show one in detail.", no_args_is_help=False)
+app = typer.Typer(cls=ShowGroup, help="List the training algorithms, or show one in detail.", no_args_is_help=False)
 
 
 @app.callback(invoke_without_command=True, epilog="Example: swad algorithms show coral+sam")

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from swad.cli._command import add_command
+from swad.cli._command import ShowGroup, add_command
 from swad.cli._options import Output
 
-app = typer.Typer(help="List the datasets, show one, check a copy, or download one.", no_args_is_help=False)
+app = typer.Typer(
+    cls=ShowGroup, help="List the datasets, show one, check a copy, or download one.", no_args_is_help=False
+)
 
 
 @app.callback(invoke_without_command=True, epilog="Example: swad datasets show PACS")
