@@ -237,8 +237,8 @@ def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
-def test_it_learns_the_class_without_the_style():
-    """Brightness tells the label in training only, a spot always: MixStyle learns the spot, ERM the brightness."""
+def test_mixstyle_and_padain_learn_the_class_without_the_style():
+    """Brightness tells the label in training only, a spot always: they learn the spot, ERM the brightness."""
 
     def draw(seed, shift):
         generator = torch.Generator().manual_seed(seed)
@@ -257,4 +257,6 @@ def test_it_learns_the_class_without_the_style():
         fresh = draw(999, False)
         return (algorithm.predictor.eval()(fresh.images).argmax(1) == fresh.labels).double().mean().item()
 
-    assert right("mixstyle", p=1.0, alpha=0.5) > right("erm") + 0.1
+    erm = right("erm")
+    assert right("mixstyle", p=1.0, alpha=0.5) > erm + 0.1
+    assert right("padain", p=0.5) > erm + 0.1

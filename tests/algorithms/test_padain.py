@@ -10,10 +10,8 @@ from torch.nn import functional
 from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms._mixed_maps import MixingState
-from swad.algorithms.base import StepContext
 from swad.algorithms.padain import SwapStatistics, convolutions
-from swad.data.loaders import Batch
-from swad.models import networks, small_cnn
+from swad.models import networks
 from swad.models.fused_norm import fuse
 
 EPS = 1e-5
@@ -183,27 +181,3 @@ def test_compiled_networks_swap_too():
 def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
     algorithm = make("padain", p=1.0, dropout=dropout)
     require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
-
-
-@pytest.mark.slow
-def test_it_learns_the_class_without_global_statistics():
-    """Brightness tells the label in training only, a spot always: pAdaIN learns the spot, ERM the brightness."""
-
-    def draw(seed, shift):
-        generator = torch.Generator().manual_seed(seed)
-        labels = torch.randint(0, 2, (32,), generator=generator)
-        images = 0.2 * torch.randn((32, 1, 28, 28), generator=generator)
-        images += torch.where(shift * (labels == 1), 1.0, 0.0)[:, None, None, None]
-        for image, label in zip(images, labels.tolist(), strict=True):
-            image[:, 4 + 12 * label : 8 + 12 * label, 12:16] += 1
-        return Batch(seed, images, labels)
-
-    def right(name, **options):
-        torch.manual_seed(0)
-        algorithm = make(name, small_cnn.SmallNet(2, 1), domains=2, batch_size=16, lr=1e-3, **options)
-        for step in range(1, 61):
-            algorithm.update(draw(step, True), noise_for(algorithm, step), StepContext())
-        fresh = draw(999, False)
-        return (algorithm.predictor.eval()(fresh.images).argmax(1) == fresh.labels).double().mean().item()
-
-    assert right("padain", p=0.5) > right("erm") + 0.1
