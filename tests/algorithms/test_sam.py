@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from helpers.fake_processes import require_same_step
 from helpers.sharpness import Spy, coral, entropy, gradient_of, gradients
-from helpers.tiny_algorithms import Points, batch_for, make, noise_for
+from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for
 from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.registry import (
@@ -20,6 +20,7 @@ from swad.algorithms.registry import (
     list_algorithms,
 )
 from swad.algorithms.sam import SAM, SAMUpdate
+from swad.models import networks
 
 
 @pytest.mark.parametrize("rho", [0.05, 0.5])
@@ -158,6 +159,14 @@ def test_buffers_keep_the_values_of_the_first_pass():
     assert own
     for name, tensor in own.items():
         torch.testing.assert_close(algorithm.get_buffer(name), tensor, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["sam", "sagm"])
+def test_trained_batch_norms_see_both_passes(name):
+    network = networks.build("test_resnet", CLASSES, freeze_bn=False)
+    algorithm = make(name, network, shape=(3, 32, 32))
+    algorithm.update(batch_for(algorithm, shape=(3, 32, 32)), {}, StepContext())
+    assert {norm.num_batches_tracked.item() for norm in networks.batch_norms(network)} == {2}
 
 
 @pytest.mark.parametrize("name", ["sam", "coral+sam", "mtl+sam"])

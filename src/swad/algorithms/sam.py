@@ -12,7 +12,8 @@ Foret, Kleiner, Mobahi and Neyshabur, "Sharpness-Aware Minimization for Efficien
   optimizer steps; the first only gives a direction.
 - Several processes average the first gradient too. All of them move to the same point, that of one process. (Foret et
   al. let every device use its own share of the batch, which makes results depend on the number of devices.)
-- Buffers take the values that the first pass, at w, computed.
+- Buffers of the algorithm take the values that the first pass, at w, computed. Batch norms that are trained
+  (`--no-freeze-bn`) update their running statistics in both passes, so also at w'.
 
 The reported loss is the one at w, so it can be compared with other algorithms.
 
