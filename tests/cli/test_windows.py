@@ -33,6 +33,8 @@ def test_windows_prints_choices_and_writes_rows_and_a_heat_map(here, runs, tmp_p
         shutil.rmtree(path / "segments")
         shutil.rmtree(path / "weights")
     assert here("windows", runs, *options).stdout == out, "records alone are enough"
+    assert here("windows", runs, "--stored", *options[2:]).stdout == out
+    assert "leave out --images" in here("windows", runs, "--stored", "--images", "5", code=1).stderr
 
 
 def test_windows_names_bad_values(here, runs, tiny_run):
@@ -41,4 +43,5 @@ def test_windows_names_bad_values(here, runs, tiny_run):
 
     assert "--split must be target, validation or both; got 'test'" in error(runs, "--split", "test")
     assert "--every must be 1 or more, got 0" in error(runs, "--every", "0")
+    assert "no run has a stored windows.jsonl" in error(tiny_run, "--stored")
     assert "train one with `swad train --keep-segments`" in error(tiny_run)

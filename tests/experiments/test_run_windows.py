@@ -153,6 +153,20 @@ def test_long_runs_are_merged_by_default(runs, monkeypatch):
     assert run_windows._settings(run, files, WindowsConfig())["segments"] == [[1, 8], [9, 16], [17, 24]]
 
 
+@pytest.mark.gpu
+def test_a_gpu_measures_the_same_with_images_and_segments_kept_there(fresh):
+    """On both sides the first evaluation is eager and the others are replays of a graph."""
+    config = WindowsConfig(n_images=40)
+    on_cpu, on_gpu = (measure_windows([fresh / "paper-0"], config, device=name).runs[0] for name in ("cpu", "cuda"))
+    assert on_cpu.settings["device"] == "cpu"
+    assert on_gpu == on_cpu, "a complete measurement of another device is used"
+    shutil.move(fresh / "paper-0" / "windows.jsonl", fresh / "cpu.jsonl")
+    (on_gpu,) = measure_windows([fresh / "paper-0"], config, device="cuda").runs
+    assert on_gpu.settings["device"] == "cuda"
+    for side, accuracies in on_cpu.windows.items():
+        assert on_gpu.windows[side] == pytest.approx(accuracies, abs=0.03)
+
+
 def test_errors_say_what_to_do(fresh):
     with pytest.raises(RunError, match="has no average 'swa' to compare with; it has swad"):
         measure_windows([fresh], WindowsConfig(average="swa"))

@@ -126,6 +126,8 @@ def test_runs_that_cannot_be_compared_are_named():
         by_group([made_up(), made_up()])
     with pytest.raises(ValueError, match=r"same segments and images; photo-0 and photo-1 do not"):
         by_group([made_up(), made_up(trial=1, images=None)])
+    with pytest.raises(ValueError, match="on no common side"):
+        by_group([made_up(), made_up(trial=1, windows={}, weights={})])
     apart = WindowGroup((made_up("photo", 0), made_up("art", 1)))
     with pytest.raises(ValueError, match="trials that hold out every target"):
         apart.compare_windows("target")

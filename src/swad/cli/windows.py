@@ -8,15 +8,17 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFormats, Images, Workers
+from swad.cli._options import DataNow, Device, FigureFormats, Images, Stored, Workers
 
 EXAMPLES = """
 swad windows runs/PACS
 swad windows runs/PACS --split target --images 0 --every 2
+swad windows runs/PACS --stored
 """
 
 
 def windows(
+    context: typer.Context,
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
     ],
@@ -31,6 +33,7 @@ def windows(
     average: Annotated[
         str, typer.Option(help="The average of the runs that windows are compared with, e.g. swad or swad_text.")
     ] = "swad",
+    stored: Stored = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUNS/windows.")
     ] = None,
@@ -43,10 +46,10 @@ def windows(
 
     Needs runs that were trained with --keep-segments. A window is any range of whole segments, the updates between two
     evaluations. Results are saved in each run's windows.jsonl. Run the same command again to resume after an interrupt;
-    once complete, tables and figures need no segments, weights or images.
+    once they are complete, it needs no segments, weights or images.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.experiments.run_windows import WindowsConfig, measure_windows
+    from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
     from swad.experiments.windows_report import write_windows
 
     sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
@@ -57,10 +60,13 @@ def windows(
         sides[split], n_images, None if every is None else parse.at_least("every", every, 1), average
     )
     formats = parse.figure_formats(figure_formats)
-    with measuring() as progress:
-        measured = measure_windows(
-            runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
-        )
+    if stored:
+        measured = stored_windows(parse.stored_runs(context, runs, "runs", "output", "figure_formats"))
+    else:
+        with measuring() as progress:
+            measured = measure_windows(
+                runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
+            )
     print_notes(measured.notes)
     report = write_windows(measured, output if output is not None else runs[0] / "windows", formats)
     print_report(report.tables, report.written, measured.row_files)

@@ -107,6 +107,15 @@ def measure_windows(
     return MeasuredWindows(tuple(runs), tuple(notes), tuple(Path(run.run) / WINDOWS for run in runs))
 
 
+def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
+    """Read the last measurement of every run, which needs neither segments, weights nor images."""
+    found, notes = finished_runs(paths)
+    runs = [stored[-1] for run in found if (stored := read_windows(run))]
+    if not runs:
+        raise RunError(f"no run has a stored {WINDOWS}: measure one with `swad windows` first")
+    return MeasuredWindows(tuple(runs), tuple(notes), tuple(Path(run.run) / WINDOWS for run in runs))
+
+
 # ------------------------------------------------------------ which windows
 
 

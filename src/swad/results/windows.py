@@ -165,6 +165,9 @@ class WindowGroup:
                     f"{run.run} do not: give the runs of one setting, with --every and --images"
                 )
 
+        if not self.sides:
+            raise ValueError(f"the runs of {self.name} are complete on no common side: measure all with --split both")
+
     @property
     def name(self) -> str:
         """Dataset and algorithm."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from swad.results.comparisons import Comparison
 from swad.results.figures.style import INK, add_legend, figure_style, require_matplotlib
-from swad.results.window_tables import SIDE_NAMES, is_single
+from swad.results.window_tables import is_single
 from swad.results.windows import DENSE_SWA, RunWindows, Window, WindowGroup
 from swad.util.statistics import mean
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 COLORS = "RdBu"
 """White where a window is as accurate as SWAD, blue where it is better."""
-MIN_LIMIT = 0.5
-"""The smallest end of the color scale in points; smaller differences are noise."""
+MIN_LIMIT = 3.0
+"""The smallest end of the color scale, in points."""
+TICKS = (0.5, 1, 3, 10, 30)
 MAX_TICKS = 8
+TITLES = {"target": "Held-out target", "validation": "Source validation"}
 
 
 def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Comparison]]) -> Figure:
@@ -32,58 +34,66 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
         compared: The comparisons of all windows by side; see `WindowGroup.compare_windows`.
     """
     require_matplotlib()
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
-    width = 0.9 + 4.3 * len(compared)
+    width = 1.3 + 3.9 * len(compared)
+    points = [100 * comparison.difference for windows in compared.values() for comparison in windows.values()]
     with figure_style():
-        figure = Figure(figsize=(width, 4.9), layout="constrained")
+        figure = Figure(figsize=(width, 5.0), layout="constrained")
         panels = figure.subplots(1, len(compared), squeeze=False)[0]
+        colors = _color_scale(points)
         for axes, (side, windows) in zip(panels, compared.items(), strict=True):
-            _draw_panel(axes, group, side, windows)
+            _draw_panel(axes, group, side, windows, colors)
+        bar = figure.colorbar(ScalarMappable(colors, COLORS), ax=list(panels), shrink=0.8, pad=0.02, aspect=26)
+        ticks = [sign * size for sign in (-1, 1) for size in TICKS if size <= colors.vmax]
+        bar.set_ticks([0, *ticks], labels=["0", *(f"{tick:+g}".replace("-", "−") for tick in ticks)], minor=False)
+        bar.minorticks_off()
+        bar.outline.set_visible(False)
+        bar.set_label(f"Accuracy minus that of {group.baseline}, points")
         add_legend(figure, list(panels), width)
         trials = len({run.trial for run in group.runs})
-        counted = f"{len(group.runs)} runs" + (f", {trials} trials" if trials > 1 else "")
-        figure.suptitle(f"{group.name}: every window of the training ({counted})", fontsize=10)
+        counted = f"{len(group.runs)} runs" if len(group.runs) > 1 else "one run"
+        counted += f", {trials} trials" if trials > 1 else ""
+        figure.suptitle(f"{group.name}: the average of every window of the training ({counted})", fontsize=10)
     return figure
 
 
-def _draw_panel(axes: Axes, group: WindowGroup, side: str, windows: Mapping[Window, Comparison]) -> None:
+def _color_scale(points: Sequence[float]) -> Any:
+    """Return a scale that is linear up to one point and logarithmic beyond.
+
+    Early windows are tens of points worse. A linear scale would hide all others, and one that is cut off would show
+    differences of a tenth of a point in strong colors.
+    """
+    from matplotlib.colors import SymLogNorm
+
+    limit = max(MIN_LIMIT, *map(abs, points))
+    return SymLogNorm(linthresh=1, linscale=0.8, vmin=-limit, vmax=limit)
+
+
+def _draw_panel(axes: Axes, group: WindowGroup, side: str, windows: Mapping[Window, Comparison], colors: Any) -> None:
     n = len(group.segments)
     points = {window: 100 * comparison.difference for window, comparison in windows.items()}
-    limit = color_limit(list(points.values()))
     grid = [[points.get((begin, end), math.nan) for begin in range(n)] for end in range(n)]
-    image = axes.imshow(grid, cmap=COLORS, vmin=-limit, vmax=limit, origin="lower", interpolation="nearest")
-    extend = "min" if min(points.values()) < -limit else "neither"
-    axes.figure.colorbar(
-        image, ax=axes, shrink=0.85, extend=extend, label=f"Accuracy minus that of {group.baseline}, points"
-    )
+    axes.imshow(grid, cmap=COLORS, norm=colors, origin="lower", interpolation="nearest")
     _outline(axes, [window for window, comparison in windows.items() if comparison.is_clear])
     single = [window for window, comparison in windows.items() if is_single(comparison) and not comparison.is_clear]
     if single:
+        dot_size = (140 / n) ** 2 / 30  # a sixth of a cell
         xs, ys = zip(*single, strict=True)
-        axes.scatter(xs, ys, s=2.5, color=INK, linewidths=0, label="shown by itself, not corrected")
+        axes.scatter(xs, ys, s=dot_size, color=INK, linewidths=0, label="shown by itself only")
     _mark_windows(axes, group, side)
     _mark_runs(axes, group)
     accuracy = next(iter(windows.values())).baseline_accuracy
-    axes.set_title(f"{SIDE_NAMES[side].capitalize()} ({group.baseline}: {100 * accuracy:.1f} %)")
-    ticks = range(0, n, math.ceil(n / MAX_TICKS))
-    axes.set_xticks(list(ticks), [f"{group.segments[k][0] - 1:,}" for k in ticks])
-    ends = range(n - 1, -1, -math.ceil(n / MAX_TICKS))
+    axes.set_title(f"{TITLES[side]} ({group.baseline}: {100 * accuracy:.1f} %)")
+    every = math.ceil(n / MAX_TICKS)
+    starts, ends = range(0, n, every), range(n - 1, -1, -every)
+    axes.set_xticks(list(starts), [f"{group.segments[k][0] - 1:,}" for k in starts])
     axes.set_yticks(list(ends), [f"{group.segments[k][1]:,}" for k in ends])
     axes.set_xlabel("Window starts after step")
     axes.set_ylabel("Window ends with step")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-
-
-def color_limit(points: Sequence[float]) -> float:
-    """Return the end of the color scale: differences beyond it, those of early windows, have the darkest red.
-
-    >>> color_limit([-40.0, -1.0, -0.8, 0.2, 1.5]), color_limit([0.0])
-    (1.5, 0.5)
-    """
-    sizes = sorted(abs(value) for value in points)
-    return max(MIN_LIMIT, sizes[len(sizes) // 2], *points)
 
 
 def _outline(axes: Axes, windows: Sequence[Window]) -> None:
