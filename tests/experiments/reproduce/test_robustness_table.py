@@ -35,12 +35,12 @@ def model(monkeypatch) -> None:
 
 
 def test_each_row_takes_its_own_training(tmp_path, model):
-    def run(schedule: str, *weights: str) -> SavedRun:
-        path = tmp_path / schedule
+    def run(schedule: str, *weights: str, trial: int = 0) -> SavedRun:
+        path = tmp_path / (f"{schedule}-{trial}" if trial else schedule)
         path.mkdir(exist_ok=True)
         for name in weights:
             (path / f"{name}.safetensors").touch()
-        config = RunConfig.from_options(dataset="imagenet", target=(), output=path, lr_schedule=schedule)
+        config = RunConfig.from_options(dataset="imagenet", target=(), output=path, lr_schedule=schedule, trial=trial)
         return SavedRun(path, config, {name: f"{name}.safetensors" for name in weights})
 
     decay, constant = run("decay", "best", "last", "ema"), run("constant", "best", "last", "swad")
@@ -52,7 +52,17 @@ def test_each_row_takes_its_own_training(tmp_path, model):
         "SWA": [("swa", "cyclic")],
         "SWAD": [("swad", "constant")],
     }
-    assert [model.label for model in find_rows([constant, constant])["SWAD"]] == ["SWAD", f"SWAD ({constant.path})"]
+    second = run("constant", "best", "last", "swad", trial=1)
+    assert [model.label for model in find_rows([constant, second])["SWAD"]] == ["SWAD", f"SWAD ({second.path})"]
+    # Trainings of one trial are not two trials, whatever their order.
+    both = [run("cyclic", "ema", "swad"), run("constant", "ema", "swa", "swad")]
+    for runs in (both, both[::-1]):
+        rows = find_rows(runs)
+        assert {name: [m.directory.name for m in models] for name, models in rows.items()} == {
+            "EMA": ["constant"],
+            "SWA": ["constant"],
+            "SWAD": ["constant"],
+        }
 
 
 def test_a_score_is_the_mean_over_trials_that_all_have_it():
@@ -76,7 +86,7 @@ def test_benchmarks_are_found_in_one_directory(tmp_path):
 
 def test_runs_are_compared_with_the_paper(tmp_path, tiny_run, model, monkeypatch):
     """A run with a constant learning rate has SWA and SWAD; here its last weights stand for ERM too."""
-    monkeypatch.setattr(robustness_table, "SCHEDULES", {"ERM": "constant"})
+    monkeypatch.setitem(robustness_table.SCHEDULES, "ERM", ("constant",))
     data = tmp_path / "data"
     make_imagenet(data / "imagenet")
     make_imagenet_c(data / "imagenet-c", without=tuple({*CORRUPTIONS, *EXTRA} - {"fog", "saturate"}))

@@ -37,8 +37,14 @@ from swad.util.statistics import Summary, summarize
 
 WEIGHTS = {"ERM": "last", "EMA": "ema", "SWA": "swa", "SWAD": "swad"}
 """The weights of each row. The paper has no EMA."""
-SCHEDULES = {"ERM": "decay"}
-"""The learning rate of the training that a row needs; the others are the only ones with such an average."""
+SCHEDULES = {
+    "ERM": ("decay",),
+    "EMA": ("decay", "constant", "cyclic"),
+    "SWA": ("cyclic", "constant", "decay"),
+    "SWAD": ("constant", "cyclic", "decay"),
+}
+"""The learning rates whose trainings a row may be of. All of its trials are of the first one that has its weights: the
+trainings of one trial share a trajectory or its seed, so two of them are not two trials."""
 
 FOLDERS = {
     "imagenet": ("imagenet", "ilsvrc", "ilsvrc2012"),
@@ -81,9 +87,11 @@ def find_rows(runs: Sequence[SavedRun]) -> dict[str, list[ImageNetModel]]:
     """Return the models of each row, one for each trial."""
     rows: dict[str, list[ImageNetModel]] = {}
     for name, weights in WEIGHTS.items():
-        for run in runs:
-            schedule = run.config.training.lr_schedule
-            if weights in run.weights and schedule == SCHEDULES.get(name, schedule):
+        trained = [run for run in runs if weights in run.weights]
+        present = {run.config.training.lr_schedule for run in trained}
+        schedule = next((schedule for schedule in SCHEDULES[name] if schedule in present), None)
+        for run in trained:
+            if schedule is not None and run.config.training.lr_schedule == schedule:
                 label = f"{name} ({run.path})" if name in rows else name
                 rows.setdefault(name, []).append(saved_model(run.file(weights), label, weights, run.path))
     return rows
