@@ -235,6 +235,18 @@ def test_a_search_that_an_earlier_request_covers_is_not_repeated(tmp_path):
     assert both.plan().total == run_sweep(both, launcher).total == len(launcher.order) == 10
 
 
+def test_the_smaller_of_two_requests_alone_trains_the_runs_of_the_larger(tmp_path):
+    """Its own repeats would be replaced by those of the larger request as soon as the choice is known."""
+    sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
+    launcher = InProcessLauncher(TRAIN)
+    assert run_sweep(sweep, launcher, specs=[GRID]).total == len(launcher.order) == 10
+    again = InProcessLauncher(TRAIN)
+    assert run_sweep(SweepDir(sweep.path), again, specs=[GRID]).complete
+    assert run_sweep(SweepDir(sweep.path), again).complete
+    assert again.order == []
+    assert {task.config.evaluation.averages for task in launcher.order} == {("swad", "ema")}
+
+
 def test_runs_that_wait_for_one_choice_are_counted_once(tmp_path):
     sweep = started(tmp_path, GRID, dataclasses.replace(GRID, trials=(0, 1, 2, 3)))
     assert (len(sweep.plan().runs), sweep.plan().pending) == (6, 2 * 3)

@@ -17,6 +17,7 @@ from the records of its runs.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import itertools
 import json
@@ -115,13 +116,22 @@ class SweepDir:
     def _expand(self, spec: SweepSpec, stored: Sequence[SweepSpec]) -> Plan:
         """Expand a spec. Runs of an earlier one that have its averages and more take the place of its own."""
         before = list(itertools.takewhile(lambda earlier: not same_request(earlier, spec), stored))
-        covering = {
-            run.trajectory: run
-            for number, earlier in enumerate(before)
-            if may_cover(earlier, spec)
-            for run in self._expand(earlier, before[:number]).runs
-        }
-        return expand(spec, self.path, self.choose, covering)
+        larger = [self._expand(one, before[:number]) for number, one in enumerate(before) if may_cover(one, spec)]
+        plan = expand(spec, self.path, self.choose, {run.trajectory: run for each in larger for run in each.runs})
+        waiting = [search for each in larger for search in each.searches]
+        return dataclasses.replace(plan, searches=tuple(self._covered(search, waiting) for search in plan.searches))
+
+    def _covered(self, search: Search, larger: Sequence[Search]) -> Search:
+        """Return a search whose repeats are those of searches of earlier requests, where these choose the same."""
+        same = [other for other in larger if other.name == search.name]
+
+        def repeat(point: Point) -> list[PlannedRun]:
+            points = [(other, self.choose(other)) for other in same]
+            runs = [run for other, chosen in points if chosen is not None for run in other.repeat(chosen)]
+            covering = {run.trajectory: run for run in runs}
+            return [covering.get(run.trajectory, run) for run in search.repeat(point)]
+
+        return dataclasses.replace(search, repeat=repeat) if same else search
 
     def states(self, runs: Iterable[PlannedRun] | None = None) -> dict[str, State]:
         """Return the state of runs by key, by default of the whole plan, from their directories alone."""

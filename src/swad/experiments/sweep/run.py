@@ -109,9 +109,7 @@ class _Scheduler:
         self._sweep, self._launcher, self._display = sweep, launcher, display
         self._trained = {State.PENDING, State.FAILED} if retry_failed else {State.PENDING}
         self._plan = sweep.plan(specs)
-        self._runs: dict[str, PlannedRun] = {}
-        self._by_trajectory: dict[str, list[PlannedRun]] = defaultdict(list)
-        self._add(self._plan.runs)
+        self._runs = dict(self._plan.by_key)
         self._searches = list(self._plan.searches)
         self._searches_of: dict[str, list[Search]] = defaultdict(list)  # by the key of a run
         for search in self._searches:
@@ -196,22 +194,13 @@ class _Scheduler:
             complete.append(search)
             chosen = ", ".join(f"{name}={as_text(value)}" for name, value in point.items()) or "the defaults"
             self._display.log(f"{search.name}: chose {chosen}")
-            repeats = [run for run in search.repeat(point) if not self._is_covered(run)]
-            self._add(repeats)
+            # Several requests may wait for one choice.
+            repeats = [run for run in search.repeat(point) if run.key not in self._runs]
+            self._runs.update((run.key, run) for run in repeats)
             self._submit_unfinished(repeats)
         if complete:
             self._searches = [search for search in self._searches if search not in complete]
             self._plan = Plan(tuple(self._runs.values()), tuple(self._searches))
-
-    def _add(self, runs: Sequence[PlannedRun]) -> None:
-        for run in runs:
-            self._runs[run.key] = run
-            self._by_trajectory[run.trajectory].append(run)
-
-    def _is_covered(self, run: PlannedRun) -> bool:
-        """Whether this run is planned, or the same trajectory with its averages and more: by an earlier request."""
-        averages = set(run.config.evaluation.averages)
-        return any(averages <= set(other.config.evaluation.averages) for other in self._by_trajectory[run.trajectory])
 
     def _submit_unfinished(self, runs: Sequence[PlannedRun]) -> None:
         states = self._sweep.states(runs)
