@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from swad.data import image_folder, mnist
@@ -46,7 +47,7 @@ class CheckResult:
     domains: tuple[DomainCount, ...]
     classes: int
     expected_classes: int | None
-    decoded: int
+    decoded: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     bad: tuple[BadImage, ...] = ()
@@ -89,12 +90,13 @@ def check(
     benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognize(path)
     if benchmark.layout == "embedded":
         raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
+    find_bad = partial(find_bad_images, progress=progress, workers=workers) if decode else None
     if benchmark.layout == "idx":
         result = _check_idx(path)
-    elif benchmark.read is not None:
-        result = _check_by_reading(benchmark, path, decode, progress, workers, options)
     else:
-        result = _check_image_folder(benchmark, path, decode, progress, workers, options)
+        check_files = _check_image_folder if benchmark.read is None else _check_by_reading
+        result = check_files(benchmark, path, options, find_bad)
+        result = replace(result, decoded=result.images - len(result.bad) if decode else 0)
     return replace(result, seconds=time.perf_counter() - started)
 
 
@@ -122,17 +124,13 @@ def recognize(path: Path) -> Benchmark:
     return get("folder")
 
 
-def _check_image_folder(
-    benchmark: Benchmark,
-    path: Path,
-    decode: bool,
-    progress: Progress | None,
-    workers: int | None,
-    options: Options,
-) -> CheckResult:
+FindBad = Callable[..., tuple[BadImage, ...]] | None
+"""`find_bad_images` with its progress and workers; None to decode nothing."""
+
+
+def _check_image_folder(benchmark: Benchmark, path: Path, options: Options, find_bad: FindBad) -> CheckResult:
     path = image_folder.locate(benchmark, path)
     tree = image_folder.scan(benchmark, path, options)
-    bad = find_bad_images([path / name for name in tree.paths()], progress, workers) if decode else ()
     return CheckResult(
         name=benchmark.name,
         path=path,
@@ -142,13 +140,12 @@ def _check_image_folder(
         ),
         classes=len(tree.classes),
         expected_classes=benchmark.n_classes,
-        decoded=sum(tree.count(d) for d in tree.files) - len(bad) if decode else 0,
         problems=(
             *image_folder.layout_problems(benchmark, tree, options),
             *image_folder.count_problems(benchmark, tree),
         ),
         notes=tuple(_notes(benchmark, tree)),
-        bad=bad,
+        bad=find_bad([path / name for name in tree.paths()]) if find_bad is not None else (),
     )
 
 
@@ -198,14 +195,7 @@ def find_bad_images(
     return tuple(bad)
 
 
-def _check_by_reading(
-    benchmark: Benchmark,
-    path: Path,
-    decode: bool,
-    progress: Progress | None,
-    workers: int | None,
-    options: Options,
-) -> CheckResult:
+def _check_by_reading(benchmark: Benchmark, path: Path, options: Options, find_bad: FindBad) -> CheckResult:
     """Read a dataset that has a reader of its own, count its images, and decode those that are in files."""
     assert benchmark.read is not None
     dataset = benchmark.read(benchmark, path, False, {**benchmark.options, **options})
@@ -215,16 +205,14 @@ def _check_by_reading(
     )
     bad: list[BadImage] = []
     for domain in dataset.domains:
-        if decode and isinstance(domain, FileDomain | ShardDomain):
-            paths = [domain.path(i) for i in range(len(domain))]
-            bad += find_bad_images(paths, progress, workers, domain.image)
+        if find_bad is not None and isinstance(domain, FileDomain | ShardDomain):
+            bad += find_bad([domain.path(i) for i in range(len(domain))], read=domain.image)
     return CheckResult(
         name=benchmark.name,
         path=path,
         domains=counts,
         classes=len(dataset.classes),
         expected_classes=benchmark.n_classes,
-        decoded=sum(len(domain) for domain in dataset.domains) - len(bad) if decode else 0,
         problems=tuple(
             f"domain {count.name} has {count.found} images, expected {count.expected}"
             for count in counts
