@@ -32,7 +32,8 @@ def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = N
     if benchmark.image_spec.low_res:  # what no search varies there
         for declared in dataclasses.fields(own):
             if isinstance(fixed := declared.metadata["low_res"], Constant):
-                of_dataset[declared.name] = fixed.value
+                default = getattr(own, declared.name)
+                of_dataset[declared.name] = float(fixed.value) if isinstance(default, float) else fixed.value
     of_paper = _own_settings(dataset, algorithm).get("hyperparameters", {}) if recipe == OWN else {}
     return dataclasses.asdict(dataclasses.replace(own, **{**of_dataset, **of_paper}))
 
