@@ -62,6 +62,17 @@ def test_the_papers_rows_stand_below_and_are_never_bold(runs: list[RunData]) -> 
     assert accuracy_tables(runs, paper="none")[0].rows == table.rows[:5]
 
 
+def test_runs_with_a_cyclic_learning_rate_are_named_as_in_figures(runs: list[RunData]) -> None:
+    cyclic = [replace(run, config={**run.config, "lr_schedule": "cyclic"}) for run in runs]
+    (table,) = accuracy_tables(cyclic)
+    ours = [row.name for row in table.rows if row.group == OURS]
+    assert ours == ["ERM (best, cyclic)", "ERM (last, cyclic)", "EMA (cyclic)", "SWA (cyclic)", "SWAD (cyclic)"]
+    assert [row.name for row in table.rows if row.group == PAPER] == ["ERM‡", "ERM†", "SWAD", "SWA w/ cyclic"]
+    assert {row.cells[0].text for row in ranges_table(cyclic).rows} == {"SWAD (cyclic)"}
+    (mixed,) = accuracy_tables([*cyclic[:4], *runs[4:]], paper="none")  # selection takes schedules as hyperparameters
+    assert [row.name for row in mixed.rows] == ["ERM (best)", "ERM (last)", "EMA", "SWA", "SWAD"]
+
+
 def test_bold_is_not_significantly_different_from_the_best(runs: list[RunData], tmp_path: Path) -> None:
     (results,) = collect_results(runs)
     table = accuracy_table(results, "none")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from swad.results import published
@@ -89,6 +89,24 @@ def weights_label(run: RunData, weights: str | None) -> str:
         label = f"{algorithm_label(run.algorithm)} (step {int(weights.removeprefix('step-'))})"
     else:
         label = method_label(run.algorithm, weights)
+    return _with_schedule(label, run, weights)
+
+
+def shared_label(runs: Iterable[RunData], average: str | None) -> str:
+    """Name a method in a table of runs of one algorithm: with the learning rate schedule if all runs have the same.
+
+    >>> from pathlib import Path
+    >>> runs = [RunData(Path(), {"algorithm": "erm", "lr_schedule": name}, (), True) for name in ("cyclic", "constant")]
+    >>> shared_label(runs[:1], "swa"), shared_label(runs[1:], "swa"), shared_label(runs, "swa")
+    ('SWA (cyclic)', 'SWA', 'SWA')
+    """
+    runs = list(runs)
+    plain = method_label(runs[0].algorithm, average)
+    labels = {_with_schedule(plain, run, average) for run in runs}
+    return labels.pop() if len(labels) == 1 else plain
+
+
+def _with_schedule(label: str, run: RunData, weights: str | None) -> str:
     schedule = run.config.get("lr_schedule")
     # In the imagenet recipe ERM decays to zero; live weights at the constant rate of SWAD are not those of ERM.
     if schedule == "cyclic" or (schedule == "constant" and run.config.get("recipe") and weights in LIVE_WEIGHTS):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swad.results.labels import LIVE_WEIGHTS, is_erm, method_label
+from swad.results.labels import LIVE_WEIGHTS, is_erm, shared_label
 from swad.results.runs import RunData, RunList, SkippedRun
 from swad.results.selection import Selection, SelectionError, select, source_accuracy
 from swad.util.garbage import paused_garbage_collection
@@ -101,7 +101,7 @@ def _dataset_results(
     for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: not is_erm(name)):
         members = [run for run in runs if run.algorithm == algorithm]
         for average in evaluated_averages(members, selection):
-            label = method_label(algorithm, average)
+            label = shared_label((run for run in members if _has_accuracy(run, average)), average)
             by_target: list[Selection] = []
             for target in targets:
                 try:
@@ -116,6 +116,10 @@ def _dataset_results(
                 methods.append(MethodResults(label, algorithm, average, results))
     missing = () if targets == (NO_TARGET,) else tuple(sorted(domains - set(targets)))
     return DatasetResults(dataset, selection, split, tuple(runs), targets, missing, tuple(methods), errors, skipped)
+
+
+def _has_accuracy(run: RunData, average: str | None) -> bool:
+    return any(key.average == average and key.metric == "accuracy" for key in run.table.series)
 
 
 def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:

@@ -15,7 +15,7 @@ from swad.results.labels import (
     differing_hyperparameters,
     directory_names,
     hyperparameter_text,
-    method_label,
+    weights_label,
 )
 from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
 from swad.results.runs import RunData
@@ -265,7 +265,7 @@ def _comparable_names(rows: Sequence[Row], runs: Sequence[RunData]) -> set[str]:
     """Return the names of the paper's methods that our rows can be compared with."""
     algorithms = {base_algorithm(run.algorithm) for run in runs}
     names = {"ERM", "SWAD", *(row.name for row in rows), *map(algorithm_label, algorithms)}
-    if "SWA" in names:
+    if names & {"SWA", "SWA (cyclic)"}:
         names |= {"SWA w/ cyclic" if run.config.get("lr_schedule") == "cyclic" else "SWA w/ const" for run in runs}
     return names
 
@@ -335,7 +335,7 @@ def ranges_table(runs: Iterable[RunData]) -> Table:
                 continue
             threshold = Cell(text="none") if averaged.threshold is None else Cell(averaged.threshold, decimals=4)
             steps = (_count(value) for value in (averaged.start, averaged.end, averaged.n_averaged))
-            label = Cell(text=method_label(run.algorithm, average))
+            label = Cell(text=weights_label(run, average))
             rows.append(Row(_target_and_trial(run), (label, *identify[index], *steps, threshold)))
     columns = ("Average", *names, "First step", "Last step", "Weights", "Threshold")
     return Table("Averaged range", columns, tuple(rows), corner="Target")

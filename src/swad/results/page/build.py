@@ -18,7 +18,7 @@ from swad.results.comparisons import compare_in_words
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.training import METRICS, valley_figure
-from swad.results.labels import algorithm_label, directory_names, is_erm, method_label
+from swad.results.labels import algorithm_label, directory_names, is_erm, weights_label
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
@@ -290,7 +290,7 @@ def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
     return Trial(
         id,
         run.trial,
-        method_label(run.algorithm, names[0]) if names else "",
+        weights_label(run, names[0]) if names else "",
         valley(run, names[0]) if names else None,
         max(steps if isinstance(steps, int) else 0, last_step(run)),  # the published schedule has one step more
         run.finished,
