@@ -3,8 +3,7 @@
 Every average consists of float32 sums of the weights over stretches of the trajectory, with their total weights. The
 open sum, the *segment*, takes one foreach addition per update: no host synchronization, and a CUDA graph can capture
 it. It is exact enough because a segment ends at the next evaluation, which makes two levels: sums inside a segment,
-segments into a mean. What happens to the sums at an evaluation is decided elsewhere: the valley decides from the losses
-and returns a `KeepPlan`, which this module carries out on tensors.
+segments into a mean. What happens to the sums at an evaluation is up to each average.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from swad.averaging import tensors
 from swad.averaging.arguments import as_number
 from swad.averaging.optimizer_hook import OptimizerHook
-from swad.averaging.semantics import OPEN, KeepPlan, Terms
-from swad.averaging.sum_builder import SumBuilder, count_uses
+from swad.averaging.semantics import OPEN, Terms
 from swad.averaging.sums import FusedUpdate, Segment, WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
 from swad.averaging.valley import Status
@@ -508,51 +506,7 @@ class Average:
                 self._carryover = WeightSum.zeros(self.tracked, self._offload)
             self._carryover.add_(self._segment, 1.0, self.tracked)
 
-    @torch.no_grad()
-    def _apply(self, plan: KeepPlan) -> None:
-        """Replace the sums by those of the plan."""
-        if self._shared:
-            self._apply_shared(plan)
-        else:
-            self._apply_alone(plan)
-
     # -- internals ----------------------------------------------------------------------------------------
-
-    def _apply_alone(self, plan: KeepPlan) -> None:
-        """Carry out a plan where the segment is this average's own: what stays open stays in the segment."""
-        # With an interval, a sum or the segment may contain no update, and the segment may have no memory yet.
-        joined = [self._sums[name] for name in plan.open if name != OPEN and self._sums[name].weight]
-        if joined and not self._segment.allocated:
-            self._segment.allocate(self.tracked.live())  # first: it may run out of memory
-        sums = self._builder(plan).build_all()
-        if OPEN in plan.open:
-            empty = not self._segment.weight
-            for total in joined:
-                self._segment.add_(total, 1.0, self.tracked)
-            if joined and empty:
-                self._segment.take_buffers(max(joined, key=lambda total: total.last), self.tracked)
-        else:
-            self._segment.clear()
-        self._sums = sums
-        if self.finished():
-            self._segment.release()
-
-    def _apply_shared(self, plan: KeepPlan) -> None:
-        """Carry out a plan in a group: the group clears the segment, so what stays open becomes the carryover."""
-        if self._carryover is not None and OPEN in plan.open and count_uses(plan)[OPEN] == 1:
-            builder = self._builder(plan)
-            sums = builder.build_all()
-            builder.add_terms(self._carryover, plan.open, [self._segment] if self._segment.weight else [])
-        else:
-            builder = self._builder(plan, also=[plan.open] if plan.open else [])
-            sums = builder.build_all()
-            self._carryover = builder.build(plan.open) if plan.open else None
-        self._sums = sums
-
-    def _builder(self, plan: KeepPlan, also: list[Terms] | None = None) -> SumBuilder:
-        return SumBuilder(
-            plan, self._sums, self._open_sums(), self.tracked, self._updates, self._offload, also=also or []
-        )
 
     @property
     def _attached(self) -> bool:

@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import LIVE, Nonfinite, Phase, Semantics, Terms
+from swad.averaging.semantics import LIVE, OPEN, KeepPlan, Nonfinite, Phase, Semantics, Terms
+from swad.averaging.sum_builder import SumBuilder, count_uses
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import LossValley, Span, Status, every_nth
 
@@ -165,6 +167,56 @@ class SWAD(Average):
         """Keep the group's segment until the next evaluation."""
         if not self.finished():
             self._add_to_carryover()
+
+    # -- carrying out the valley's plan ---------------------------------------------------------------------
+    #
+    # The valley decides from the losses and holds no tensor; the plan that it returns is carried out here.
+
+    @torch.no_grad()
+    def _apply(self, plan: KeepPlan) -> None:
+        """Replace the sums by those of the plan."""
+        if self._shared:
+            self._apply_shared(plan)
+        else:
+            self._apply_alone(plan)
+
+    def _apply_alone(self, plan: KeepPlan) -> None:
+        """Carry out a plan where the segment is this average's own: what stays open stays in the segment."""
+        # With an interval, a sum or the segment may contain no update, and the segment may have no memory yet.
+        joined = [self._sums[name] for name in plan.open if name != OPEN and self._sums[name].weight]
+        if joined and not self._segment.allocated:
+            self._segment.allocate(self.tracked.live())  # first: it may run out of memory
+        sums = self._builder(plan).build_all()
+        if OPEN in plan.open:
+            empty = not self._segment.weight
+            for total in joined:
+                self._segment.add_(total, 1.0, self.tracked)
+            if joined and empty:
+                self._segment.take_buffers(max(joined, key=lambda total: total.last), self.tracked)
+        else:
+            self._segment.clear()
+        self._sums = sums
+        if self.finished():
+            self._segment.release()
+
+    def _apply_shared(self, plan: KeepPlan) -> None:
+        """Carry out a plan in a group: the group clears the segment, so what stays open becomes the carryover."""
+        if self._carryover is not None and OPEN in plan.open and count_uses(plan)[OPEN] == 1:
+            builder = self._builder(plan)
+            sums = builder.build_all()
+            builder.add_terms(self._carryover, plan.open, [self._segment] if self._segment.weight else [])
+        else:
+            builder = self._builder(plan, also=[plan.open] if plan.open else [])
+            sums = builder.build_all()
+            self._carryover = builder.build(plan.open) if plan.open else None
+        self._sums = sums
+
+    def _builder(self, plan: KeepPlan, also: list[Terms] | None = None) -> SumBuilder:
+        return SumBuilder(
+            plan, self._sums, self._open_sums(), self.tracked, self._updates, self._offload, also=also or []
+        )
+
+    # -- status ---------------------------------------------------------------------------------------------
 
     def _status_at(self, step: int) -> Status:
         status = self.valley.status
