@@ -1,4 +1,4 @@
-"""Keep what reports need of finished runs: settings, records and measured rows, without weights and paths.
+"""Keep what reports need of finished runs: settings, records and measured rows (compressed); no weights, no paths.
 
     python benchmarks/keep_records.py runs benchmarks/results/pacs-resnet50
 
@@ -7,17 +7,18 @@ Afterwards these commands show the runs from the kept files alone:
     swad report benchmarks/results/pacs-resnet50 --no-page
     swad flatness benchmarks/results/pacs-resnet50 --stored -o figures
     swad robustness benchmarks/results/pacs-resnet50 --stored -o figures
+    swad windows benchmarks/results/pacs-resnet50 --stored -o figures
 
 Left out, because no report uses it or because it is large:
 
 - records of how the range of an average moved during training; the last ones stay
 - raw losses of flatness, and differences on single domains: intervals over trials need F alone
-- more than six digits of measured rows
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,16 +29,17 @@ from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_stats import SIDES
 from swad.results.records import CONFIG, DONE, RECORDS
 from swad.results.runs import find_runs
+from swad.results.windows import WINDOWS
 from swad.training.run_dir import result_checksum
-from swad.util.files import sha256, write_json, write_text
-from swad.util.jsonl import read_lines
+from swad.util.files import atomic_write, sha256, write_json, write_text
+from swad.util.jsonl import compressed_path, read_lines
 
 PATHS = ("data_dir", "weights", "cache", "branch_from")
 """Settings that may hold paths of the machine, of which the last part is kept."""
 RANGES = ("start_step", "end_step", "n_averaged", "threshold")
 RAW = ("flatness", "surface")
 """Kinds of rows with raw values, which only an interrupted measurement needs."""
-ROWS = (FLATNESS, SURFACE, ROBUSTNESS, "windows.jsonl")
+ROWS = (FLATNESS, SURFACE, ROBUSTNESS, WINDOWS)
 
 
 def keep_runs(runs: Path, destination: Path) -> int:
@@ -57,17 +59,19 @@ def keep_run(run: Path, destination: Path) -> int:
     for section in config["config"].values():
         section.update({name: Path(section[name]).name for name in PATHS if section.get(name)})
     write_json(destination / CONFIG, config)
-    write_lines(destination / RECORDS, _kept_records(_parsed(run / RECORDS)))
+    write_text(destination / RECORDS, _lines(_kept_records(_parsed(run / RECORDS))))
     for name in ROWS:
         if (run / name).exists():
-            write_lines(destination / name, map(_rounded, filter(_is_shown, _parsed(run / name))))
+            rows = _lines(filter(_is_shown, _parsed(run / name)))
+            with atomic_write(compressed_path(destination / name)) as partial:
+                partial.write_bytes(gzip.compress(rows.encode(), mtime=0))  # the same rows give the same file
     checksums = {name: sha256(destination / name) for name in (CONFIG, RECORDS)}
     write_json(destination / DONE, done | {"checksums": {**checksums, DONE: result_checksum(done)}})
     return sum(path.stat().st_size for path in destination.iterdir())
 
 
-def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    write_text(path, "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+def _lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
 def _parsed(path: Path) -> Iterator[dict[str, Any]]:
@@ -88,15 +92,6 @@ def _is_shown(row: dict[str, Any]) -> bool:
     """Whether a report shows a row: no raw values, no mean over both sides, and differences of the sides alone."""
     domain = row.get("domain", "seen")
     return row["kind"] not in RAW and domain is not None and (row["kind"] != "difference" or domain in SIDES)
-
-
-def _rounded(value: Any, digits: int = 6) -> Any:
-    """Round every number in a row to some significant digits."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from swad.results.comparison_tables import comparisons_table
 from swad.results.comparisons import compare, correct
+from swad.results.corruption_errors import CorruptionErrors, read_corruption_errors
+from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.domainbed import DOMAINS
 from swad.results.flatness_runs import RunFlatness, curves_by_target, read_flatness, with_mean
 from swad.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
@@ -33,6 +35,8 @@ from swad.results.records import Record
 from swad.results.run_tables import PaperRows, accuracy_table
 from swad.results.runs import RunData, find_runs
 from swad.results.tables import PAPER, Cell, Row, Table
+from swad.results.window_tables import choices_table
+from swad.results.windows import by_group, read_windows
 from swad.util.statistics import adjust_p_values, mean
 
 ROOT = Path(__file__).parents[1]
@@ -126,9 +130,11 @@ def _stated_runs(path: Path) -> Iterator[RunData]:
 # ------------------------------------------------------------ flatness
 
 
-def flatness(source: Path) -> Table:
+def flatness(source: Path) -> Table | None:
     """F of SWAD and of live weights, and their differences, at the radii of the question."""
     runs = [flat for run in _runs(source) if (flat := read_flatness(run)) is not None]
+    if not runs:
+        return None
     others = sorted({name for run in runs for name in run.methods.values()} - {"SWAD"}, reverse=True)
     columns = list(product(SIDES, RADII))
     curves = next(iter(with_mean(curves_by_target(runs)).values()))  # the mean over targets comes first
@@ -180,6 +186,31 @@ def _at(curve: FlatnessCurve, radius: float, values: Sequence[float]) -> float:
     return values[curve.radii.index(radius)] if values else 1.0
 
 
+# ------------------------------------------------------------ windows, robustness
+
+
+def windows(source: Path) -> Table | None:
+    """Accuracy on the target of SWAD's window and of others."""
+    groups = by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))
+    return choices_table(groups[0], "target", groups[0].compare_windows("target")) if groups else None
+
+
+def robustness(source: Path) -> Table | None:
+    """Errors on the unseen domain, clean and under corruption."""
+    errors = _unseen_errors(source)
+    return None if errors is None else corruption_table(errors)
+
+
+def robustness_differences(source: Path) -> Table | None:
+    """Errors on the unseen domain compared with those of the weights that were named first."""
+    errors = _unseen_errors(source)
+    return None if errors is None else comparison_table(errors)
+
+
+def _unseen_errors(source: Path) -> CorruptionErrors | None:
+    return next((errors for errors in read_corruption_errors(_runs(source)) if errors.side == "unseen"), None)
+
+
 # ------------------------------------------------------------ parity
 
 
@@ -207,8 +238,19 @@ def parity(source: Path) -> Table:
 
 # ------------------------------------------------------------ files
 
-TABLES: dict[str, Callable[[Path], Table]] = {
-    table.__name__: table for table in (accuracies, differences, methods, gains, flatness, parity)
+TABLES: dict[str, Callable[[Path], Table | None]] = {
+    table.__name__: table
+    for table in (
+        accuracies,
+        differences,
+        methods,
+        gains,
+        flatness,
+        windows,
+        robustness,
+        robustness_differences,
+        parity,
+    )
 }
 
 
@@ -219,8 +261,8 @@ def write_blocks(text: str, results: Path) -> str:
         start, name, source, end = match.groups()
         if name not in TABLES:
             raise ValueError(f"a block must name one of the tables {', '.join(TABLES)}; got {name!r}")
-        path = results / source
-        return f"{start}\n{_markdown(TABLES[name](path)) if path.exists() else MISSING}\n\n{end}"
+        table = TABLES[name](results / source) if (results / source).exists() else None
+        return f"{start}\n{_markdown(table) if table is not None else MISSING}\n\n{end}"
 
     return BLOCK.sub(block, text)
 

@@ -50,6 +50,8 @@ def test_accuracies_and_differences_of_runs(tmp_path, targets):
     differences = [100 * (accuracy(run, "swad") - accuracy(run, "swa")) for run in runs]
     assert compared.rows[-1].cells[0].value == pytest.approx(statistics.fmean(differences))
     assert compared.rows[-1].cells[-1].text.startswith(f"{len(runs)} runs")
+    assert (tables.flatness(tmp_path / "pacs"), tables.windows(tmp_path / "pacs")) == (None, None)
+    assert tables.robustness(tmp_path / "pacs") is tables.robustness_differences(tmp_path / "pacs") is None
     assert any("lack the targets photo, sketch" in note for note in compared.notes) == (len(targets) == 2)
 
 

@@ -1,3 +1,4 @@
+import gzip
 import os
 from pathlib import Path
 
@@ -77,6 +78,23 @@ def test_damaged_and_newer_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="written by a newer swad"):
         read_rows(tmp_path, FLATNESS)
     assert read_rows(tmp_path, SURFACE) == []
+
+
+def test_compressed_rows_are_read_and_not_added_to(tmp_path: Path) -> None:
+    with RowFile(tmp_path, FLATNESS) as file:
+        key = file.add_settings({"radii": [1.0]})
+    path = tmp_path / FLATNESS
+    compressed = gzip.compress(path.read_bytes())
+    path.unlink()
+    (tmp_path / f"{FLATNESS}.gz").write_bytes(compressed)
+    assert read_rows(tmp_path, FLATNESS) == [{"key": key, "kind": "settings", "radii": [1.0]}]
+    with pytest.raises(RecordError, match=r"flatness.jsonl.gz is compressed, .*: unpack it with gunzip"):
+        RowFile(tmp_path, FLATNESS)
+    assert not path.exists()
+    for damaged in (compressed[:-9], compressed[:12] + b"?" * 20, b"no gzip"):
+        (tmp_path / f"{FLATNESS}.gz").write_bytes(damaged)
+        with pytest.raises(RecordError, match=r"flatness.jsonl \(damaged\): remove it and measure again"):
+            read_rows(tmp_path, FLATNESS)
 
 
 def test_a_number_that_json_cannot_express_must_be_text(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import errno
+import gzip
 import os
 import random
 import signal
@@ -35,6 +36,19 @@ def test_a_file_cut_anywhere_reads_as_a_prefix_and_can_be_appended_to(
     with JsonlWriter(path) as writer:
         writer.append("{}")
     assert lines_of(path) == [*written[:complete], "{}"]
+
+
+def test_a_compressed_file_is_read_in_place_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with JsonlWriter(path) as writer:
+        writer.append("{}", '{"a": 1}')
+    jsonl.compressed_path(path).write_bytes(gzip.compress(b"[]\ntorn"))
+    assert lines_of(path) == ["{}", '{"a": 1}']
+    path.unlink()
+    assert lines_of(path) == ["[]"]
+    jsonl.compressed_path(path).unlink()
+    with pytest.raises(FileNotFoundError):
+        lines_of(path)
 
 
 def test_a_torn_line_longer_than_a_block_is_removed(tmp_path: Path) -> None:

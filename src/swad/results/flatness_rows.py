@@ -23,12 +23,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from swad.results.records import RecordError, lock_run_directory
-from swad.util.jsonl import JsonlWriter, read_lines
+from swad.util.jsonl import JsonlWriter, compressed_path, read_lines
 
 FLATNESS = "flatness.jsonl"
 SURFACE = "surface.jsonl"
@@ -57,6 +58,8 @@ class RowFile:
 
     def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
         self.directory, self.path = Path(directory), Path(directory) / name
+        if (compressed := compressed_path(self.path)).exists():
+            raise RecordError(f"{compressed} is compressed, and rows cannot be added: unpack it with gunzip")
         self._lock = lock_run_directory(directory)
         try:
             self._writer = JsonlWriter(self.path)
@@ -105,7 +108,7 @@ class RowFile:
 
 
 def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
-    """Read the complete rows of a file in a run directory; safe while another process writes it.
+    """Read the complete rows of a file in a run directory, also after `gzip`; safe while another process writes it.
 
     A file that does not exist has no rows.
     """
@@ -122,8 +125,9 @@ def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
             rows.append(row)
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise RecordError(f"cannot read {path} ({error.strerror}): remove it and measure again") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "damaged"
+        raise RecordError(f"cannot read {path} ({reason}): remove it and measure again") from None
     return rows
 
 

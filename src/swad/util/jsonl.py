@@ -15,6 +15,7 @@ A reader takes the complete lines and ignores a torn last one, so a file can be 
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,19 @@ class JsonlWriter:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and content of every complete line; a torn last line is skipped."""
-    *lines, _torn = Path(path).read_bytes().split(b"\n")
+    """Yield the number and content of every complete line; a torn last line is skipped.
+
+    A file that does not exist may have been compressed: its lines are then those of `compressed_path`.
+    """
+    path, compressed = Path(path), compressed_path(path)
+    if compressed.exists() and not path.exists():
+        content = gzip.decompress(compressed.read_bytes())
+    else:
+        content = path.read_bytes()
+    *lines, _torn = content.split(b"\n")
     yield from enumerate(lines, start=1)
+
+
+def compressed_path(path: str | os.PathLike[str]) -> Path:
+    """Return where a file is after `gzip`, which suits results that are kept and not changed."""
+    return Path(f"{os.fspath(path)}.gz")
