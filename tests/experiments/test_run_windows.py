@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.runs import short
-from swad.averaging.segment_log import load_segments
+from swad.averaging.segment_log import SegmentLog, load_segments
 from swad.averaging.segment_windows import SegmentWindows
 from swad.experiments import run_windows
-from swad.experiments.run_windows import WindowsConfig, measure_windows
+from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
 from swad.experiments.saved_run import open_run, stratified_subset
 from swad.results.windows import all_windows
 from swad.training.loop import train
@@ -48,7 +49,7 @@ def rows_of(run: Path) -> list[dict]:
 
 def test_every_window_has_the_accuracy_of_the_mean_of_its_weights(runs):
     """The slow twin: all weights in memory, averaged in float64 by NumPy, evaluated by a plain forward pass."""
-    (measured, _) = measure_windows([runs], WindowsConfig(n_images=100)).runs
+    (measured, _) = measure_windows([runs], WindowsConfig(n_images=30)).runs
     assert measured.segments == SPANS
     run = open_run(runs / "paper-0")
     weights = [load_file(runs / "paper-0" / "weights" / f"step-{step:06d}.safetensors") for step in range(1, STEPS + 1)]
@@ -58,7 +59,7 @@ def test_every_window_has_the_accuracy_of_the_mean_of_its_weights(runs):
     images = {}
     for side, splits in parts.items():
         for split in splits:
-            ((pixels, labels),) = run.loader(stratified_subset(split, 100), None, torch.device("cpu"))
+            ((pixels, labels),) = run.loader(stratified_subset(split, 30), None, torch.device("cpu"))
             images.setdefault(side, []).append((pixels, labels))
     averaged = open_run(runs / "paper-0").model("last")
     windows = SegmentWindows(load_segments(runs / "paper-0" / "segments"), averaged)
@@ -73,7 +74,7 @@ def test_every_window_has_the_accuracy_of_the_mean_of_its_weights(runs):
             with torch.no_grad():
                 want = np.mean([(model(pixels).argmax(1) == labels).double().mean() for pixels, labels in domains])
             got = measured.windows[side][begin, end]
-            assert got == pytest.approx(want, abs=0.0101), (begin, end, side)  # rounding may flip one image of 100
+            assert got == pytest.approx(want, abs=0.038), (begin, end, side)  # rounding may flip one image
             differing += got != pytest.approx(want)
     assert differing <= 2
     assert len({*measured.windows["validation"].values(), *measured.windows["target"].values()}) > 10, "they differ"
@@ -144,6 +145,22 @@ def test_one_side_can_be_added_to_another(fresh):
     (both,) = measure_windows([first], WindowsConfig(n_images=20, every=3)).runs
     assert both.windows["target"] == alone.windows["target"]
     assert len(rows_of(first)) == n_rows + 3 + 3
+    measure_windows([first], WindowsConfig(n_images=10, every=6))
+    assert stored_windows([first]).runs[0].images == 10, "the last one"
+
+
+def test_an_average_is_measured_with_the_buffers_of_its_last_update(tmp_path):
+    """As windows are: otherwise batch norms whose statistics were estimated again would favor it."""
+    model = torch.nn.BatchNorm1d(1)
+    log = SegmentLog(model, tmp_path / "segments")
+    for step in (1, 2, 3):
+        model.running_mean.fill_(step)
+        log.update_parameters(model)
+        log.observe(1.0)
+    saved = {"weight": torch.tensor([5.0]), "running_mean": torch.tensor([7.0])}
+    run = SimpleNamespace(path=tmp_path, ranges={"swad": {"end_step": 2}}, weights={}, state=lambda name: saved)
+    ((name, state),) = run_windows._saved_states(run, "swad")
+    assert (name, state["weight"].item(), state["running_mean"].item()) == ("swad", 5.0, 2.0)
 
 
 def test_long_runs_are_merged_by_default(runs, monkeypatch):

@@ -78,6 +78,8 @@ def _notes(
     ended = sum(each.own[1] == len(group.segments) - 1 for each in group.runs)
     notes.append(f"{group.baseline} averages up to the last segment in {ended} of {len(group.runs)} runs.")
     notes.append(f"The {BEST[side]} has no test: it was chosen by the accuracy that is shown, which is too high.")
+    if side == "validation":
+        notes.append(f"{group.baseline} and the best live weights were chosen on validation images too.")
     return notes
 
 
@@ -92,8 +94,8 @@ def window_counts(windows: Mapping[Window, Comparison], baseline: str) -> str:
     single_better, single_worse = counts(c for c in windows.values() if is_single(c))
     return (
         f"Of {len(windows)} windows, {better} are shown better than {baseline} and {worse} worse (corrected for the "
-        f"number of windows); each by itself, {single_better} and {single_worse}, of which chance alone gives about "
-        f"{ALPHA * len(windows):.0f}."
+        f"number of windows); each tested by itself, {single_better} and {single_worse}. If none differed, chance "
+        f"would give about {ALPHA * len(windows):.0f} of the latter."
     )
 
 

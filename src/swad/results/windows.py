@@ -92,7 +92,7 @@ def all_windows(n_segments: int) -> list[Window]:
 
 
 def read_windows(run: RunData) -> list[RunWindows]:
-    """Read the measurements of a run that are complete on at least one side; that requested last comes last."""
+    """Read the measurements of a run that are complete on at least one side; that measured last comes last."""
     by_key: dict[str, list[Row]] = {}
     shown: dict[str, int] = {}
     for number, row in enumerate(read_rows(run.path, WINDOWS)):

@@ -68,7 +68,7 @@ def _color_scale(points: Sequence[float]) -> Any:
     from matplotlib.colors import SymLogNorm
 
     limit = max(MIN_LIMIT, *map(abs, points))
-    return SymLogNorm(linthresh=1, linscale=0.8, vmin=-limit, vmax=limit)
+    return SymLogNorm(linthresh=1, linscale=1.2, vmin=-limit, vmax=limit)
 
 
 def _draw_panel(axes: Axes, group: WindowGroup, side: str, windows: Mapping[Window, Comparison], colors: Any) -> None:
@@ -79,9 +79,9 @@ def _draw_panel(axes: Axes, group: WindowGroup, side: str, windows: Mapping[Wind
     _outline(axes, [window for window, comparison in windows.items() if comparison.is_clear])
     single = [window for window, comparison in windows.items() if is_single(comparison) and not comparison.is_clear]
     if single:
-        dot_size = (140 / n) ** 2 / 30  # a sixth of a cell
+        dot_size = (140 / n) ** 2 / 20  # a fifth of a cell wide
         xs, ys = zip(*single, strict=True)
-        axes.scatter(xs, ys, s=dot_size, color=INK, linewidths=0, label="shown by itself only")
+        axes.scatter(xs, ys, s=dot_size, color=INK, linewidths=0, label="difference shown if tested alone")
     _mark_windows(axes, group, side)
     _mark_runs(axes, group)
     accuracy = next(iter(windows.values())).baseline_accuracy
