@@ -136,7 +136,11 @@ def test_tables_show_both_widths_or_say_of_these_weights():
     curves = {t: FlatnessCurve("ERM", (1.0,), (m,), (m - 0.1,), (m + 0.1,)) for t, m in enumerate((1.0, 2.0, 3.0))}
     table = curve_table("F", [average_over_trials(curves)])
     assert table.title == "F, over 3 trials"
-    assert table.rows[0].cells[0].printed == "2.000 ± 2.484 (0.100)"
+    assert table.rows[0].cells[0].printed == "2.000 ± 2.484"
+    shared = {"images": contributions(np.array([[1.0], [2.0], [3.0]]))}
+    measured = {t: curve_with_interval("ERM", (1.0,), curve.mean, shared) for t, curve in curves.items()}
+    table = curve_table("F", [average_over_trials(measured)])
+    assert table.rows[0].cells[0].printed == "2.000 ± 2.484 (2.484)"
     table = curve_table("F", [curves[0]])
     assert table.title == "F, of these weights"
     assert table.rows[0].cells[0].printed == "1.000 ± 0.100"

@@ -288,9 +288,12 @@ def draw_flatness(
 
 def _bands_note(groups: Mapping[str, CurvesBySide]) -> str:
     """Say what the bands of a figure are."""
-    held = holds_for(curve for by_side in groups.values() for curves in by_side.values() for curve in curves)
+    all_curves = [curve for by_side in groups.values() for curves in by_side.values() for curve in curves]
+    held = holds_for(all_curves)
     if held == OF_THESE_WEIGHTS:
         return f"Bands: 95 % intervals {held}, over directions and images; another training may differ more."
+    if not any(curve.exact_measured for curve in all_curves):
+        return f"Bands: 95 % intervals {held}."
     return f"Bands: 95 % intervals {held} (light), and of the measurement over directions and images (dark)."
 
 
@@ -345,12 +348,15 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
 
 def _interval_note(groups: Mapping[str, CurvesBySide]) -> str:
     """Say what the intervals of the tables are."""
-    held = holds_for(curve for by_side in groups.values() for curves in by_side.values() for curve in curves)
+    all_curves = [curve for by_side in groups.values() for curves in by_side.values() for curve in curves]
+    held = holds_for(all_curves)
     if held == OF_THESE_WEIGHTS:
         return (
             "± half of the 95 % interval over directions and images. It holds for these weights; another training may "
             "differ more. Compare methods over several trials."
         )
+    if not any(curve.exact_measured for curve in all_curves):
+        return f"± half of the 95 % interval {held}."
     return f"± half of the 95 % interval {held}; in parentheses that of the measurement, over directions and images."
 
 

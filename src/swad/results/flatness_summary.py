@@ -86,7 +86,8 @@ def _curve_rows(curve: FlatnessCurve, **labels: str) -> list[dict[str, Any]]:
     columns = zip(curve.radii, curve.mean, curve.low, curve.high, strict=True)
     rows = [{**labels, "radius": radius, "mean": mean, "low": low, "high": high} for radius, mean, low, high in columns]
     if curve.n_trials > 1:  # then `low` and `high` are over trials
-        rows = [{**row, "trials": curve.n_trials, "measured": m} for row, m in zip(rows, curve.measured, strict=True)]
+        measured = curve.exact_measured or (None,) * len(rows)
+        rows = [{**row, "trials": curve.n_trials, "measured": m} for row, m in zip(rows, measured, strict=True)]
     return rows
 
 

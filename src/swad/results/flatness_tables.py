@@ -41,7 +41,8 @@ def holds_for(curves: Iterable[FlatnessCurve]) -> str:
 def curve_table(title: str, curves: Sequence[FlatnessCurve]) -> Table:
     """Build a table of F with a row for each method and a column for each radius.
 
-    With several trials the cells hold half of the interval over trials, and in parentheses that of the measurement.
+    With several trials the cells hold half of the interval over trials, and in parentheses that of the measurement if
+    raw rows were kept.
     """
     radii = [radius for radius in curves[0].radii if radius > 0] if curves else []
     step = math.ceil(len(radii) / MAX_RADII)
@@ -83,7 +84,7 @@ def interval_cell(mean: float, low: float, high: float) -> Cell:
 
 def _curve_cell(curve: FlatnessCurve, radius: float) -> Cell:
     cell = interval_cell(*curve.at(radius))
-    if curve.n_trials == 1:
+    if not curve.exact_measured:
         return cell
     return Cell(cell.value, text=f"{cell.printed} ({curve.measured_at(radius)[0]:.{cell.decimals}f})")
 

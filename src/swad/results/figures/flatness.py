@@ -150,7 +150,7 @@ def _draw_point(axes: Axes, curve: FlatnessCurve, color: str, offset: float) -> 
     x = curve.radii[0] + 0.1 * offset
     if math.isfinite(curve.low[0]) and math.isfinite(curve.high[0]):
         axes.plot([x, x], [curve.low[0], curve.high[0]], color=color, alpha=0.5, linewidth=1.6, zorder=2)
-    if curve.measured:
+    if curve.exact_measured:
         ends = [curve.mean[0] - curve.measured[0], curve.mean[0] + curve.measured[0]]
         axes.plot([x, x], ends, color=color, alpha=0.8, linewidth=3, zorder=2)
     axes.plot(x, curve.mean[0], color=color, label=curve.method, linestyle="none", marker="o", markersize=5, zorder=3)
@@ -159,7 +159,7 @@ def _draw_point(axes: Axes, curve: FlatnessCurve, color: str, offset: float) -> 
 def _draw_band(axes: Axes, curve: FlatnessCurve, color: str, dash: int) -> None:
     emphasized = curve.method.startswith("SWAD")
     axes.fill_between(curve.radii, curve.low, curve.high, color=color, alpha=0.14, linewidth=0, zorder=2)
-    if curve.measured:
+    if curve.exact_measured:
         low, high = (
             [mean + sign * half for mean, half in zip(curve.mean, curve.measured, strict=True)] for sign in (-1, 1)
         )

@@ -195,6 +195,8 @@ def _describe_bands(measured: Sequence[RunFlatness], draws: str) -> str:
     held = holds_for(curves)
     if held == OF_THESE_WEIGHTS:
         return f"Bands are 95 % intervals {held} ({draws}); another training may differ more."
+    if not any(curve.exact_measured for curve in curves):
+        return f"Bands are 95 % intervals {held}."
     return f"Light bands are 95 % intervals {held}, dark ones those of the measurement ({draws})."
 
 
