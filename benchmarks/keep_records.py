@@ -9,6 +9,11 @@ Afterwards these commands show the runs from the kept files alone:
     swad robustness benchmarks/results/pacs-resnet50 --stored -o figures
     swad windows benchmarks/results/pacs-resnet50 --stored -o figures
 
+With a .json file as the destination, only the final accuracies are kept, for sweeps whose records would be large.
+Other entries of the file, such as the date and the command of the sweep, stay:
+
+    python benchmarks/keep_records.py paper-small/runs benchmarks/results/table2-digits-cpu.json
+
 Left out, because no report uses it or because it is large:
 
 - records of how the range of an average moved during training; the last ones stay
@@ -27,6 +32,7 @@ from typing import Any
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_stats import SIDES
+from swad.results.method_results import collect_results
 from swad.results.records import CONFIG, DONE, RECORDS
 from swad.results.runs import find_runs
 from swad.results.windows import WINDOWS
@@ -70,6 +76,25 @@ def keep_run(run: Path, destination: Path) -> int:
     return sum(path.stat().st_size for path in destination.iterdir())
 
 
+def keep_accuracies(runs: Path, destination: Path) -> int:
+    """Write the accuracies in percent of all runs on one dataset into a file, and return its bytes.
+
+    They stand by algorithm and trial, target, and weights: on the target, and as a mean over the sources.
+    """
+    (results,) = collect_results(find_runs(runs))
+    on_target: dict[str, dict[str, dict[str, float]]] = {}
+    on_sources: dict[str, dict[str, dict[str, float]]] = {}
+    for method in results.methods:
+        for content, accuracies in ((on_target, method.accuracies()), (on_sources, method.source_accuracies())):
+            for (target, trial), value in accuracies.items():
+                by_target = content.setdefault(f"{method.algorithm} trial {trial}", {})
+                by_target.setdefault(target, {})[str(method.average)] = round(100 * value, 10)
+    entries = json.loads(destination.read_text()) if destination.exists() else {}
+    entries |= {"dataset": results.dataset, "target_accuracy_in": on_target, "sources_accuracy_out": on_sources}
+    write_json(destination, entries)
+    return destination.stat().st_size
+
+
 def _lines(rows: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
@@ -97,9 +122,10 @@ def _is_shown(row: dict[str, Any]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, help="directory of runs")
-    parser.add_argument("destination", type=Path, help="directory for the kept files")
+    parser.add_argument("destination", type=Path, help="directory for the kept files, or a .json file")
     arguments = parser.parse_args()
-    size = keep_runs(arguments.runs, arguments.destination)
+    keep = keep_accuracies if arguments.destination.suffix == ".json" else keep_runs
+    size = keep(arguments.runs, arguments.destination)
     print(f"wrote {arguments.destination}, {size / 1e6:.2f} MB")
 
 

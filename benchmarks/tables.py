@@ -82,10 +82,19 @@ def differences(source: Path) -> Table:
 
 
 def gains(source: Path) -> Table:
-    """Every algorithm with SWAD minus the algorithm alone, paired over runs."""
+    """Every algorithm alone and with SWAD, and their difference, paired over runs."""
     results = _results(source)
-    names = [algorithm_label(algorithm) for algorithm in dict.fromkeys(method.algorithm for method in results.methods)]
-    return _compared(results, [("SWAD" if name == "ERM" else f"{name} + SWAD", f"{name} (best)") for name in names])
+    labels = dict.fromkeys(algorithm_label(method.algorithm) for method in results.methods)
+    pairs = {label: ("SWAD" if label == "ERM" else f"{label} + SWAD", f"{label} (best)") for label in labels}
+    compared, means = _compared(results, list(pairs.values())), _accuracies(results, "none")
+    cells = {row.name: replace(row.cells[means.columns.index("Avg.")], best=False) for row in means.rows}
+    by_name = {row.name: row.cells for row in compared.rows}
+    rows = [
+        Row(label, (cells[alone], cells[averaged], *by_name[f"{averaged} − {alone}"]))
+        for label, (averaged, alone) in pairs.items()
+        if f"{averaged} − {alone}" in by_name
+    ]
+    return replace(compared, columns=("Alone", "+ SWAD", *compared.columns), rows=tuple(rows), corner="Method")
 
 
 def _compared(results: DatasetResults, pairs: Sequence[tuple[str, str]]) -> Table:
@@ -110,18 +119,22 @@ def _runs(source: Path) -> Sequence[RunData]:
 
 
 def _stated_runs(path: Path) -> Iterator[RunData]:
-    """Read a file that holds accuracies in percent by trial or algorithm, target and weights, and no other records."""
+    """Read a file that holds accuracies in percent by training, target and weights, and no other records.
+
+    A training is "coral trial 1", or without the algorithm (ERM) or the trial (0).
+    """
     content = json.loads(path.read_text())
-    on_sources = content.get("sources_accuracy_out", {})
+    dataset, on_sources = content.get("dataset", "PACS"), content.get("sources_accuracy_out", {})
     for name, targets in content["target_accuracy_in"].items():
-        trial, algorithm = (int(name.split()[1]), "erm") if name.startswith("trial ") else (0, name)
+        algorithm, trial = re.fullmatch(r"(.*?) ?(?:trial (\d+))?", name).groups()  # type: ignore[union-attr]
+        algorithm, trial = algorithm or "erm", int(trial or 0)
         for target, by_weights in targets.items():
-            config = {"dataset": "PACS", "algorithm": algorithm, "target": target, "trial": trial}
+            config = {"dataset": dataset, "algorithm": algorithm, "target": target, "trial": trial}
             records = [Record("", 1, target, "in", "accuracy", value / 100, key) for key, value in by_weights.items()]
             records += [
                 Record("", 1, domain, "out", "accuracy", value / 100, key)  # the file holds the mean over the sources
                 for key, value in on_sources.get(name, {}).get(target, {}).items()
-                for domain in DOMAINS["PACS"]
+                for domain in (DOMAINS["PACS"] if dataset == "PACS" else targets)
                 if domain != target
             ]
             yield RunData(path / f"{algorithm}-{target}-{trial}", config, records, True)

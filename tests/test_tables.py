@@ -7,7 +7,8 @@ import pytest
 
 import tables
 from helpers.measured_runs import write_measured_run
-from helpers.run_tree import PACS, make_tree
+from helpers.run_tree import PACS, make_tree, write_run
+from keep_records import keep_accuracies
 
 
 @pytest.mark.parametrize("name", tables.FILES)
@@ -53,6 +54,23 @@ def test_accuracies_and_differences_of_runs(tmp_path, targets):
     assert (tables.flatness(tmp_path / "pacs"), tables.windows(tmp_path / "pacs")) == (None, None)
     assert tables.robustness(tmp_path / "pacs") is tables.robustness_differences(tmp_path / "pacs") is None
     assert any("lack the targets photo, sketch" in note for note in compared.notes) == (len(targets) == 2)
+
+
+def test_gains_of_runs_and_of_their_kept_accuracies(tmp_path):
+    cells = [(name, target, trial) for name in ("coral", "erm") for target in PACS for trial in (0, 1)]
+    runs = {cell: tmp_path / "runs" / "-".join(map(str, cell)) for cell in cells}
+    for (name, target, trial), run in runs.items():
+        write_run(run, target=target, trial=trial, algorithm=name)
+    table, kept = tables.gains(tmp_path / "runs"), tmp_path / "kept.json"
+    assert [row.name for row in table.rows] == ["ERM", "CORAL"]
+    alone, averaged, points, *_ = table.rows[1].cells
+    means = [100 * statistics.fmean(accuracy(runs[c], weights) for c in cells[:8]) for weights in ("best", "swad")]
+    assert [alone.value, averaged.value, points.value] == pytest.approx([*means, means[1] - means[0]])
+    kept.write_text('{"command": "swad sweep", "dataset": "?"}')
+    assert keep_accuracies(tmp_path / "runs", kept) == kept.stat().st_size
+    assert json.loads(kept.read_text())["command"] == "swad sweep"
+    assert tables.gains(kept).markdown() == table.markdown()
+    assert tables.accuracies(kept).markdown() == tables.accuracies(tmp_path / "runs").markdown()
 
 
 def test_flatness_over_trials(tmp_path, monkeypatch):
