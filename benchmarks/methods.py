@@ -11,6 +11,8 @@ steps of some methods differ (DANN alternates). Medians are reported. On a CPU r
 ratios are valid on a busy machine too. On a GPU methods are measured one after another, because their graphs would not
 fit into memory together.
 
+MetaReg's steps are those of its training, after the preparation.
+
 Peak memory is the memory that torch allocated on the GPU in eager mode, including weights. It is not measured on a CPU,
 where it depends more on the allocator than on the method.
 """
