@@ -6,6 +6,7 @@ Afterwards these commands show the runs from the kept files alone:
 
     swad report benchmarks/results/pacs-resnet50 --no-page
     swad flatness benchmarks/results/pacs-resnet50 --stored -o figures
+    swad surface benchmarks/results/pacs-resnet50 --stored -o figures
     swad robustness benchmarks/results/pacs-resnet50 --stored -o figures
     swad windows benchmarks/results/pacs-resnet50 --stored -o figures
 
@@ -43,8 +44,6 @@ from swad.util.jsonl import compressed_path, read_lines
 PATHS = ("data_dir", "weights", "cache", "branch_from")
 """Settings that may hold paths of the machine, of which the last part is kept."""
 RANGES = ("start_step", "end_step", "n_averaged", "threshold")
-RAW = ("flatness", "surface")
-"""Kinds of rows with raw values, which only an interrupted measurement needs."""
 ROWS = (FLATNESS, SURFACE, ROBUSTNESS, WINDOWS)
 
 
@@ -116,7 +115,7 @@ def _kept_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _is_shown(row: dict[str, Any]) -> bool:
     """Whether a report shows a row: no raw values, no mean over both sides, and differences of the sides alone."""
     domain = row.get("domain", "seen")
-    return row["kind"] not in RAW and domain is not None and (row["kind"] != "difference" or domain in SIDES)
+    return row["kind"] != "flatness" and domain is not None and (row["kind"] != "difference" or domain in SIDES)
 
 
 def main() -> None:

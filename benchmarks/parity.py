@@ -21,7 +21,10 @@ from swad.results.training_curves import mean_curve, source_curves
 
 def read_curves(run: RunData) -> dict[str, Any]:
     """Return steps, target accuracies and mean source validation accuracies of a run's live weights, in percent."""
-    target = dict(zip(*run.table.find("accuracy", "in", None)[run.target], strict=True))
+    on_target = run.table.find("accuracy", "in", None).get(run.target)
+    if on_target is None:
+        raise SystemExit(f"{run.path} did not evaluate the target: train it with --target-every-evaluation")
+    target = dict(zip(*on_target, strict=True))
     sources = dict(zip(*mean_curve(source_curves(run, "accuracy").values()), strict=True))
     steps = sorted(target.keys() & sources.keys())
     return {
@@ -38,10 +41,12 @@ def main() -> None:
     parser.add_argument("implementations", nargs="+", metavar="NAME=DIRECTORY", help="name and runs of each")
     parser.add_argument("--json", type=Path, required=True, help="file to write")
     arguments = parser.parse_args()
-    curves = {}
+    curves, directories = {}, []
     for name, _, directory in (each.rpartition("=") for each in arguments.implementations):
         curves[name] = {f"{run.target}-{run.trial}": read_curves(run) for run in find_runs(directory)}
-    write({**header(), "curves": curves}, arguments.json)
+        directories.append(f'"{name}={Path(directory).name}"')
+    command = " ".join(["python benchmarks/parity.py", *directories])  # without paths of the machine
+    write({**header(), "command": command, "curves": curves}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,10 @@ def _stated_runs(path: Path) -> Iterator[RunData]:
 
 def flatness(source: Path) -> Table | None:
     """F of SWAD and of live weights, and their differences, at the radii of the question."""
-    runs = [flat for run in _runs(source) if (flat := read_flatness(run)) is not None]
+    measured = [flat for run in _runs(source) if (flat := read_flatness(run)) is not None]
+    targets = sorted({run.target for run in measured})
+    trials = [{run.run.trial for run in measured if run.target == target} for target in targets]
+    runs = [run for run in measured if all(run.run.trial in of_target for of_target in trials)]
     if not runs:
         return None
     others = sorted({name for run in runs for name in run.methods.values()} - {"SWAD"}, reverse=True)
@@ -168,7 +171,7 @@ def flatness(source: Path) -> Table | None:
             text = f"{value:+.3f} ({low:+.3f} to {high:+.3f})" if corrected else f"{value:+.3f}"
             row.append(Cell(text=text, best=corrected.get((name, side, radius), 1.0) <= 0.05))
         rows.append(Row(f"SWAD − {name}", tuple(row)))
-    settings, targets = runs[0].settings, sorted({run.target for run in runs})
+    settings = runs[0].settings
     over = f"{len(targets)} of {len({*runs[0].curves} - {*SIDES})} targets and {n_trials} trial{'s' * (n_trials > 1)}"
     notes = [
         f"F: rise of the loss at the distance γ; mean over {over}, {runs[0].n_directions} directions, "

@@ -1,6 +1,7 @@
 """The files that benchmarks/keep_records.py keeps of runs show the same results as the runs themselves."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,12 @@ from helpers.measured_runs import write_measured_run
 from keep_records import keep_runs
 from swad.experiments.flatness_report import flatness_tables
 from swad.results.comparisons import compare_methods
+from swad.results.flatness_rows import FLATNESS, RowFile, read_rows
 from swad.results.flatness_runs import read_flatness
 from swad.results.method_results import collect_results
 from swad.results.records import Record, RecordWriter
 from swad.results.runs import find_runs
+from swad.results.surfaces import read_surface
 
 pytest.importorskip("matplotlib")
 
@@ -27,11 +30,16 @@ def runs(tmp_path):
             with RecordWriter(folder, "r") as writer:
                 for step in (50, 100):
                     writer.append(Record("r", step, None, None, "end_step", step, "swad"))
+            with RowFile(folder, FLATNESS) as file:
+                file.append(
+                    {"key": file.rows[0]["key"], "kind": "flatness", "model": "step-000050", "losses": [0.125] * 9}
+                )
             (folder / "weights").mkdir()
             (folder / "weights" / "swad.safetensors").write_bytes(b"large")
     return root
 
 
+@pytest.mark.slow
 def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs, tmp_path):
     kept = tmp_path / "kept"
     size = keep_runs(runs, kept)
@@ -53,11 +61,16 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     tables = [[item if isinstance(item, str) else item.markdown() for item in flatness_tables(each)] for each in flat]
     assert tables[0] == tables[1]
 
+    surfaces = [[replace(read_surface(run), run=None) for run in each] for each in (before, after)]
+    assert surfaces[0] == surfaces[1]
+    assert not [row for run in after for row in read_rows(run.path, FLATNESS) if row["kind"] == "flatness"]
+
     out = here("flatness", kept, "--stored", "--weights", "swad", "--figure-formats", "svg").stdout
     assert "mean over targets: F on unseen domains, over 3 trials" in out
     assert "ERM (best)" not in out
-    error = here("flatness", kept, "--stored", "--radii", "0:60:5", code=1).stderr
-    assert error == "error: --stored shows a measurement as it was made: leave out --radii\n"
+    for command, *option in (("flatness", "--radii", "0:60:5"), ("surface", "--line", "best", "swad")):
+        error = here(command, kept, "--stored", *option, code=1).stderr
+        assert error == f"error: --stored shows a measurement as it was made: leave out {option[0]}\n"
     error = here("robustness", kept, "--stored", code=1).stderr
     assert error == "error: no run has a stored robustness.jsonl: measure one with `swad robustness` first\n"
 

@@ -9,6 +9,9 @@ import tables
 from helpers.measured_runs import write_measured_run
 from helpers.run_tree import PACS, make_tree, write_run
 from keep_records import keep_accuracies
+from parity import read_curves
+from swad.results.records import Record, RecordWriter
+from swad.results.runs import find_runs
 
 
 @pytest.mark.parametrize("name", tables.FILES)
@@ -73,9 +76,10 @@ def test_gains_of_runs_and_of_their_kept_accuracies(tmp_path):
     assert tables.accuracies(kept).markdown() == tables.accuracies(tmp_path / "runs").markdown()
 
 
-def test_flatness_over_trials(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("second", "is_clear"), [((1.5, 2.2), False), ((1.00312, 2.00421), True)])
+def test_flatness_over_trials(tmp_path, monkeypatch, second, is_clear):
     monkeypatch.setattr(tables, "RADII", (5.0, 10.0))
-    factors = {("art", 0): 1.0, ("art", 1): 1.5, ("photo", 0): 2.0, ("photo", 1): 2.2}
+    factors = {("art", 0): 1.0, ("art", 1): second[0], ("photo", 0): 2.0, ("photo", 1): second[1]}
     for (target, trial), factor in factors.items():
         write_measured_run(tmp_path / f"{target}-{trial}", target, trial, factor)
     table = tables.flatness(tmp_path)
@@ -86,11 +90,47 @@ def test_flatness_over_trials(tmp_path, monkeypatch):
     for scale, cell in zip((25, 100, 50, 200), table.rows[-1].cells, strict=True):
         values = (-2 * scale * mean, -2 * scale * (mean + half), -2 * scale * (mean - half))
         assert cell.text == "{:+.3f} ({:+.3f} to {:+.3f})".format(*values)
+        assert cell.best == is_clear
     assert table.rows[0].cells[0].value == pytest.approx(25 * mean)
+    assert "corrected for the 8 differences" in table.notes[1]
     assert "mean over 2 of 3 targets and 2 trials" in table.notes[0]
+    write_measured_run(tmp_path / "photo-2", "photo", 2, 99.0)  # a trial that the other target lacks
+    assert tables.flatness(tmp_path) == table
     one = tables.flatness(tmp_path / "art-0")
     assert one.rows[-1].cells[0].text == "-50.000"
     assert "no difference is claimed" in one.notes[1]
+
+
+def test_parity_reads_our_runs_and_those_of_the_published_code(tmp_path):
+    ours = tmp_path / "ours"
+    write_run(ours, target="photo")
+    (run,) = find_runs(ours)
+    with pytest.raises(SystemExit, match="did not evaluate the target: train it with --target-every-evaluation"):
+        read_curves(run)
+    with RecordWriter(ours, "photo-0") as writer:
+        writer.append(*(Record("photo-0", step, "photo", "in", "accuracy", step / 1e4) for step in (100, 350, 875)))
+    (run,) = find_runs(ours)
+    curves = read_curves(run)
+    assert (curves["steps"], curves["target"]) == ([100, 350], [1.0, 3.5])  # no validation at step 875
+    by_domain = [run.table.find("accuracy", "out", None)[domain] for domain in PACS if domain != "photo"]
+    at_100 = [dict(zip(*series, strict=True))[100] for series in by_domain]
+    assert curves["sources"][0] == pytest.approx(100 * statistics.fmean(at_100), abs=1e-3)
+
+    published = tmp_path / "published"
+    published.mkdir()
+    args = {"dataset": "PACS", "algorithm": "ERM", "trial_seed": 0, "test_envs": [[0], [2]], "real_test_envs": [2]}
+    lines = [
+        {
+            "args": args,
+            "step": step,
+            **{f"env{i}_{split}": (i + step / 100) / 10 for i in range(4) for split in ("in", "out")},
+        }
+        for step in (0, 100)
+    ]
+    (published / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run,) = find_runs(published)
+    curves = read_curves(run)
+    assert curves == {"steps": [1, 101], "target": [20, 30], "sources": [pytest.approx(13.333), pytest.approx(23.333)]}
 
 
 def test_parity_compares_at_common_steps(tmp_path):

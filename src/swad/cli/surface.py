@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Workers
+from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Stored, Workers
 
 EXAMPLES = """
 swad surface runs/PACS/erm/sketch-0
@@ -17,6 +17,7 @@ swad surface runs/PACS/erm/sketch-0 --line best swad
 
 
 def surface(
+    context: typer.Context,
     runs: Runs,
     corners: Annotated[
         str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or best,swa,swad. Default: three snapshots.")
@@ -32,6 +33,7 @@ def surface(
         float, typer.Option(help="How far the grid extends beyond the corners, as a share of the longer side.")
     ] = 0.4,
     images: Images = 200,
+    stored: Stored = False,
     output: FigureFolder = None,
     figure_formats: FigureFormats = "svg,pdf,png",
     data: DataNow = None,
@@ -43,8 +45,14 @@ def surface(
     Results are saved in each run's surface.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_report
-    from swad.experiments.flatness_report import measure_surfaces
+    from swad.experiments.flatness_report import measure_surfaces, stored_surfaces
 
+    formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
+    if stored:
+        paths = parse.stored_runs(context, runs, "runs", "output", "figure_formats")
+        report = stored_surfaces(paths, output=folder, formats=formats)
+        print_report(report.tables, report.written)
+        return
     if not 0 <= margin < math.inf:
         raise ValueError(f"--margin must be a number of 0 or more, got {margin}")
     if line is not None and corners:
@@ -59,11 +67,11 @@ def surface(
             runs,
             names,
             None if points is None else parse.words(points),
-            output=output if output is not None else runs[0] / "figures",
+            output=folder,
             steps=parse.at_least("steps", steps, 2),
             margin=margin,
             n_images=parse.at_least("images", images, 0) or None,
-            formats=parse.figure_formats(figure_formats),
+            formats=formats,
             device=parse.device(device),
             workers=workers,
             data=data,

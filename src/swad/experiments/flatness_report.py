@@ -216,13 +216,34 @@ def measure_surfaces(
             progress=run_progress(progress, run, i, len(runs)),
         )
     shape = "line" if len(corners) == 2 else "plane"
-    surfaces = [surface for run in runs if (surface := read_surface(load_run(run.path), shape)) is not None]
-    if shape == "line":
-        written = _save(line_figure(surfaces), output, "line", formats)
-    else:
-        written = _save(surface_figure(surfaces), output, stem, formats)
-    row_files = tuple(run.path / SURFACE for run in runs)
-    return Report((*(f"note: {note}" for note in notes), points_table(surfaces)), tuple(written), row_files)
+    report = stored_surfaces([run.path for run in runs], shape, output=output, stem=stem, formats=formats)
+    return replace(report, tables=(*(f"note: {note}" for note in notes), *report.tables))
+
+
+def stored_surfaces(
+    paths: Sequence[Path],
+    shape: str = "plane",
+    *,
+    output: Path,
+    stem: str = "surface",
+    formats: Sequence[str] = FORMATS,
+) -> Report:
+    """Draw the last surface that each run has stored, which needs neither weights nor images.
+
+    Args:
+        paths: Run directories.
+        shape: "plane" or "line".
+        output: Directory for the figure.
+        stem: File name of a plane's figure.
+        formats: Formats of the figure.
+    """
+    require_matplotlib()
+    surfaces = [surface for path in paths if (surface := read_surface(load_run(path), shape)) is not None]
+    if not surfaces:
+        raise RunError(f"no run has a stored {SURFACE} with a {shape}: measure one with `swad surface` first")
+    figure, name = (line_figure(surfaces), "line") if shape == "line" else (surface_figure(surfaces), stem)
+    written = tuple(_save(figure, output, name, formats))
+    return Report((points_table(surfaces),), written, tuple(path / SURFACE for path in paths))
 
 
 def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> tuple[dict[Path, list[str]], list[str]]:
