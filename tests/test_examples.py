@@ -42,3 +42,20 @@ def test_example_runs(example, tmp_path, monkeypatch, capfd):
     assert averaged >= live - 1
     assert "NeverConvergedWarning" not in errors
     assert not list(tmp_path.iterdir())  # nothing is left behind
+
+
+def test_the_datasets_of_the_examples_are_the_digits_with_few_images_and_with_noisy_labels():
+    pytest.importorskip("sklearn")
+    from swad.data.benchmarks import digits
+    from swad.data.splits import hold_out
+
+    whole = digits.render()
+    for name in ("few_digits", "noisy_digits"):
+        benchmark = runpy.run_path(str(ROOT / "examples" / "datasets" / f"{name}.py"))["BENCHMARK"]
+        dataset = benchmark.read(benchmark, None, True, {})
+        assert dataset.name == benchmark.name == name
+        split = hold_out(dataset, "paper").sources.train[0]
+        assert len(split) == (120 if name == "few_digits" else 360)
+        assert all((domain.images == plain.images).all() for domain, plain in zip(dataset.domains, whole, strict=True))
+        wrong = [(domain.labels != plain.labels).mean() for domain, plain in zip(dataset.domains, whole, strict=True)]
+        assert all(0.2 < share < 0.33 if name == "noisy_digits" else share == 0 for share in wrong)

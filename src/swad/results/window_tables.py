@@ -63,20 +63,19 @@ def _notes(
     comparison = next(iter(comparisons.values()))
     run = group.runs[0]
     images = "all images" if run.images is None else f"at most {run.images} images"
-    notes = [
-        f"{len(group.runs)} runs, {images} of each domain. Differences are paired by target and trial, over "
-        f"{comparison.test.n} {comparison.unit}: they would hold for {UNITS[comparison.unit]}."
-    ]
+    n_runs = "1 run" if len(group.runs) == 1 else f"{len(group.runs)} runs"
+    notes = [f"{n_runs}, {images} of each domain. Differences are paired by target and trial."]
     if comparison.n_trials == 1:
         notes.append("One trial shows no spread between trainings, so no difference is claimed: train more trials.")
     else:
+        notes[0] += f" Over {comparison.test.n} {comparison.unit}: they would hold for {UNITS[comparison.unit]}."
         notes.append(
             f"Intervals are not corrected for their number; p is, by Holm, for {comparison.n_comparisons} rows. "
             "↑ and ↓: a corrected p of at most 0.05; –: no difference shown, which does not mean that there is none."
         )
         notes.append(window_counts(windows, group.baseline))
     ended = sum(each.own[1] == len(group.segments) - 1 for each in group.runs)
-    notes.append(f"{group.baseline} averages up to the last segment in {ended} of {len(group.runs)} runs.")
+    notes.append(f"{group.baseline} averages up to the last segment in {ended} of {n_runs}.")
     notes.append(f"The {BEST[side]} has no test: it was chosen by the accuracy that is shown, which is too high.")
     if side == "validation":
         notes.append(f"{group.baseline} and the best live weights were chosen on validation images too.")

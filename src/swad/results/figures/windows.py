@@ -36,11 +36,12 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
     require_matplotlib()
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     width = 1.3 + 3.9 * len(compared)
     points = [100 * comparison.difference for windows in compared.values() for comparison in windows.values()]
     with figure_style():
-        figure = Figure(figsize=(width, 5.0), layout="constrained")
+        figure = Figure(figsize=(width, 5.1), layout=ConstrainedLayoutEngine(h_pad=0.06))
         panels = figure.subplots(1, len(compared), squeeze=False)[0]
         colors = _color_scale(points)
         for axes, (side, windows) in zip(panels, compared.items(), strict=True):
@@ -55,7 +56,7 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
         trials = len({run.trial for run in group.runs})
         counted = f"{len(group.runs)} runs" if len(group.runs) > 1 else "one run"
         counted += f", {trials} trials" if trials > 1 else ""
-        figure.suptitle(f"{group.name}: the average of every window of the training ({counted})", fontsize=10)
+        figure.suptitle(f"{group.name}: all windows ({counted})", fontsize=10)
     return figure
 
 
@@ -120,7 +121,7 @@ def _mark_windows(axes: Axes, group: WindowGroup, side: str) -> None:
     means = {window: mean(run.windows[side][window] for run in group.runs) for window in group.runs[0].windows[side]}
     best = max(means, key=lambda window: (means[window], group.runs[0].n_updates(window)))
     dense = group.choices()[f"last {100 * DENSE_SWA:g} % (SWA)"][0]
-    for window, marker, label in ((best, "D", "best mean of the panel"), (dense, "s", f"last {100 * DENSE_SWA:g} %")):
+    for window, marker, label in ((best, "D", "best in this panel"), (dense, "s", f"last {100 * DENSE_SWA:g} %")):
         axes.scatter(*window, s=34, marker=marker, facecolors="none", edgecolors=INK, linewidths=1.1, label=label)
 
 
