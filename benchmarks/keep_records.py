@@ -66,7 +66,7 @@ def keep_run(run: Path, destination: Path) -> int:
     write_json(destination / CONFIG, config)
     write_text(destination / RECORDS, _lines(_kept_records(_parsed(run / RECORDS))))
     for name in ROWS:
-        if (run / name).exists():
+        if (run / name).exists() or compressed_path(run / name).exists():
             rows = _lines(filter(_is_shown, _parsed(run / name)))
             with atomic_write(compressed_path(destination / name)) as partial:
                 partial.write_bytes(gzip.compress(rows.encode(), mtime=0))  # the same rows give the same file

@@ -26,7 +26,7 @@ from swad.results.comparisons import compare, correct
 from swad.results.corruption_errors import CorruptionErrors, read_corruption_errors
 from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.domainbed import DOMAINS
-from swad.results.flatness_runs import RunFlatness, curves_by_target, read_flatness, with_mean
+from swad.results.flatness_runs import OVER_TARGETS, RunFlatness, curves_by_target, read_flatness, with_mean
 from swad.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
 from swad.results.flatness_tables import interval_cell
 from swad.results.labels import algorithm_label
@@ -40,7 +40,7 @@ from swad.results.windows import by_group, read_windows
 from swad.util.statistics import adjust_p_values, mean
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "docs/results.md", "docs/algorithms.md")
+FILES = ("README.md", "docs/results.md", "docs/algorithms.md", "docs/flatness.md")
 BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MISSING = "Not measured yet."
 
@@ -153,8 +153,8 @@ def flatness(source: Path) -> Table | None:
         return None
     others = sorted({name for run in runs for name in run.methods.values()} - {"SWAD"}, reverse=True)
     columns = list(product(SIDES, RADII))
-    curves = next(iter(with_mean(curves_by_target(runs)).values()))  # the mean over targets comes first
-    by_name = {(curve.method, side): curve for side in SIDES for curve in curves[side]}
+    of_mean = next(iter(with_mean(curves_by_target(runs)).values()))  # the mean over targets comes first
+    by_name = {(curve.method, side): curve for side in SIDES for curve in of_mean[side]}
     rows = [
         Row(name, tuple(interval_cell(*by_name[name, side].at(radius)) for side, radius in columns))
         for name in ("SWAD", *others)
@@ -184,6 +184,20 @@ def flatness(source: Path) -> Table | None:
     ]
     names = tuple(f"{SIDES[side]}, γ = {radius:g}" for side, radius in columns)
     return Table("Flatness", names, tuple(rows), tuple(notes), corner="F")
+
+
+def curves(source: Path) -> Table:
+    """F at every radius as a mean over targets, from the `flatness.json` of a measurement whose rows were not kept."""
+    content = json.loads(source.read_text())
+    cells: dict[str, dict[str, Cell]] = {}
+    for row in content["curves"]:
+        if row["group"] == OVER_TARGETS and row["radius"] > 0:
+            cell = interval_cell(row["mean"], row["low"], row["high"])
+            cells.setdefault(f"{row['side']}: {row['method']}", {})[f"γ = {row['radius']:g}"] = cell
+    names = list(dict.fromkeys(name for by_radius in cells.values() for name in by_radius))
+    rows = (Row(name, tuple(by_radius[radius] for radius in names)) for name, by_radius in cells.items())
+    notes = ("Mean over targets. ± half of the 95 % interval over directions and images, of these weights.",)
+    return Table("Flatness", tuple(names), tuple(rows), notes, corner="F")
 
 
 def _difference(runs: Sequence[RunFlatness], side: str, method: str) -> FlatnessCurve:
@@ -233,15 +247,15 @@ def _unseen_errors(source: Path) -> CorruptionErrors | None:
 def parity(source: Path) -> Table:
     """Target accuracy of several implementations: best step, last step, and mean over the steps that all evaluated."""
     implementations = json.loads(source.read_text())["curves"]
-    runs = sorted(set.intersection(*(set(curves) for curves in implementations.values())))
+    runs = sorted(set.intersection(*(set(by_run) for by_run in implementations.values())))
     rows, n_steps = [], set()
-    for name, curves in implementations.items():
+    for name, by_run in implementations.items():
         cells = []
         for run in runs:
             steps = sorted(set.intersection(*(set(other[run]["steps"]) for other in implementations.values())))
             n_steps.add(len(steps))
-            index = [curves[run]["steps"].index(step) for step in steps]
-            target, sources = ([curves[run][key][i] for i in index] for key in ("target", "sources"))
+            index = [by_run[run]["steps"].index(step) for step in steps]
+            target, sources = ([by_run[run][key][i] for i in index] for key in ("target", "sources"))
             cells += [Cell(target[sources.index(max(sources))]), Cell(target[-1]), Cell(mean(target))]
         rows.append(Row(name, tuple(cells)))
     columns = tuple(f"{run}, {which}" for run in runs for which in ("best", "last", "mean"))
@@ -262,6 +276,7 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
         methods,
         gains,
         flatness,
+        curves,
         windows,
         robustness,
         robustness_differences,

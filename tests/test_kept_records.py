@@ -52,6 +52,10 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     values = {name: value for section in config.values() for name, value in section.items()}
     assert [values[name] for name in ("data_dir", "weights", "cache")] == ["PACS", "resnet50.safetensors", None]
 
+    again = tmp_path / "again"
+    assert keep_runs(kept, again) == size
+    assert all((again / path.relative_to(kept)).read_bytes() == path.read_bytes() for path in files)
+
     before, after = find_runs(runs), find_runs(kept)
     assert [run.path.relative_to(kept) for run in after] == [run.path.relative_to(runs) for run in before]
     compared = [compare_methods(collect_results(each)[0]) for each in (before, after)]
