@@ -176,7 +176,8 @@ def flatness(source: Path) -> Table | None:
     notes = [
         f"F: rise of the loss at the distance γ; mean over {over}, {runs[0].n_directions} directions, "
         f"{settings['images'] or 'all'} images of every domain; of the sources their "
-        f"{settings.get('split', 'training')} images. Smaller is flatter.",
+        f"{settings.get('split', 'training')} images. Smaller is flatter. "
+        "Window: live weights inside the range that SWAD averaged.",
         "± and in parentheses: 95 % intervals over trials, paired for differences. Bold: p of at most 0.05, corrected "
         f"for the {len(cells)} differences of the table (Hochberg)."
         if corrected
