@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from swad.averaging.segment_windows import SegmentWindows
 from swad.experiments import run_windows
 from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
 from swad.experiments.saved_run import open_run, stratified_subset
+from swad.experiments.segment_runs import finished_runs
 from swad.results.windows import all_windows
 from swad.training.loop import train
 from swad.training.run_dir import RunError
@@ -184,7 +186,12 @@ def test_a_gpu_measures_the_same_with_images_and_segments_kept_there(fresh):
         assert on_gpu.windows[side] == pytest.approx(accuracies, abs=0.03)
 
 
-def test_errors_say_what_to_do(fresh):
+def test_errors_say_what_to_do(fresh, monkeypatch):
+    runs, _ = finished_runs([fresh])
+    without = [dataclasses.replace(run, config={**run.config, "target": None}) for run in runs]
+    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"no target \(use --split validation\)"):
+        patch.setattr(run_windows, "finished_runs", lambda paths: (without, []))
+        measure_windows([fresh], WindowsConfig(("target",)))
     with pytest.raises(RunError, match="has no average 'swa' to compare with; it has swad"):
         measure_windows([fresh], WindowsConfig(average="swa"))
     for path in fresh.glob("paper-*"):

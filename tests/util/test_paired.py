@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from swad.util import paired
-from swad.util.paired import adjust_p_values, paired_test, uses_sign_flips
+from swad.util.paired import adjust_p_values, adjust_together, paired_test, uses_sign_flips
 
 # Accuracies of 400 images, so that ties happen.
 steps = st.integers(-40, 40).map(lambda images: images / 400)
@@ -168,3 +168,38 @@ def test_exact_and_drawn_patterns_are_closed_under_complement() -> None:
         assert (sizes == rows.sum(1)).all()
         assert not rows[0].any()
         assert sorted(map(tuple, rows)) == sorted(map(tuple, 1 - rows))
+
+
+families = st.integers(6, 7).flatmap(
+    lambda n: st.lists(st.lists(steps, min_size=n, max_size=n), min_size=1, max_size=4)
+)
+
+
+@settings(max_examples=30)
+@given(families)
+def test_comparisons_on_the_same_units_are_corrected_by_the_largest_statistic(rows: list[list[float]]) -> None:
+    """The slow twin: every sign pattern, one by one."""
+
+    def statistic(values: list[float], signs: tuple[int, ...]) -> float:
+        size = math.sqrt(math.fsum(value * value for value in values))
+        return abs(math.fsum(s * v for s, v in zip(signs, values, strict=True))) / size if size else 0.0
+
+    patterns = list(itertools.product((1, -1), repeat=len(rows[0])))
+    largest = [max(statistic(row, signs) for row in rows) for signs in patterns]
+    observed = [statistic(row, patterns[0]) for row in rows]
+    want = [sum(value >= own - 1e-9 for value in largest) / len(patterns) for own in observed]
+    assert adjust_together(rows) == pytest.approx(want)
+    assert all(p >= enumerated_p(row) - 1e-12 for p, row in zip(adjust_together(rows), rows, strict=True))
+    assert adjust_together(rows * 3) == adjust_together(rows) * 3, "the same comparison again costs nothing"
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.9])
+def test_of_many_comparisons_without_a_difference_none_is_claimed_95_times_of_100(likeness: float) -> None:
+    random = np.random.default_rng(0)
+    claimed = 0
+    for _ in range(400):
+        shared = random.normal(size=(1, 8))
+        rows = math.sqrt(likeness) * shared + math.sqrt(1 - likeness) * random.normal(size=(20, 8))
+        rows[0] += 5  # a difference that exists, and must not lead to claims of others
+        claimed += min(adjust_together(rows.tolist())[1:]) <= 0.05
+    assert claimed / 400 <= 0.075

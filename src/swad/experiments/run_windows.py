@@ -86,10 +86,15 @@ def measure_windows(
     """
     config = config or WindowsConfig()
     found, notes = finished_runs(paths)
-    plans = [_plan(run, config, data) for run in found]
-    missing = [run.path for run, plan in zip(found, plans, strict=True) if plan is None]
-    notes += skip_notes({"it kept no segments (train with --keep-segments)": missing} if missing else {})
-    available = [plan for plan in plans if plan is not None]
+    skipped: dict[str, list[Path]] = {}
+    available = []
+    for run in found:
+        plan = _plan(run, config, data)
+        if isinstance(plan, str):
+            skipped.setdefault(plan, []).append(run.path)
+        else:
+            available.append(plan)
+    notes += skip_notes(skipped)
     if not available:
         reason = f" ({'; '.join(notes)})" if notes else ""
         raise RunError(f"there is no run with windows to measure{reason}: train one with `swad train --keep-segments`")
@@ -139,15 +144,17 @@ class _Plan:
         return self.stored if self.stored is not None else read_windows(self.run)[-1]
 
 
-def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan | None:
-    """Find out what is stored and what is to be measured; None if the run has neither rows nor segments."""
+def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan | str:
+    """Find out what is stored and what is to be measured, or return why the run must be skipped."""
     sides = tuple(side for side in config.sides if side == "validation" or run.targets)
+    if not sides:
+        return "it has no target (use --split validation)"
     stored = read_windows(run)
     files = load_segments(run.path / SEGMENTS)
     if not files:
         fitting = [each for each in stored if _fits_request(each, config, sides)]
         if not stored:
-            return None
+            return "it kept no segments (train with --keep-segments)"
         return _Plan(run, sides, None, {}, (fitting or stored)[-1], bool(fitting))
     saved = open_run(run.path, data)
     settings = _settings(saved, files, config)
@@ -210,7 +217,8 @@ def _measure(
     assert run is not None
     with RowFile(run.path, WINDOWS) as file:
         key = file.add_settings({**plan.settings, "device": device.type})
-        done = {(row["side"], row.get("weights") or (row["first"], row["last"])) for row in _measured(file, key)}
+        rows = [row for row in file.rows_of(key) if row["kind"] in ("window", "saved")]
+        done = {(row["side"], row.get("weights") or (row["first"], row["last"])) for row in rows}
         model = _fast_network(run, device)
         windows = SegmentWindows(load_segments(run.path / SEGMENTS), model, plan.settings["every"])
         for side in plan.sides:
@@ -245,10 +253,6 @@ def _fast_network(run: SavedRun, device: torch.device) -> nn.Module:
             with autocast(run.config, device):
                 fuse_kernels(model, images)
     return model
-
-
-def _measured(file: RowFile, key: str) -> list[dict[str, Any]]:
-    return [row for row in file.rows_of(key) if row["kind"] in ("window", "saved")]
 
 
 def _saved_states(run: SavedRun, average: str) -> list[tuple[str, dict[str, Tensor]]]:

@@ -27,7 +27,7 @@ from itertools import combinations
 from swad.results.labels import is_erm
 from swad.results.method_results import DatasetResults, same_kind
 from swad.util.names import did_you_mean, plain
-from swad.util.paired import ALPHA, PairedTest, adjust_p_values, paired_test, uses_sign_flips
+from swad.util.paired import ALPHA, PairedTest, adjust_p_values, adjust_together, paired_test, uses_sign_flips
 from swad.util.statistics import mean
 
 Accuracies = Mapping[tuple[str, int], float]
@@ -115,18 +115,22 @@ def compare(
         return None
     if unit == "auto":  # decided by the numbers of trials and comparisons alone
         unit = "trials" if uses_sign_flips(len(trials), n_comparisons) else "runs"
-    differences = {(t, n): first[t, n] - second[t, n] for t in targets for n in trials}
-    if unit == "runs":
-        units = list(differences.values())
-    elif unit == "trials":
-        units = [mean(differences[target, trial] for target in targets) for trial in trials]
-    else:
-        units = [mean(differences[target, trial] for trial in trials) for target in targets]
-    test = paired_test(units, n_comparisons)
+    test = paired_test(_unit_differences(first, second, targets, trials, unit), n_comparisons)
     if len(trials) == 1:  # also where there are several targets: they show no spread between trainings
         test = PairedTest(test.difference, None, None, None, test.n, None)
     accuracy, baseline_accuracy = (mean(each[t, n] for t in targets for n in trials) for each in (first, second))
     return Comparison(*names, accuracy, baseline_accuracy, test, len(trials), unit, n_comparisons, test.p)
+
+
+def _unit_differences(
+    first: Accuracies, second: Accuracies, targets: Sequence[str], trials: Sequence[int], unit: str
+) -> list[float]:
+    differences = {(t, n): first[t, n] - second[t, n] for t in targets for n in trials}
+    if unit == "runs":
+        return list(differences.values())
+    if unit == "trials":
+        return [mean(differences[target, trial] for target in targets) for trial in trials]
+    return [mean(differences[target, trial] for trial in trials) for target in targets]
 
 
 def _shared_trials(first: Accuracies, second: Accuracies, targets: Sequence[str]) -> list[int]:
@@ -202,6 +206,29 @@ def compare_accuracies(
         if n
     ]
     return correct((comparison for comparison in comparisons if comparison is not None), correction)
+
+
+def compare_together(accuracies: Mapping[str, Accuracies], baseline: str, dataset: str = "") -> list[Comparison]:
+    """Compare many methods that are alike, with accuracies of the same runs, such as averages that overlap.
+
+    Signs are flipped in all comparisons at once, which corrects for their number without counting likenesses twice; see
+    `swad.util.paired.adjust_together`. With too few units for sign flips, the correction is Holm's.
+    """
+    second = accuracies[baseline]
+    targets = sorted({target for target, _ in second})
+    others = {label: first for label, first in accuracies.items() if label != baseline}
+    alone = [compare(first, second, targets, names=(dataset, label, baseline)) for label, first in others.items()]
+    comparisons = [comparison for comparison in alone if comparison is not None]
+    if not comparisons:
+        return []
+    if any(comparison.n_trials == 1 or comparison.test.test != "sign flips" for comparison in comparisons):
+        return compare_accuracies(accuracies, baseline, targets, dataset=dataset)
+    trials = _shared_trials(second, second, targets)
+    units = [_unit_differences(first, second, targets, trials, comparisons[0].unit) for first in others.values()]
+    return [
+        replace(comparison, n_comparisons=len(comparisons), corrected_p=p)
+        for comparison, p in zip(comparisons, adjust_together(units), strict=True)
+    ]
 
 
 def compare_over_datasets(

@@ -7,11 +7,11 @@ begins with the weights of a single update, the evaluation at which the valley s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
-from swad.results.comparisons import Comparison, compare_accuracies
+from swad.results.comparisons import Comparison, compare_accuracies, compare_together
 from swad.results.flatness_rows import Row, read_rows
 from swad.results.labels import algorithm_label, method_label
 from swad.results.runs import RunData
@@ -190,10 +190,10 @@ class WindowGroup:
         return [side for side in SIDES if all(side in run.windows for run in self.runs)]
 
     def compare_windows(self, side: str) -> dict[Window, Comparison]:
-        """Compare every window with the runs' own average; p-values are corrected for the number of windows."""
+        """Compare every window with the runs' own average; p-values are corrected for all windows together."""
         windows = all_windows(len(self.segments))
         accuracies = {str(window): [run.windows[side][window] for run in self.runs] for window in windows}
-        comparisons = self._compare(side, accuracies)
+        comparisons = self._compare(side, accuracies, compare_together)
         return {window: comparisons[str(window)] for window in windows}
 
     def compare_choices(self, side: str) -> dict[str, Comparison]:
@@ -214,13 +214,18 @@ class WindowGroup:
         comparisons = self._compare(side, accuracies)
         return {**comparisons, best: replace(chosen, test=untested, corrected_p=None)}
 
-    def _compare(self, side: str, accuracies: Mapping[str, Sequence[float]]) -> dict[str, Comparison]:
+    def _compare(
+        self,
+        side: str,
+        accuracies: Mapping[str, Sequence[float]],
+        compare: Callable[..., list[Comparison]] = compare_accuracies,
+    ) -> dict[str, Comparison]:
         units = [(run.target, run.trial) for run in self.runs]
         own = [run.weights[side][run.average] for run in self.runs]
         by_unit = {
             label: dict(zip(units, values, strict=True)) for label, values in {self.baseline: own, **accuracies}.items()
         }
-        comparisons = compare_accuracies(by_unit, self.baseline, dataset=self.runs[0].dataset)
+        comparisons = compare(by_unit, self.baseline, dataset=self.runs[0].dataset)
         if not comparisons:
             raise ValueError(
                 f"windows are compared on trials that hold out every target, and {self.name} has none: train the "

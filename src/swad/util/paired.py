@@ -132,6 +132,32 @@ def _subsets(n: int) -> tuple[Array, Array]:
     return rows, rows.sum(1)
 
 
+def adjust_together(differences: Sequence[Sequence[float]]) -> list[float]:
+    """Return exact p-values of several comparisons on the same units, corrected by the largest of their statistics.
+
+    The signs of a unit are flipped in all comparisons at once. A corrected p-value is the share of sign flips in which
+    the largest |mean| / root mean square of any comparison is at least that of the comparison itself (Westfall and
+    Young 1993). So comparisons that are alike count little more than one, where Holm counts each as a test of its own.
+
+    >>> gain = [0.8, 1.1, 1.9, 1.2, 1.6, 0.9]
+    >>> adjust_together([gain]), adjust_together([gain, gain, gain])
+    ([0.03125], [0.03125, 0.03125, 0.03125])
+
+    Args:
+        differences: One row for each comparison, with one difference for each unit.
+    """
+    import numpy as np
+
+    rows = np.array(differences, dtype=float)
+    sizes = np.sqrt((rows * rows).sum(1, keepdims=True))  # not changed by flips
+    columns = np.divide(rows, sizes, out=np.zeros_like(rows), where=sizes > ROUNDING).T
+    flips = 1 - 2 * _subsets(len(columns))[0]
+    parts = np.array_split(flips, max(1, len(flips) // 1000))  # of a size that fits into memory
+    largest = np.concatenate([np.abs(part @ columns).max(1) for part in parts])
+    observed = np.abs(columns.sum(0))
+    return [float((largest >= value - ROUNDING).mean()) for value in observed]
+
+
 def adjust_p_values(p_values: Sequence[float], method: str = "holm") -> list[float]:
     """Correct p-values for the number of tests among them; nan (no test) stays nan and does not count.
 
