@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from itertools import product
 
 import pytest
 
@@ -10,15 +11,17 @@ from helpers.measured_runs import write_measured_run
 from helpers.run_tree import PACS, make_tree, write_run
 from keep_records import keep_accuracies
 from parity import read_curves
+from swad.results.corruption_errors import ROBUSTNESS
+from swad.results.flatness_rows import RowFile
 from swad.results.records import Record, RecordWriter
 from swad.results.runs import find_runs
+from swad.results.windows import WINDOWS
 
 
 @pytest.mark.parametrize("name", tables.FILES)
 def test_every_table_is_written_from_the_records(name):
     text = (tables.ROOT / name).read_text()
     assert len(tables.BLOCK.findall(text)) == text.count("<!-- table:") > 0
-    assert tables.write_blocks(text, tables.ROOT / "benchmarks" / "results") == text
     typed = text.replace("\n<!-- end -->", "\n81.0\n<!-- end -->")
     assert tables.write_blocks(typed, tables.ROOT / "benchmarks" / "results") == text != typed
 
@@ -99,6 +102,33 @@ def test_flatness_over_trials(tmp_path, monkeypatch, second, is_clear):
     one = tables.flatness(tmp_path / "art-0")
     assert one.rows[-1].cells[0].text == "-50.000"
     assert "no difference is claimed" in one.notes[1]
+
+
+def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
+    for trial in (0, 1):
+        run = tmp_path / f"photo-{trial}"
+        write_measured_run(run, trial=trial)
+        for accuracy in (0.1, 0.5):  # the last measurement counts
+            with RowFile(run, WINDOWS) as file:
+                settings = {"average": "swad", "range": [1, 20], "segments": [[1, 10], [11, 20]], "every": 1}
+                key = file.add_settings({**settings, "images": 5, "seed": accuracy})
+                for side, add in (("target", 0.0), ("validation", 0.3)):
+                    value = {"accuracy": {"photo": accuracy + add + trial / 100}}
+                    for first, last in ((1, 10), (1, 20), (11, 20)):
+                        file.append({"key": key, "kind": "window", "side": side, "first": first, "last": last, **value})
+                    file.append({"key": key, "kind": "saved", "side": side, "weights": "swad", **value})
+                file.mark_shown(key)
+        with RowFile(run, ROBUSTNESS) as file:
+            key = file.add_settings({"images": 5, "seed": 0})
+            for weights, side, case in product(("best", "swad"), ("seen", "unseen"), (("none", 0), ("fog", 5))):
+                error = 0.1 + 0.2 * (side == "unseen") + 0.04 * case[1] - 0.05 * (weights == "swad") + trial / 100
+                row = {"weights": weights, "fingerprint": "f", "domain": "photo", "side": side, "error": error}
+                file.append({"key": key, "kind": "error", **row, "corruption": case[0], "severity": case[1]})
+            file.mark_shown(key, weights=["best", "swad"])
+    assert tables.windows(tmp_path).rows[0].cells[1].value == pytest.approx(50.5)
+    assert [row.cells[1].value for row in tables.robustness(tmp_path).rows] == pytest.approx([50.5, 45.5])
+    compared = tables.robustness_differences(tmp_path).rows
+    assert [(row.name, row.cells[0].value) for row in compared][-1] == ("SWAD, corrupted", pytest.approx(-5))
 
 
 def test_parity_reads_our_runs_and_those_of_the_published_code(tmp_path):
