@@ -71,6 +71,9 @@ def test_runs_with_a_cyclic_learning_rate_are_named_as_in_figures(runs: list[Run
     assert {row.cells[0].text for row in ranges_table(cyclic).rows} == {"SWAD (cyclic)"}
     (mixed,) = accuracy_tables([*cyclic[:4], *runs[4:]], paper="none")  # selection takes schedules as hyperparameters
     assert [row.name for row in mixed.rows] == ["ERM (best)", "ERM (last)", "EMA", "SWA", "SWAD"]
+    without = [replace(run, records=[record for record in run.records if record.average != "swa"]) for run in runs]
+    (both,) = accuracy_tables([*cyclic, *without], paper="none")
+    assert [row.name for row in both.rows] == ["ERM (best)", "ERM (last)", "EMA", "SWA (cyclic)", "SWAD"]
 
 
 def test_bold_is_not_significantly_different_from_the_best(runs: list[RunData], tmp_path: Path) -> None:
