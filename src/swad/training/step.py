@@ -19,10 +19,10 @@ from swad.util.packages import has_triton
 
 EAGER, GRAPH, COMPILE = "eager", "graph", "compile"
 MIN_STEPS_TO_COMPILE = 1500
-"""Steps from which `auto` compiles a network whose batch norms cannot be fused (not frozen, or in fp32).
+"""Steps from which `auto` compiles a network for which a graph has no fused kernels, or any network in fp32.
 
-Compiling takes 26 to 45 s. Where batch norms are fused, a plain graph is at least as fast: ResNet-50 takes 12.9 ms per
-step and compiled 13.5, MobileNetV2 7.4 and 8.2 (H200, batch of 96).
+Compiling takes 26 to 45 s. With fused kernels a plain graph is faster: ResNet-50 takes 11.2 ms per step and compiled
+13.5, MobileNetV2 7.4 and 8.2 (H200, batch of 96).
 """
 _WARM_UP = 2  # eager steps before a phase is captured, so that everything that is allocated once exists by then
 
