@@ -246,23 +246,28 @@ def _unseen_errors(source: Path) -> CorruptionErrors | None:
 
 
 def parity(source: Path) -> Table:
-    """Target accuracy of several implementations: best step, last step, and mean over the steps that all evaluated."""
+    """Target accuracy by implementation and trial: best step, last step, and mean over the steps that all evaluated."""
     implementations = json.loads(source.read_text())["curves"]
-    runs = sorted(set.intersection(*(set(by_run) for by_run in implementations.values())))
-    rows, n_steps = [], set()
-    for name, by_run in implementations.items():
+    runs = [run.rpartition("-") for by_run in implementations.values() for run in by_run]
+    targets, trials = sorted({target for target, *_ in runs}), sorted({int(trial) for *_, trial in runs})
+    every = [curve for by_run in implementations.values() for curve in by_run.values()]
+    steps = sorted(set.intersection(*(set(curve["steps"]) for curve in every)))[1:]  # the first is before training
+    rows = []
+    for (name, by_run), trial in product(implementations.items(), trials):
         cells = []
-        for run in runs:
-            steps = sorted(set.intersection(*(set(other[run]["steps"]) for other in implementations.values())))
-            n_steps.add(len(steps))
-            index = [by_run[run]["steps"].index(step) for step in steps]
-            target, sources = ([by_run[run][key][i] for i in index] for key in ("target", "sources"))
+        for curve in (by_run.get(f"{target}-{trial}") for target in targets):
+            if curve is None:
+                cells += [Cell(None)] * 3
+                continue
+            index = [curve["steps"].index(step) for step in steps]
+            target, sources = ([curve[key][i] for i in index] for key in ("target", "sources"))
             cells += [Cell(target[sources.index(max(sources))]), Cell(target[-1]), Cell(mean(target))]
-        rows.append(Row(name, tuple(cells)))
-    columns = tuple(f"{run}, {which}" for run in runs for which in ("best", "last", "mean"))
+        if any(cell.value is not None for cell in cells):
+            rows.append(Row(f"{name}: trial {trial}", tuple(cells)))
+    columns = tuple(f"{target}, {which}" for target in targets for which in ("best", "last", "mean"))
     note = (
-        "Accuracy in % of the live weights on the target. Best: highest validation accuracy on the sources. Mean: over "
-        f"the {' or '.join(map(str, sorted(n_steps)))} evaluations at the same steps."
+        "Accuracy in % of the live weights on the target. Best: highest validation accuracy on the sources. Last: after "
+        f"{steps[-1]:,} steps. Mean: over the {len(steps)} evaluations at the same steps."
     )
     return Table("Parity", columns, tuple(rows), (note,), corner="Implementation")
 

@@ -165,13 +165,21 @@ def test_parity_reads_our_runs_and_those_of_the_published_code(tmp_path):
 
 def test_parity_compares_at_common_steps(tmp_path):
     curves = {
-        "published code": {"art-0": {"steps": [1, 101, 201], "target": [50, 70, 60], "sources": [80, 95, 90]}},
+        "published code": {
+            "art-0": {"steps": [1, 101, 201, 301], "target": [50, 70, 60, 64], "sources": [99, 95, 90, 80]}
+        },
         "ours": {
-            "art-0": {"steps": [1, 201, 301], "target": [40, 62, 99], "sources": [90, 85, 99]},
-            "photo-0": {"steps": [1], "target": [1], "sources": [1]},
+            "art-0": {"steps": [1, 201, 301, 401], "target": [40, 62, 58, 99], "sources": [99, 85, 95, 99]},
+            "photo-1": {"steps": [1, 201, 301], "target": [1, 2, 3], "sources": [1, 3, 2]},
         },
     }
     (tmp_path / "parity.json").write_text(json.dumps({"curves": curves}))
     table = tables.parity(tmp_path / "parity.json")
-    assert table.columns == ("art-0, best", "art-0, last", "art-0, mean")
-    assert [[cell.value for cell in row.cells] for row in table.rows] == [[60, 60, 55], [40, 62, 51]]
+    which = ("best", "last", "mean")
+    assert table.columns == tuple(f"{target}, {each}" for target in ("art", "photo") for each in which)
+    assert {row.name: [cell.value for cell in row.cells] for row in table.rows} == {
+        "published code: trial 0": [60, 64, 62, None, None, None],
+        "ours: trial 0": [58, 58, 60, None, None, None],
+        "ours: trial 1": [None, None, None, 2, 3, 2.5],
+    }
+    assert "after 301 steps. Mean: over the 2 evaluations" in table.notes[0]
