@@ -118,7 +118,7 @@ def test_the_figure_marks_every_run_and_outlines_what_is_shown():
     marks = {marks.get_label(): marks.get_offsets() for marks in axes.collections}
     assert len(marks["SWAD of a run"]) == 6
     assert marks["SWAD, median"].tolist() == [[pytest.approx(1.99), 3.0]]
-    assert any("corrected for all windows" in line.get_label() for line in axes.lines)
+    assert any("(corrected)" in line.get_label() for line in axes.lines)
 
 
 def test_runs_that_cannot_be_compared_are_named():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from swad.results.comparisons import Comparison
-from swad.results.figures.style import INK, add_legend, figure_style, require_matplotlib
+from swad.results.figures.style import INK, figure_style, require_matplotlib
 from swad.results.window_tables import is_single
 from swad.results.windows import DENSE_SWA, RunWindows, Window, WindowGroup
 from swad.util.statistics import mean
@@ -41,7 +41,7 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
     width = 1.3 + 3.9 * len(compared)
     points = [100 * comparison.difference for windows in compared.values() for comparison in windows.values()]
     with figure_style():
-        figure = Figure(figsize=(width, 5.1), layout=ConstrainedLayoutEngine(h_pad=0.06))
+        figure = Figure(figsize=(width, 4.5), layout=ConstrainedLayoutEngine(h_pad=0.06))
         panels = figure.subplots(1, len(compared), squeeze=False)[0]
         colors = _color_scale(points)
         for axes, (side, windows) in zip(panels, compared.items(), strict=True):
@@ -52,7 +52,9 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
         bar.minorticks_off()
         bar.outline.set_visible(False)
         bar.set_label(f"Accuracy minus that of {group.baseline}, points")
-        add_legend(figure, list(panels), width)
+        # Below the diagonal there are no windows, so there is room.
+        handles = {text: mark for axes in panels for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        panels[-1].legend(handles.values(), handles, loc="lower right", fontsize=7.5, handlelength=1.4, borderaxespad=0)
         trials = len({run.trial for run in group.runs})
         counted = f"{len(group.runs)} runs" if len(group.runs) > 1 else "one run"
         counted += f", {trials} trials" if trials > 1 else ""
@@ -82,7 +84,7 @@ def _draw_panel(axes: Axes, group: WindowGroup, side: str, windows: Mapping[Wind
     if single:
         dot_size = (140 / n) ** 2 / 20  # a fifth of a cell wide
         xs, ys = zip(*single, strict=True)
-        axes.scatter(xs, ys, s=dot_size, color=INK, linewidths=0, label="difference shown if tested alone")
+        axes.scatter(xs, ys, s=dot_size, color=INK, linewidths=0, label="difference shown (tested alone)")
     _mark_windows(axes, group, side)
     _mark_runs(axes, group)
     accuracy = next(iter(windows.values())).baseline_accuracy
@@ -113,7 +115,7 @@ def _outline(axes: Axes, windows: Sequence[Window]) -> None:
         lines += [line for neighbor, line in sides.items() if neighbor not in inside]
     if lines:
         axes.add_collection(LineCollection(lines, colors=INK, linewidths=1.3, capstyle="projecting"))
-        axes.plot([], [], color=INK, linewidth=1.3, label="difference shown, corrected for all windows")
+        axes.plot([], [], color=INK, linewidth=1.3, label="difference shown (corrected)")
 
 
 def _mark_windows(axes: Axes, group: WindowGroup, side: str) -> None:
