@@ -266,8 +266,8 @@ def parity(source: Path) -> Table:
             rows.append(Row(f"{name}: trial {trial}", tuple(cells)))
     columns = tuple(f"{target}, {which}" for target in targets for which in ("best", "last", "mean"))
     note = (
-        "Accuracy in % of the live weights on the target. Best: highest validation accuracy on the sources. Last: after "
-        f"{steps[-1]:,} steps. Mean: over the {len(steps)} evaluations at the same steps."
+        "Accuracy in % of the live weights on the target. Best: highest validation accuracy on the sources. Last: "
+        f"after {steps[-1]:,} steps. Mean: over the {len(steps)} evaluations at the same steps."
     )
     return Table("Parity", columns, tuple(rows), (note,), corner="Implementation")
 
