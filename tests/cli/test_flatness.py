@@ -203,6 +203,16 @@ def test_ctrl_c_says_how_to_resume(here: Call, tiny_run, tmp_path, monkeypatch):
     assert "Finished measurements are saved. Run the same command again to resume." in result.stderr
 
 
+def test_a_warning_is_one_line_and_shown_once(here: Call, tiny_run, tmp_path):
+    options = ["--directions", "4", "--images", "4", "--radii", "0,0.001", "--precision", "bf16", "--device", "cpu"]
+    result = here("flatness", copied(tiny_run, tmp_path / "run"), "--weights", "swad,swad,swa", *options)
+    warned = [line for line in result.stderr.splitlines() if "rounded by about" in line]
+    assert warned
+    assert all(line.startswith("warning: weights in bfloat16 are rounded by about") for line in warned)
+    assert len(set(warned)) == len(warned)
+    assert "UserWarning" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

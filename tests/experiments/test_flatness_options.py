@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from helpers.tiny_runs import COARSE, copied
 from swad.data import benchmarks
@@ -126,3 +127,12 @@ def test_bf16_of_a_run_differs_by_far_less_than_its_interval(run):
             assert 0 < abs(one.mean - two.mean) < 0.1 * (one.high - one.low) / 2
     settings = [row for row in read_rows(run.path, FLATNESS) if row["kind"] == "settings"]
     assert [row.get("precision") for row in settings] == [None, "bf16"]
+
+
+def test_the_default_precision_on_a_gpu_is_that_of_the_training(run):
+    half = replace(run, config=run.config.replace(precision="bf16"))
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    chosen = [COARSE.precision_of(each, device) for each in (run, half) for device in (cpu, gpu)]
+    assert chosen == ["fp32", "fp32", "fp32", "bf16"]
+    assert COARSE.settings(half, gpu) == replace(COARSE, precision="bf16").settings(run, gpu)
+    assert replace(COARSE, precision="fp32").precision_of(half, gpu) == "fp32"

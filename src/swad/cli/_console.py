@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,11 +49,19 @@ def print_notes(notes: Sequence[str]) -> None:
 
 @contextmanager
 def measuring() -> Iterator[Progress]:
-    """Show the progress of a measurement; after Ctrl-C say that it can be resumed."""
+    """Show the progress of a measurement, and each warning once; after Ctrl-C say that it can be resumed."""
     from swad.util.progress import progress_report
 
+    shown: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            print(f"warning: {message}", file=sys.stderr, flush=True)
+
     try:
-        with progress_report() as progress:
+        with warnings.catch_warnings(), progress_report() as progress:
+            warnings.showwarning = show
             yield progress
     except KeyboardInterrupt:
         print("Finished measurements are saved. Run the same command again to resume.", file=sys.stderr, flush=True)

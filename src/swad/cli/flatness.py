@@ -65,12 +65,12 @@ def flatness(
         ),
     ] = "raw",
     precision: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Precision of the network: fp32 (exact, without TF32) or bf16. Losses are computed in fp32 and summed "
-            "in fp64."
+            "in fp64. Default: on a GPU that in which the run was trained, else fp32."
         ),
-    ] = "fp32",
+    ] = None,
     worst_case: Annotated[
         str, typer.Option(help="Also search for the worst loss within these radii, e.g. 0.05,0.1.")
     ] = "",
@@ -106,7 +106,7 @@ def flatness(
         ("logits", logits, ("raw", "normalized")),
         ("precision", precision, ("fp32", "bf16")),
     ):
-        if value not in allowed:
+        if value is not None and value not in allowed:
             raise ValueError(f"--{option} must be one of {', '.join(allowed)}; got {value!r}")
     config = FlatnessConfig(
         radii=tuple(parse.radii(radii)) or None,

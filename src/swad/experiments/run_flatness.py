@@ -64,8 +64,14 @@ class FlatnessConfig:
     """Whether to measure the rise of the 0-1 error, too."""
     logits: Logits = "raw"
     """Whether the logits of all weights are scaled to the same size; see `image_losses`."""
-    precision: Precision = "fp32"
-    """Precision of the network."""
+    precision: Precision | None = None
+    """Precision of the network. None: on a GPU that in which the run was trained, else fp32."""
+
+    def precision_of(self, run: SavedRun, device: torch.device) -> Precision:
+        """Return the precision in which a run is measured."""
+        if self.precision is not None:
+            return self.precision
+        return "bf16" if device.type == "cuda" and run.config.training.precision == "bf16" else "fp32"
 
     def settings(self, run: SavedRun, device: torch.device) -> dict[str, Any]:
         """Return the settings that identify stored results.
@@ -82,7 +88,7 @@ class FlatnessConfig:
             "seed": self.seed,
             "device": device.type,
             **_pattern_settings(self.include, self.exclude),
-            **_changed_settings(split=self.split, logits=self.logits, precision=self.precision),
+            **_changed_settings(split=self.split, logits=self.logits, precision=self.precision_of(run, device)),
         }
 
 
@@ -148,7 +154,7 @@ def run_local(
                 measure="both" if config.error else "loss",
                 logits=config.logits,
                 logits_of=images.seen,
-                precision=config.precision,
+                precision=config.precision_of(run, torch_device),
                 channels_last=on_gpu,
             )
 
