@@ -69,13 +69,15 @@ def spectra(kind: str, n: int, generator: torch.Generator) -> torch.Tensor:
         return torch.arange(1, n + 1, dtype=torch.float64) ** -(0.5 + uniform[0])
     if kind == "indefinite":
         return 2 * uniform - 1
+    if kind == "similar":
+        return torch.where(torch.arange(n) < 1, 1.0 + 0.3 * uniform, 1.0)
     assert kind == "mostly negative"
     return torch.where(torch.arange(n) < 2, 0.02 + 0.5 * uniform, -uniform)
 
 
 @settings(max_examples=30, deadline=None)
 @given(
-    kind=st.sampled_from(["random", "low rank", "power law", "indefinite", "mostly negative"]),
+    kind=st.sampled_from(["random", "low rank", "power law", "indefinite", "similar", "mostly negative"]),
     n=st.one_of(st.integers(3, 30), st.integers(30, 1000), st.just(1000)),
     steepness=st.sampled_from([0.0, 0.01, 0.1, 1.0, 10.0]),
     radius=st.floats(0.03, 10.0),
@@ -83,6 +85,8 @@ def spectra(kind: str, n: int, generator: torch.Generator) -> torch.Tensor:
 )
 @example(kind="mostly negative", n=1000, steepness=0.0, radius=1.0, seed=0)
 @example(kind="mostly negative", n=1000, steepness=0.1, radius=1.0, seed=3)
+@example(kind="similar", n=1000, steepness=0.0, radius=1.0, seed=0)
+@example(kind="similar", n=1000, steepness=0.03, radius=0.05, seed=1)
 def test_by_default_a_quadratics_maximum_is_found_within_6_percent_and_never_passed(kind, n, steepness, radius, seed):
     generator = torch.Generator().manual_seed(seed)
     slope = steepness * torch.randn(n, generator=generator, dtype=torch.float64) / n**0.5
@@ -97,17 +101,17 @@ def test_by_default_a_quadratics_maximum_is_found_within_6_percent_and_never_pas
         assert row.sam <= row.lower_bound
 
 
-def test_spectra_without_a_gap_are_usually_climbed_to_98_percent():
+def test_spectra_without_a_gap_are_usually_climbed_to_99_percent():
     shares = []
     for kind in ("random", "indefinite"):
         for seed in range(4):
             spectrum, slope = spectra(kind, 1000, torch.Generator().manual_seed(seed)), torch.zeros(1000).double()
             found = worst_case(Bowl(spectrum, slope, seed), Bowl.loss, 1.0, seed=seed).lower_bound
             shares.append(found / largest(spectrum, slope, 1.0))
-    assert sum(shares) / len(shares) > 0.984
+    assert sum(shares) / len(shares) > 0.99
 
 
-def test_few_positive_eigenvalues_are_found_because_steps_grow():
+def test_few_positive_eigenvalues_are_found_among_many_negative_ones():
     for seed in range(3):
         spectrum = spectra("mostly negative", 1000, torch.Generator().manual_seed(seed))
         slope = torch.zeros(1000).double()
@@ -205,6 +209,14 @@ def test_errors_are_estimate_where_the_cross_entropy_climbs():
     assert row.loss == pytest.approx(sum(e.mean().item() for e in error(model).values()) / 2)
     with pytest.raises(ValueError, match="no 0-1 error in it"):
         worst_case(model, error, 1.0)
+
+
+def test_a_step_to_a_loss_that_is_not_finite_is_repeated_shorter():
+    loss = lambda model: -(1 - model.vector()[0] + Point().vector()[0]).log()  # noqa: E731
+    row = worst_case(Point(), loss, 2.0, restarts=0).rows[0]
+    assert math.isnan(row.sam)
+    assert math.isfinite(row.lower_bound)
+    assert row.lower_bound > 1
 
 
 def test_a_flat_place_is_left_alone():

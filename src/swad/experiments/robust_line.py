@@ -13,6 +13,7 @@ from torch import Tensor
 
 from swad.experiments.saved_run import SavedRun, find_device
 from swad.flatness import image_losses, line, worst_case
+from swad.flatness._worst_case import ASCENT
 from swad.results.flatness_rows import Row, RowFile
 from swad.results.robust_lines import RobustLine
 from swad.results.runs import load_run
@@ -59,6 +60,7 @@ def measure_robust_line(
         "margin": margin,
         "n_images": n_images,
         "steps": STEPS,
+        "ascent": ASCENT,
         "device": torch_device.type,
     }
     # Both ends are always among the points.

@@ -29,7 +29,7 @@ from swad.flatness import (
     image_losses,
     worst_case,
 )
-from swad.flatness._worst_case import RESTARTS, STEPS
+from swad.flatness._worst_case import ASCENT, RESTARTS, STEPS
 from swad.results.flatness_rows import FLATNESS, Row, RowFile
 from swad.util.progress import Progress
 
@@ -210,8 +210,7 @@ def run_worst_case(
 
     Both are lower bounds of the maximum within each radius. For the error, ascent follows the cross entropy's gradient.
     """
-    # "ascent" tells these results from those of steps that did not adapt, which stopped short of the maximum.
-    settings = {"worst_radii": sorted(check_radii(radii)), "steps": steps, "restarts": restarts, "ascent": "adaptive"}
+    settings = {"worst_radii": sorted(check_radii(radii)), "steps": steps, "restarts": restarts, "ascent": ASCENT}
 
     def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
         model = run.model(name, torch_device)
