@@ -124,11 +124,27 @@ def test_the_figure_marks_every_run_and_outlines_what_is_shown():
 def test_runs_that_cannot_be_compared_are_named():
     with pytest.raises(ValueError, match=r"must differ in target or trial; photo-0 and photo-0 do not"):
         by_group([made_up(), made_up()])
-    with pytest.raises(ValueError, match=r"same segments and images; photo-0 and photo-1 do not"):
-        by_group([made_up(), made_up(trial=1, images=None)])
+    for changes in ({"images": None}, {"average": "swa"}, {"segments": SEGMENTS[1:]}):
+        with pytest.raises(ValueError, match=r"same segments, average and images; those of photo-0 and photo-1 do not"):
+            by_group([made_up(), made_up(trial=1, **changes)])
     with pytest.raises(ValueError, match="on no common side"):
         by_group([made_up(), made_up(trial=1, windows={}, weights={})])
-    apart = WindowGroup((made_up("photo", 0), made_up("art", 1)))
-    with pytest.raises(ValueError, match="trials that hold out every target"):
-        apart.compare_windows("target")
+    with pytest.raises(ValueError, match=r"trials that hold out every target, .* PACS has all of art, photo: train"):
+        by_group([made_up("photo", 0), made_up("art", 1)])
     assert [each.name for each in by_group([made_up(), made_up(dataset="VLCS")])] == ["PACS, ERM", "VLCS, ERM"]
+
+
+def test_trials_that_lack_targets_change_nothing_but_a_note():
+    runs = group()
+    (part,) = by_group([*runs.runs, made_up("photo", 7, start=1, noise=9.0)])
+    tables = [choices_table(each, "target", each.compare_windows("target")) for each in (runs, part)]
+    assert tables[0].rows == tables[1].rows
+    assert {*tables[1].notes} - {*tables[0].notes} == {"Without trial 7, which lacks targets."}
+
+
+@pytest.mark.parametrize(("average", "chosen"), [("swad_text", "SWAD text and the best"), ("ema", "The best")])
+def test_on_validation_only_what_was_chosen_there_has_an_advantage(average, chosen):
+    windows = {"validation": dict.fromkeys(all_windows(5), 0.5)}
+    runs = WindowGroup((made_up(average=average, windows=windows, weights={"validation": {average: 0.5}}),))
+    note = choices_table(runs, "validation", runs.compare_windows("validation")).notes[-1]
+    assert note == f"{chosen} live weights were chosen on validation images, too."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ def write_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str
     groups = by_group(measured.runs)
     write_text(written[0], windows_csv(measured.runs))
     for group in groups:
-        name = "-".join(group.runs[0].group)
+        name = re.sub(r"[^\w.+-]+", "-", "-".join(group.runs[0].group))
         compared = {side: group.compare_windows(side) for side in group.sides}
         for side, windows in compared.items():
             tables.append(choices_table(group, side, windows))

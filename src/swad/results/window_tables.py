@@ -65,6 +65,8 @@ def _notes(
     images = "all images" if run.images is None else f"at most {run.images} images"
     n_runs = "1 run" if len(group.runs) == 1 else f"{len(group.runs)} runs"
     notes = [f"{n_runs}, {images} of each domain. Differences are paired by target and trial."]
+    if group.left_out:
+        notes.append(f"Without trial {', '.join(map(str, group.left_out))}, which lacks targets.")
     if comparison.n_trials == 1:
         notes.append("One trial shows no spread between trainings, so no difference is claimed: train more trials.")
     else:
@@ -78,7 +80,8 @@ def _notes(
     notes.append(f"{group.baseline} averages up to the last segment in {ended} of {n_runs}.")
     notes.append(f"The {BEST[side]} has no test: it was chosen by the accuracy that is shown, which is too high.")
     if side == "validation":
-        notes.append(f"{group.baseline} and the best live weights were chosen on validation images too.")
+        chosen = f"{group.baseline} and the" if run.average.startswith("swad") else "The"
+        notes.append(f"{chosen} best live weights were chosen on validation images, too.")
     return notes
 
 

@@ -22,6 +22,7 @@ WINDOWS = "windows.jsonl"
 SIDES = ("target", "validation")
 DENSE_SWA = 0.2
 """SWA averages this last share of training."""
+LAST_SHARE = f"last {100 * DENSE_SWA:g} %"
 
 BEST = {"target": "best on the target (oracle)", "validation": "best on validation (fit-on-val)"}
 """Labels of the windows that are chosen by the accuracy on a side, each run by itself."""
@@ -39,6 +40,7 @@ class RunWindows:
     run: str
     """The run directory."""
     dataset: str
+    """As in the titles of tables: runs without a target are not compared with others."""
     algorithm: str
     target: str
     trial: int
@@ -125,7 +127,7 @@ def _measurement(run: RunData, rows: Sequence[Row]) -> RunWindows | None:
     ]
     return RunWindows(
         run=str(run.path),
-        dataset=run.dataset,
+        dataset=run.table_name,
         algorithm=run.algorithm,
         target=run.target,
         trial=run.trial,
@@ -145,9 +147,11 @@ def _measurement(run: RunData, rows: Sequence[Row]) -> RunWindows | None:
 
 @dataclass(frozen=True)
 class WindowGroup:
-    """The runs of one dataset and algorithm, which have the same segments."""
+    """The runs of one dataset and algorithm, which have the same segments and targets in every trial."""
 
     runs: tuple[RunWindows, ...]
+    left_out: tuple[int, ...] = ()
+    """Trials that lack targets, and are not compared."""
 
     def __post_init__(self) -> None:
         first = self.runs[0]
@@ -161,10 +165,9 @@ class WindowGroup:
             seen[run.target, run.trial] = run.run
             if any(getattr(run, name) != getattr(first, name) for name in ("segments", "average", "images")):
                 raise ValueError(
-                    f"runs of one dataset and algorithm must have the same segments and images; {first.run} and "
-                    f"{run.run} do not: give the runs of one setting, with --every and --images"
+                    f"windows of one dataset and algorithm must have the same segments, average and images; those of "
+                    f"{first.run} and {run.run} do not: measure runs of one setting together"
                 )
-
         if not self.sides:
             raise ValueError(f"the runs of {self.name} are complete on no common side: measure all with --split both")
 
@@ -226,33 +229,46 @@ class WindowGroup:
             label: dict(zip(units, values, strict=True)) for label, values in {self.baseline: own, **accuracies}.items()
         }
         comparisons = compare(by_unit, self.baseline, dataset=self.runs[0].dataset)
-        if not comparisons:
-            raise ValueError(
-                f"windows are compared on trials that hold out every target, and {self.name} has none: train the "
-                "missing runs, or give those of one target"
-            )
         return {comparison.method: comparison for comparison in comparisons}
+
+    @property
+    def dense_swa(self) -> Window:
+        """The window of whole segments that is nearest to that of SWA."""
+        last = len(self.segments) - 1
+        start = (1 - DENSE_SWA) * self.segments[last][1]
+        return min(range(last + 1), key=lambda k: abs(self.segments[k][0] - 1 - start)), last
 
     def choices(self) -> dict[str, list[Window]]:
         """Return one window for every run, by label; together they separate what the start and the end add."""
         own, last = self.baseline, len(self.segments) - 1
-        dense_start = (1 - DENSE_SWA) * self.segments[last][1]
-        dense = min(range(last + 1), key=lambda k: abs(self.segments[k][0] - 1 - dense_start))
         chosen = [run.own for run in self.runs]
         choices = {
             f"{own}'s window, whole segments": chosen,
             f"{own}'s start to the last step": [(begin, last) for begin, _ in chosen],
             f"first step to {own}'s end": [(0, end) for _, end in chosen],
             "all steps": [(0, last) for _ in chosen],
-            f"last {100 * DENSE_SWA:g} % (SWA)": [(dense, last) for _ in chosen],
+            f"{LAST_SHARE} (SWA)": [self.dense_swa for _ in chosen],
             "last segment": [(last, last) for _ in chosen],
         }
         return choices | {BEST[side]: [run.best(side) for run in self.runs] for side in self.sides}
 
 
 def by_group(runs: Iterable[RunWindows]) -> list[WindowGroup]:
-    """Return the runs of each dataset and algorithm together."""
+    """Return the runs of each dataset and algorithm together, of trials that hold out every target."""
     groups: dict[tuple[str, str], list[RunWindows]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
-    return [WindowGroup(tuple(members)) for members in groups.values()]
+    return [_complete_trials(members) for members in groups.values()]
+
+
+def _complete_trials(runs: Sequence[RunWindows]) -> WindowGroup:
+    targets = {run.target for run in runs}
+    by_trial = {trial: {run.target for run in runs if run.trial == trial} for trial in sorted({r.trial for r in runs})}
+    left_out = tuple(trial for trial in by_trial if by_trial[trial] != targets)
+    complete = tuple(run for run in runs if run.trial not in left_out)
+    if not complete:
+        raise ValueError(
+            f"windows are compared on trials that hold out every target, and no trial of {runs[0].dataset} has all of "
+            f"{', '.join(sorted(targets))}: train the missing runs, or give those of one target"
+        )
+    return WindowGroup(complete, left_out)

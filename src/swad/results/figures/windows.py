@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from swad.results.comparisons import Comparison
 from swad.results.figures.style import INK, figure_style, require_matplotlib
 from swad.results.window_tables import is_single
-from swad.results.windows import DENSE_SWA, RunWindows, Window, WindowGroup
+from swad.results.windows import LAST_SHARE, RunWindows, Window, WindowGroup
 from swad.util.statistics import mean
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def _mark_windows(axes: Axes, group: WindowGroup, side: str) -> None:
     """Mark the window with the best mean on this side, and that of SWA."""
     means = {window: mean(run.windows[side][window] for run in group.runs) for window in group.runs[0].windows[side]}
     best = max(means, key=lambda window: (means[window], group.runs[0].n_updates(window)))
-    dense = group.choices()[f"last {100 * DENSE_SWA:g} % (SWA)"][0]
-    for window, marker, label in ((best, "D", "best in this panel"), (dense, "s", f"last {100 * DENSE_SWA:g} %")):
+    for window, marker, label in ((best, "D", "best in this panel"), (group.dense_swa, "s", LAST_SHARE)):
         axes.scatter(*window, s=34, marker=marker, facecolors="none", edgecolors=INK, linewidths=1.1, label=label)
 
 
