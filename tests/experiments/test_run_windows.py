@@ -20,7 +20,7 @@ from swad.experiments import run_windows
 from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
 from swad.experiments.saved_run import open_run, stratified_subset
 from swad.experiments.segment_runs import finished_runs
-from swad.results.windows import all_windows
+from swad.results.windows import all_windows, read_windows
 from swad.training.loop import train
 from swad.training.run_dir import RunError
 
@@ -147,8 +147,12 @@ def test_one_side_can_be_added_to_another(fresh):
     (both,) = measure_windows([first], WindowsConfig(n_images=20, every=3)).runs
     assert both.windows["target"] == alone.windows["target"]
     assert len(rows_of(first)) == n_rows + 3 + 3
-    measure_windows([first], WindowsConfig(n_images=10, every=6))
-    assert stored_windows([first]).runs[0].images == 10, "the last one"
+    for n_images, every in ((10, 6), (20, 3), (10, 6)):
+        measure_windows([first], WindowsConfig(n_images=n_images, every=every))
+        assert stored_windows([first]).runs[0].images == n_images, "the one that was requested last"
+    ((run,), _) = finished_runs([first])
+    without = dataclasses.replace(run, config={**run.config, "target": None})
+    assert read_windows(without)[0].dataset == "digits, no target"
 
 
 def test_an_average_is_measured_with_the_buffers_of_its_last_update(tmp_path):
@@ -192,9 +196,9 @@ def test_errors_say_what_to_do(fresh, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(RunError, match=r"no target \(use --split validation\)"):
         patch.setattr(run_windows, "finished_runs", lambda paths: (without, []))
         measure_windows([fresh], WindowsConfig(("target",)))
-    with pytest.raises(RunError, match="has no average 'swa' to compare with; it has swad"):
+    with pytest.raises(RunError, match=r"skipped: it has no average 'swa' \(use --average with one of: swad\)"):
         measure_windows([fresh], WindowsConfig(average="swa"))
     for path in fresh.glob("paper-*"):
         shutil.rmtree(path / "segments")
-    with pytest.raises(RunError, match=r"1 more skipped: it kept no segments.*--keep-segments"):
+    with pytest.raises(RunError, match=r"1 more skipped: it kept no segments \(train with --keep-segments\)"):
         measure_windows([fresh])

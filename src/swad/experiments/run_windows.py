@@ -3,7 +3,7 @@
 Accuracies are appended to `windows.jsonl` in the run directory as soon as they are measured, so an interrupted
 measurement resumes. A complete one is read back and needs neither segments, weights nor images.
 
-    measured = measure_windows(["runs/PACS"], n_images=500, device="cuda")
+    measured = measure_windows(["runs/PACS"], WindowsConfig(n_images=500), device="cuda")
 """
 
 from __future__ import annotations
@@ -96,13 +96,15 @@ def measure_windows(
             available.append(plan)
     notes += skip_notes(skipped)
     if not available:
-        reason = f" ({'; '.join(notes)})" if notes else ""
-        raise RunError(f"there is no run with windows to measure{reason}: train one with `swad train --keep-segments`")
+        raise RunError(f"there is no run with windows to measure: {'; '.join(notes)}")
     counter = _Counter(progress, sum(plan.n_evaluations for plan in available))
     runs = []
     for plan in available:
         if plan.stored is None:
             notes += _measure(plan, config, find_device(device), workers, counter)
+        elif plan.saved is not None and plan.stored != read_windows(plan.run)[-1]:
+            with RowFile(plan.run.path, WINDOWS) as file:  # requested last, so --stored shows it from now on
+                file.mark_shown(file.add_settings(plan.stored.settings))
         runs.append(plan.result())
     if old := [plan for plan in available if plan.saved is None and not plan.as_requested]:
         notes.append(
@@ -157,6 +159,9 @@ def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan
             return "it kept no segments (train with --keep-segments)"
         return _Plan(run, sides, None, {}, (fitting or stored)[-1], bool(fitting))
     saved = open_run(run.path, data)
+    averages = [name for name, steps in saved.ranges.items() if steps.get("start_step") is not None]
+    if config.average not in averages:
+        return f"it has no average {config.average!r} (use --average with one of: {', '.join(averages) or 'none'})"
     settings = _settings(saved, files, config)
     fitting = [each for each in stored if each.settings.items() >= settings.items() and set(sides) <= set(each.windows)]
     return _Plan(run, sides, saved, settings, fitting[-1] if fitting else None)
@@ -164,10 +169,7 @@ def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan
 
 def _settings(run: SavedRun, files: Sequence[Path], config: WindowsConfig) -> dict[str, Any]:
     """Return all settings but the device, which a complete measurement need not have in common with a new one."""
-    chosen = run.ranges.get(config.average, {})
-    if chosen.get("start_step") is None:
-        averages = ", ".join(run.averages) or "none"
-        raise RunError(f"{run.path} has no average {config.average!r} to compare with; it has {averages}")
+    chosen = run.ranges[config.average]
     every = config.every or math.ceil(len(files) / MAX_SEGMENTS)
     lasts = [last_update(file) for file in files]
     lasts = [*lasts[every - 1 : -1 : every], lasts[-1]]
