@@ -91,14 +91,19 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
     result = here("flatness", *options, "--error", "--split", "all", "--logits", "normalized")
     assert "F of the 0-1 error on unseen domains, of these weights" in result.stdout
     assert "Paired differences of the 0-1 error" in result.stdout
+    settings = "all images of the sources, normalized logits"
+    assert settings in " ".join(result.stdout.split())
     figures = folder / "figures"
-    assert "rise of the 0-1 error" in (figures / "flatness-error.svg").read_text()
+    for name in ("flatness-error.svg", "flatness-error-paired.svg"):
+        figure = (figures / name).read_text()
+        assert "rise of the 0-1 error" in figure
+        assert settings in " ".join(re.sub("<[^>]*>", " ", figure).split())
     summary = json.loads((figures / "flatness.json").read_text())
     assert {row["method"] for row in summary["error"]["curves"]} == {"ERM (best)", "ERM (last)", "SWAD"}
     here("report", folder, "--output", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "Flatness on digits: the 0-1 error" in text
-    assert "all images of the sources, normalized logits" in text
+    assert settings in text
     for wrong, message in (
         (["--split", "test"], "--split must be one of training, validation, all; got 'test'"),
         (["--logits", "loud"], "--logits must be one of raw, normalized; got 'loud'"),

@@ -17,6 +17,7 @@ from swad.results.flatness_runs import (
     read_flatness,
 )
 from swad.results.flatness_stats import FlatnessCurve, average_curves, mean_over_targets
+from swad.results.flatness_summary import by_dataset
 from swad.results.page.build import build_page
 from swad.results.records import Record, RecordWriter
 from swad.results.runs import RunData, load_run
@@ -42,6 +43,13 @@ def test_curves_are_read_averaged_over_trials_and_over_targets(measured_runs, tm
     # The other target has one trial, so the mean is of these weights.
     assert whole.n_trials == 1
     assert whole.high[-1] - whole.mean[-1] <= 2
+
+
+def test_values_of_two_settings_are_not_averaged(measured_runs):
+    first, second = (flatness for run in measured_runs if (flatness := read_flatness(run)) is not None)
+    other = dataclasses.replace(second, settings={**second.settings, "key": "other", "split": "validation"})
+    again = dataclasses.replace(second, settings={**second.settings, "key": "other", "mixed_groups": 2})
+    assert by_dataset([first, other, again]) == {"PACS": [first, again], "PACS, setting 2": [other]}
 
 
 def test_the_last_measurement_counts_and_some_weights_can_be_chosen(tmp_path):

@@ -33,7 +33,7 @@ from swad.results.flatness_stats import (
     subtract_curves,
     unpaired_difference,
 )
-from swad.results.flatness_tables import curve_table, verdict_table
+from swad.results.flatness_tables import curve_table, holds_for, verdict_table
 from swad.util.statistics import contributions
 
 RADII = (0.0, 1.0, 2.0, 4.0)
@@ -141,6 +141,10 @@ def test_tables_show_both_widths_or_say_of_these_weights():
     measured = {t: curve_with_interval("ERM", (1.0,), curve.mean, shared) for t, curve in curves.items()}
     table = curve_table("F", [average_over_trials(measured)])
     assert table.rows[0].cells[0].printed == "2.000 ± 2.484 (2.484)"
+    window = replace(curves[0], method="ERM (window)")
+    over_trials = average_over_trials(curves)
+    assert curve_table("F", [over_trials, window]).title == "F, over 3 trials (ERM (window): of these weights)"
+    assert holds_for([over_trials, curves[0]]) == "over 3 trials where there are several, else of these weights"
     table = curve_table("F", [curves[0]])
     assert table.title == "F, of these weights"
     assert table.rows[0].cells[0].printed == "1.000 ± 0.100"

@@ -38,6 +38,8 @@ from swad.results.flatness_tables import (
     VERDICTS_NOTE,
     curvature_table,
     curve_table,
+    describe_bands,
+    describe_settings,
     domain_table,
     holds_for,
     points_table,
@@ -290,11 +292,11 @@ def draw_flatness(
     datasets = by_dataset(measured)
     written = []
     for dataset, runs in datasets.items():
-        suffix = "" if len(datasets) == 1 else f"-{dataset}"
+        suffix = "" if len(datasets) == 1 else "-" + dataset.replace(", ", "-").replace(" ", "-")
         colors = method_colors(method_names(runs))  # the same in all figures of a dataset
         groups = with_mean(curves_by_target(runs))
         rises = QUANTITIES[runs[0].measure]
-        figure = flatness_figure(groups, colors=colors, note=_bands_note(groups), quantity=rises)
+        figure = flatness_figure(groups, colors=colors, note=describe_bands(groups, runs), quantity=rises)
         written += _save(figure, output, f"{stem}{suffix}", formats)
         for side, radius, ranking in rankings_at_largest_radius(runs) if runs[0].measure == "loss" else ():
             quantity = f"$F_γ$ at γ = {radius:g}, {side}"
@@ -302,20 +304,10 @@ def draw_flatness(
             written += _save(figure, output, f"ranking{suffix}-{side}", formats)
         if units := paired_differences(runs):
             reference, curves = difference_curves(units)
-            figure = flatness_figure(curves, colors=colors, reference=reference, note=_bands_note(curves))
+            note = f"F is the rise of {rises}. {describe_bands(curves, runs)}"
+            figure = flatness_figure(curves, colors=colors, reference=reference, note=note)
             written += _save(figure, output, f"{stem}-paired{suffix}", formats)
     return written
-
-
-def _bands_note(groups: Mapping[str, CurvesBySide]) -> str:
-    """Say what the bands of a figure are."""
-    all_curves = [curve for by_side in groups.values() for curves in by_side.values() for curve in curves]
-    held = holds_for(all_curves)
-    if held == OF_THESE_WEIGHTS:
-        return f"Bands: 95 % intervals {held}, over directions and images; another training may differ more."
-    if not any(curve.exact_measured for curve in all_curves):
-        return f"Bands: 95 % intervals {held}."
-    return f"Bands: 95 % intervals {held} (light), and of the measurement over directions and images (dark)."
 
 
 def _save(figure: Figure, output: Path, stem: str, formats: Sequence[str]) -> list[Path]:
@@ -343,7 +335,7 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
         items += [
             domain_table(runs),
             f"F: average rise of {QUANTITIES[runs[0].measure]} at that distance; smaller is flatter. "
-            f"{runs[0].n_directions} directions. {_interval_note(groups)}",
+            f"Measured with {describe_settings(runs)}. {_interval_note(groups)}",
         ]
         if runs[0].measure == "loss":
             items += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,12 @@ class RunFlatness:
     def measure(self) -> str:
         """What rises: "loss" or "error"."""
         return str(self.settings.get("measure", "loss"))
+
+    @property
+    def setting(self) -> str:
+        """What runs share whose values may be averaged; groups of images depend on the algorithm and are left out."""
+        shared = {name: value for name, value in self.settings.items() if name not in ("key", "mixed_groups")}
+        return json.dumps(shared, sort_keys=True)
 
     @property
     def unit(self) -> Unit:

@@ -127,11 +127,15 @@ def json_values(value: Any) -> Any:
 
 
 def by_dataset(measured: Sequence[RunFlatness]) -> dict[str, list[RunFlatness]]:
-    """Return the measured runs of every dataset."""
-    datasets: dict[str, list[RunFlatness]] = {}
+    """Return the measured runs of every dataset; those of a second setting, since values have no mean, by a number."""
+    datasets: dict[str, dict[str, list[RunFlatness]]] = {}
     for run in measured:
-        datasets.setdefault(run.run.table_name, []).append(run)
-    return datasets
+        datasets.setdefault(run.run.table_name, {}).setdefault(run.setting, []).append(run)
+    return {
+        dataset if number == 1 else f"{dataset}, setting {number}": runs
+        for dataset, by_setting in datasets.items()
+        for number, runs in enumerate(by_setting.values(), start=1)
+    }
 
 
 def rankings_at_largest_radius(runs: Sequence[RunFlatness]) -> list[tuple[str, float, Ranking]]:

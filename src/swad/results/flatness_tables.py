@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from swad.results.flatness_runs import OVER_TARGETS, NullPair, RunFlatness, Unit, differences_by_target
 from swad.results.flatness_stats import (
     SIDES,
+    CurvesBySide,
     Difference,
     FlatnessCurve,
     display_order,
@@ -31,11 +32,46 @@ VERDICTS_NOTE = (
 
 
 def holds_for(curves: Iterable[FlatnessCurve]) -> str:
-    """Return what the intervals of some curves hold for: "over 3 trials", or "of these weights" of one trial."""
-    numbers = sorted({curve.n_trials for curve in curves})
-    if not numbers or numbers[0] == 1:
+    """Return what the intervals of some curves hold for: "over 3 trials", or "of these weights" of one trial.
+
+    Methods that have one trial where others have several, such as snapshots that only trial 0 kept, are named.
+    """
+    curves = list(curves)
+    numbers = sorted({curve.n_trials for curve in curves if curve.n_trials > 1})
+    if not numbers:
         return OF_THESE_WEIGHTS
-    return f"over {numbers[0]} trials" if len(numbers) == 1 else f"over {numbers[0]} to {numbers[-1]} trials"
+    over = f"over {numbers[0]} trials" if len(numbers) == 1 else f"over {numbers[0]} to {numbers[-1]} trials"
+    one_trial = list(dict.fromkeys(curve.method for curve in curves if curve.n_trials == 1))
+    if any(curve.n_trials > 1 and curve.method in one_trial for curve in curves):  # some targets have one trial
+        return f"{over} where there are several, else {OF_THESE_WEIGHTS}"
+    return f"{over} ({', '.join(one_trial)}: {OF_THESE_WEIGHTS})" if one_trial else over
+
+
+def describe_bands(groups: Mapping[str, CurvesBySide], measured: Sequence[RunFlatness]) -> str:
+    """Say what the bands of a figure are, and how its runs were measured."""
+    curves = [curve for by_side in groups.values() for each in by_side.values() for curve in each]
+    held, settings = holds_for(curves), describe_settings(measured)
+    if held == OF_THESE_WEIGHTS:
+        return f"Bands are 95 % intervals {held} ({settings}); another training may differ more."
+    if not any(curve.exact_measured for curve in curves):
+        return f"Bands are 95 % intervals {held} ({settings})."
+    return f"Light bands are 95 % intervals {held}, dark ones those of the measurement ({settings})."
+
+
+def describe_settings(measured: Sequence[RunFlatness]) -> str:
+    """Describe the settings of a measurement: directions, images, and what differs from the default."""
+    settings = measured[0].settings
+    n_directions = sorted({flatness.n_directions for flatness in measured})
+    count = f"{n_directions[0]:,}" if len(n_directions) == 1 else f"{n_directions[0]:,} to {n_directions[-1]:,}"
+    images = "all images" if settings.get("images") is None else f"{settings['images']:,} images of each domain"
+    parts = [f"{count} random directions", images]
+    if settings.get("normalize", "sphere") != "sphere":
+        parts.append(f"directions normalized by {settings['normalize']}")
+    if patterns := [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]:
+        parts.append(f"parameters: {'; '.join(patterns)}")
+    changed = (("split", "{} images of the sources"), ("logits", "{} logits"), ("precision", "in {}"))
+    parts += [text.format(settings[name]) for name, text in changed if settings.get(name)]
+    return ", ".join(parts)
 
 
 def curve_table(title: str, curves: Sequence[FlatnessCurve]) -> Table:

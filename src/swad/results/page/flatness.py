@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from swad.results.figures.surfaces import (
     surface_figure,
     surface_markers,
 )
-from swad.results.flatness_rows import Row
 from swad.results.flatness_runs import (
     RunFlatness,
     curves_by_target,
@@ -30,10 +28,9 @@ from swad.results.flatness_runs import (
 )
 from swad.results.flatness_stats import QUANTITIES, SIDES, CurvesBySide
 from swad.results.flatness_tables import (
-    OF_THESE_WEIGHTS,
     VERDICTS_NOTE,
     curvature_table,
-    holds_for,
+    describe_bands,
     verdict_table,
     worst_case_table,
 )
@@ -104,16 +101,12 @@ class SurfaceSection:
 
 
 def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
-    """Build a section for each dataset and measurement setting, because values of two settings have no mean.
-
-    Groups of images depend on the algorithm, so algorithms with and without them share a section.
-    """
+    """Build a section for each dataset and measurement setting, because values of two settings have no mean."""
     groups: dict[tuple[str, str], list[RunFlatness]] = {}
     for run in runs:
         for measure in QUANTITIES:
             if (flatness := read_flatness(run, measure=measure)) is not None:
-                shared = {key: value for key, value in flatness.settings.items() if key not in ("key", "mixed_groups")}
-                groups.setdefault((run.table_name, json.dumps(shared, sort_keys=True)), []).append(flatness)
+                groups.setdefault((run.table_name, flatness.setting), []).append(flatness)
     return [
         _flatness_section(f"f{number}", dataset, measured)
         for number, ((dataset, _), measured) in enumerate(groups.items())
@@ -122,13 +115,11 @@ def flatness_sections(runs: Iterable[RunData]) -> list[FlatnessSection]:
 
 def _flatness_section(id: str, dataset: str, measured: Sequence[RunFlatness]) -> FlatnessSection:
     differences = paired_differences(measured)
-    n_directions = sorted({flatness.n_directions for flatness in measured})
-    count = f"{n_directions[0]:,}" if len(n_directions) == 1 else f"{n_directions[0]:,} to {n_directions[-1]:,}"
     return FlatnessSection(
         id,
         dataset if measured[0].measure == "loss" else f"{dataset}: the 0-1 error",
         QUANTITIES[measured[0].measure],
-        _describe_bands(measured, f"{count} random directions{_describe_settings(measured[0].settings)}"),
+        describe_bands(curves_by_target(measured), measured),
         _groups(id, measured),
         verdict_table("Paired differences", differences, null_pairs(measured)) if differences else None,
         _ranking(measured) if measured[0].measure == "loss" else "",
@@ -185,33 +176,6 @@ def _plot(
         quantity=quantity,
     )
     return Plot(title, themed_svg(figure, id, label))
-
-
-def _describe_bands(measured: Sequence[RunFlatness], draws: str) -> str:
-    """Say what the bands of the figures are."""
-    curves = [
-        curve for by_side in curves_by_target(measured).values() for curves in by_side.values() for curve in curves
-    ]
-    held = holds_for(curves)
-    if held == OF_THESE_WEIGHTS:
-        return f"Bands are 95 % intervals {held} ({draws}); another training may differ more."
-    if not any(curve.exact_measured for curve in curves):
-        return f"Bands are 95 % intervals {held}."
-    return f"Light bands are 95 % intervals {held}, dark ones those of the measurement ({draws})."
-
-
-def _describe_settings(settings: Row) -> str:
-    """Describe the settings of a measurement: images, normalization and parameters, unless they are the default."""
-    images = "all images" if settings.get("images") is None else f"{settings['images']:,} images of each domain"
-    normalize = settings.get("normalize", "sphere")
-    patterns = [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]
-    parameters = f", parameters: {'; '.join(patterns)}" if patterns else ""
-    parameters += "".join(
-        text.format(settings[name])
-        for name, text in (("split", ", {} images of the sources"), ("logits", ", {} logits"), ("precision", ", in {}"))
-        if settings.get(name)
-    )
-    return f", {images}" + (f", directions normalized by {normalize}" if normalize != "sphere" else "") + parameters
 
 
 def _ranking(measured: Sequence[RunFlatness]) -> str:
