@@ -88,13 +88,17 @@ def test_compressed_rows_are_read_and_not_added_to(tmp_path: Path) -> None:
     path.unlink()
     (tmp_path / f"{FLATNESS}.gz").write_bytes(compressed)
     assert read_rows(tmp_path, FLATNESS) == [{"key": key, "kind": "settings", "radii": [1.0]}]
-    with pytest.raises(RecordError, match=r"flatness.jsonl.gz is compressed, .*: unpack it with gunzip"):
+    with pytest.raises(RecordError, match=r"added to the compressed .*flatness.jsonl.gz: gunzip it first"):
         RowFile(tmp_path, FLATNESS)
     assert not path.exists()
     for damaged in (compressed[:-9], compressed[:12] + b"?" * 20, b"no gzip"):
         (tmp_path / f"{FLATNESS}.gz").write_bytes(damaged)
-        with pytest.raises(RecordError, match=r"flatness.jsonl \(damaged\): remove it and measure again"):
+        with pytest.raises(RecordError, match=r"flatness.jsonl.gz \(damaged\): remove it and measure again"):
             read_rows(tmp_path, FLATNESS)
+    path.touch()
+    with RowFile(tmp_path, FLATNESS) as file:
+        assert file.add_settings({"radii": [1.0]}) == key, "the file itself counts, as in reading"
+    assert len(read_rows(tmp_path, FLATNESS)) == 1
 
 
 def test_a_number_that_json_cannot_express_must_be_text(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rows of flatness measurements, stored in the run directory: `flatness.jsonl` and `surface.jsonl`.
+"""Rows of measurements, stored in the run directory: `flatness.jsonl`, `surface.jsonl` and others.
 
 Each line is one JSON object, appended as soon as it is computed, so that an interrupted measurement can be resumed. The
 rows of one measurement share a `key`, a hash of its settings:
@@ -23,13 +23,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from swad.results.records import RecordError, lock_run_directory
-from swad.util.jsonl import JsonlWriter, compressed_path, read_lines
+from swad.util.jsonl import JsonlWriter, compressed_path, is_compressed, read_lines
 
 FLATNESS = "flatness.jsonl"
 SURFACE = "surface.jsonl"
@@ -53,13 +52,13 @@ class RowFile:
 
     Args:
         directory: The run directory.
-        name: `FLATNESS` or `SURFACE`.
+        name: The name of the file, such as `FLATNESS`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
         self.directory, self.path = Path(directory), Path(directory) / name
-        if (compressed := compressed_path(self.path)).exists():
-            raise RecordError(f"{compressed} is compressed, and rows cannot be added: unpack it with gunzip")
+        if is_compressed(self.path):
+            raise RecordError(f"rows cannot be added to the compressed {compressed_path(self.path)}: gunzip it first")
         self._lock = lock_run_directory(directory)
         try:
             self._writer = JsonlWriter(self.path)
@@ -125,9 +124,8 @@ def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
             rows.append(row)
     except FileNotFoundError:
         return []
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or "damaged"
-        raise RecordError(f"cannot read {path} ({reason}): remove it and measure again") from None
+    except OSError as error:
+        raise RecordError(f"cannot read {error.filename} ({error.strerror}): remove it and measure again") from None
     return rows
 
 

@@ -15,8 +15,10 @@ A reader takes the complete lines and ignores a torn last one, so a file can be 
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -108,13 +110,21 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
 
     A file that does not exist may have been compressed: its lines are then those of `compressed_path`.
     """
-    path, compressed = Path(path), compressed_path(path)
-    if compressed.exists() and not path.exists():
-        content = gzip.decompress(compressed.read_bytes())
-    else:
-        content = path.read_bytes()
+    compressed = is_compressed(path)  # asked once: the file may be created meanwhile
+    source = compressed_path(path) if compressed else Path(path)
+    content = source.read_bytes()
+    if compressed:
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, OSError, zlib.error):
+            raise OSError(errno.EIO, "damaged", str(source)) from None
     *lines, _torn = content.split(b"\n")
     yield from enumerate(lines, start=1)
+
+
+def is_compressed(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is there only after `gzip`; beside the file itself, a compressed one is ignored."""
+    return compressed_path(path).exists() and not Path(path).exists()
 
 
 def compressed_path(path: str | os.PathLike[str]) -> Path:
