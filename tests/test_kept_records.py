@@ -76,7 +76,7 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
         error = here(command, kept, "--stored", *option, code=1).stderr
         assert error == f"error: --stored shows a measurement as it was made: leave out {option[0]}\n"
     error = here("robustness", kept, "--stored", code=1).stderr
-    assert error == "error: no run has a stored robustness.jsonl: measure one with `swad robustness` first\n"
+    assert error == "error: no robustness.jsonl has a complete measurement: run `swad robustness` first\n"
 
 
 def test_a_changed_record_is_noticed(runs, tmp_path):

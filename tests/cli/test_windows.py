@@ -43,5 +43,5 @@ def test_windows_names_bad_values(here, runs, tiny_run):
 
     assert "--split must be target, validation or both; got 'test'" in error(runs, "--split", "test")
     assert "--every must be 1 or more, got 0" in error(runs, "--every", "0")
-    assert "no run has a stored windows.jsonl" in error(tiny_run, "--stored")
+    assert "no windows.jsonl has a complete measurement: run `swad windows` first" in error(tiny_run, "--stored")
     assert "skipped: it kept no segments (train with --keep-segments)" in error(tiny_run)

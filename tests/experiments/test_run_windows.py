@@ -121,12 +121,14 @@ def test_an_interrupted_measurement_resumes_and_a_complete_one_needs_nothing_els
         file.write('{"v": 1, "key": "half a li')
     limit = 10**6
     seen = []
+    assert list(stored_windows([fresh]).runs[0].windows) == ["target"], "the side that is complete"
     measured = measure_windows([fresh], config, progress=lambda what, done, total: seen.append((done, total)))
     after = rows_of(fresh / "paper-0")
     assert after[: len(before)] == before
     assert count == 1 + 2 * 2 * (6 + 3), "each window of three segments, and three saved weights, on two sides"
     assert seen[-1] == (24, 24)
     assert not measured.notes
+    assert stored_windows([fresh]) == measured
     done = count
     for path in fresh.glob("paper-*"):
         shutil.rmtree(path / "segments")
@@ -151,6 +153,8 @@ def test_one_side_can_be_added_to_another(fresh):
         measure_windows([first], WindowsConfig(n_images=n_images, every=every))
         assert stored_windows([first]).runs[0].images == n_images, "the one that was requested last"
     ((run,), _) = finished_runs([first])
+    (note,) = stored_windows([fresh]).notes
+    assert note == f"{fresh / 'paper-1'} skipped: its measurement is not complete"
     without = dataclasses.replace(run, config={**run.config, "target": None})
     assert read_windows(without)[0].dataset == "digits, no target"
 

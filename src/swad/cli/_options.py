@@ -40,15 +40,26 @@ Workers = Annotated[int | None, typer.Option(help="Number of processes that read
 Select = Annotated[str, typer.Option("--select", help="Model selection: iid, last, oracle, oracle_best_step or lodo.")]
 
 
-def stored_runs(context: typer.Context, directories: list[Path], *options: str) -> list[Path]:
-    """Return the run directories of a command with --stored, which allows few options: it measures nothing."""
+def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:
+    """Return the finished runs with a file of rows, for --stored, which measures nothing and so allows few options."""
+    from swad.cli._console import print_notes
+    from swad.experiments.segment_runs import skip_notes
     from swad.results.runs import find_runs
+    from swad.util.jsonl import compressed_path
 
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("stored", *options):
             raise ValueError(f"--stored shows a measurement as it was made: leave out {parameter.opts[0]}")
-    return [run.path for directory in directories for run in find_runs(directory, warn=False) if run.finished]
+    found = {run.path: run for directory in directories for run in find_runs(directory, warn=False)}
+    stored = [
+        path
+        for path, run in found.items()
+        if run.finished and ((path / file).exists() or compressed_path(path / file).exists())
+    ]
+    if stored:  # else an error follows
+        print_notes(skip_notes({f"unfinished, or without a {file}": [path for path in found if path not in stored]}))
+    return stored
 
 
 def words(text: str) -> list[str]:

@@ -92,10 +92,11 @@ def flatness(
     from swad.experiments.flatness_report import choose_weights, measure_flatness, stored_flatness
     from swad.experiments.run_flatness import FlatnessConfig
     from swad.experiments.saved_run import SPLITS, open_runs
+    from swad.results.flatness_rows import FLATNESS
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:
-        paths = parse.stored_runs(context, runs, "runs", "weights", "output", "figure_formats")
+        paths = parse.stored_runs(context, runs, FLATNESS, "runs", "weights", "output", "figure_formats")
         report = stored_flatness(dict.fromkeys(paths, parse.words(weights)), output=folder, formats=formats)
         print_report(report.tables, report.written)
         return

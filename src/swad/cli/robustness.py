@@ -79,12 +79,14 @@ def robustness(
     from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig
     from swad.experiments.run_robustness import CorruptionConfig
     from swad.experiments.saved_run import open_runs
+    from swad.results.corruption_errors import ROBUSTNESS
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
     directories = [Path(model) for model in models if Path(model).is_dir()]
     folder = output or (directories[0] / "figures" if directories else Path("robustness"))
     if stored:
-        paths = parse.stored_runs(context, directories, "models", "output", "figure_formats")
+        paths = [Path(model) for model in models]
+        paths = parse.stored_runs(context, paths, ROBUSTNESS, "models", "output", "figure_formats")
         report = stored_robustness(paths, output=folder, formats=formats)
         print_report(report.tables, report.written)
         return

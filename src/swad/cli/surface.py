@@ -46,10 +46,11 @@ def surface(
     """
     from swad.cli._console import measuring, print_report
     from swad.experiments.flatness_report import measure_surfaces, stored_surfaces
+    from swad.results.flatness_rows import SURFACE
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:
-        paths = parse.stored_runs(context, runs, "runs", "output", "figure_formats")
+        paths = parse.stored_runs(context, runs, SURFACE, "runs", "output", "figure_formats")
         report = stored_surfaces(paths, output=folder, formats=formats)
         print_report(report.tables, report.written)
         return

@@ -51,6 +51,7 @@ def windows(
     from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
     from swad.experiments.windows_report import write_windows
+    from swad.results.windows import WINDOWS
 
     sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
     if split not in sides:
@@ -61,7 +62,7 @@ def windows(
     )
     formats = parse.figure_formats(figure_formats)
     if stored:
-        measured = stored_windows(parse.stored_runs(context, runs, "runs", "output", "figure_formats"))
+        measured = stored_windows(parse.stored_runs(context, runs, WINDOWS, "runs", "output", "figure_formats"))
     else:
         with measuring() as progress:
             measured = measure_windows(

@@ -161,7 +161,7 @@ def stored_flatness(
         if (result := read_flatness(run, weights[run.path])) is not None
     ]
     if not measured:
-        raise RunError(f"no run has a stored {FLATNESS} with these weights: measure them with `swad flatness` first")
+        raise RunError(f"no {FLATNESS} has a complete measurement of these weights: run `swad flatness` first")
     written = draw_flatness(measured, output, stem, formats)
     tables, content = flatness_tables(measured), flatness_summary(measured)
     results = [read_flatness(run, weights[run.path], "error") for run in runs] if error else []
@@ -218,34 +218,38 @@ def measure_surfaces(
             progress=run_progress(progress, run, i, len(runs)),
         )
     shape = "line" if len(corners) == 2 else "plane"
-    report = stored_surfaces([run.path for run in runs], shape, output=output, stem=stem, formats=formats)
+    report = stored_surfaces([run.path for run in runs], [shape], output=output, stem=stem, formats=formats)
     return replace(report, tables=(*(f"note: {note}" for note in notes), *report.tables))
 
 
 def stored_surfaces(
     paths: Sequence[Path],
-    shape: str = "plane",
+    shapes: Sequence[str] = ("plane", "line"),
     *,
     output: Path,
     stem: str = "surface",
     formats: Sequence[str] = FORMATS,
 ) -> Report:
-    """Draw the last surface that each run has stored, which needs neither weights nor images.
+    """Draw the last surfaces that each run has stored, which needs neither weights nor images.
 
     Args:
         paths: Run directories.
-        shape: "plane" or "line".
-        output: Directory for the figure.
+        shapes: The shapes to draw, if they were measured: "plane", "line".
+        output: Directory for the figures.
         stem: File name of a plane's figure.
-        formats: Formats of the figure.
+        formats: Formats of the figures.
     """
     require_matplotlib()
-    surfaces = [surface for path in paths if (surface := read_surface(load_run(path), shape)) is not None]
-    if not surfaces:
-        raise RunError(f"no run has a stored {SURFACE} with a {shape}: measure one with `swad surface` first")
-    figure, name = (line_figure(surfaces), "line") if shape == "line" else (surface_figure(surfaces), stem)
-    written = tuple(_save(figure, output, name, formats))
-    return Report((points_table(surfaces),), written, tuple(path / SURFACE for path in paths))
+    runs = [load_run(path) for path in paths]
+    tables, written = [], []
+    for shape in shapes:
+        if surfaces := [surface for run in runs if (surface := read_surface(run, shape)) is not None]:
+            figure, name = (line_figure(surfaces), "line") if shape == "line" else (surface_figure(surfaces), stem)
+            written += _save(figure, output, name, formats)
+            tables.append(points_table(surfaces))
+    if not tables:
+        raise RunError(f"no {SURFACE} has a complete measurement: run `swad surface` first")
+    return Report(tuple(tables), tuple(written), tuple(path / SURFACE for path in paths))
 
 
 def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> tuple[dict[Path, list[str]], list[str]]:

@@ -66,7 +66,7 @@ def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[
     require_matplotlib()
     results = read_corruption_errors([load_run(path) for path in paths])
     if not results:
-        raise RunError(f"no run has a stored {ROBUSTNESS}: measure one with `swad robustness` first")
+        raise RunError(f"no {ROBUSTNESS} has a complete measurement: run `swad robustness` first")
     figure = severity_figure(results)
     written = [save_figure(figure, output / f"robustness.{extension}") for extension in formats]
     summary = output / "robustness.json"

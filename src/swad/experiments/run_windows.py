@@ -117,9 +117,11 @@ def measure_windows(
 def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
     """Read the last measurement of every run, which needs neither segments, weights nor images."""
     found, notes = finished_runs(paths)
-    runs = [stored[-1] for run in found if (stored := read_windows(run))]
+    stored = {run.path: read_windows(run) for run in found}
+    runs = [measured[-1] for measured in stored.values() if measured]
     if not runs:
-        raise RunError(f"no run has a stored {WINDOWS}: measure one with `swad windows` first")
+        raise RunError(f"no {WINDOWS} has a complete measurement: run `swad windows` first")
+    notes += skip_notes({"its measurement is not complete": [path for path in stored if not stored[path]]})
     return MeasuredWindows(tuple(runs), tuple(notes), tuple(Path(run.run) / WINDOWS for run in runs))
 
 

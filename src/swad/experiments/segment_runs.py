@@ -46,6 +46,7 @@ def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
     return [
         f"{paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''} skipped: {reason}"
         for reason, paths in skipped.items()
+        if paths
     ]
 
 

@@ -130,8 +130,7 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
             continue
         saved = open_run(run.path, data) if load_segments(run.path / SEGMENTS) else None
         runs[run.path] = TunableRun(run, dict(sorted(losses.items())), saved)
-    if without_loss:
-        notes += skip_notes({"recorded no validation loss": without_loss})
+    notes += skip_notes({"recorded no validation loss": without_loss})
     if not runs:
         reason = f" ({'; '.join(notes)})" if notes else ""
         raise RunError(f"there is no finished run to tune{reason}: finish one with `swad train --keep-segments`")
