@@ -65,6 +65,6 @@ with tempfile.TemporaryDirectory() as folder:
         averaged = trainer.evaluate(test)["eval_accuracy"]
 
 status = callback.status
-print(f"stopped at step {trainer.state.global_step}: {status.reason}")
+print(f"ended at step {trainer.state.global_step}: {status.reason}")
 print(f"averaged steps {status.start_step} to {status.end_step}, {status.n_averaged} of them")
 print(f"test accuracy: live {live:.1%}, averaged {averaged:.1%}")

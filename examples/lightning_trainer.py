@@ -57,6 +57,6 @@ loader = DataLoader(test, batch_size=len(test))
 with callback.average_parameters():
     (averaged,) = trainer.test(model, loader, verbose=False)
 status = callback.status
-print(f"stopped at step {trainer.global_step}: {status.reason}")
+print(f"ended at step {trainer.global_step}: {status.reason}")
 print(f"averaged steps {status.start_step} to {status.end_step}, {status.n_averaged} of them")
 print(f"accuracy on noisy scans: live {live['accuracy']:.1%}, averaged {averaged['accuracy']:.1%}")

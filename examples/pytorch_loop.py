@@ -44,6 +44,6 @@ def accuracy() -> float:
 live = accuracy()
 averager.copy_to(model)
 status = averager.status
-print(f"stopped at step {step}: {status.reason}")
+print(f"ended at step {step}: {status.reason}")
 print(f"averaged steps {status.start_step} to {status.end_step}, {status.n_averaged} of them")
 print(f"accuracy on noisy scans: live {live:.1%}, averaged {accuracy():.1%}")

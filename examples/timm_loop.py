@@ -51,6 +51,6 @@ for epoch in range(32):
 # A network with batch norm would need swad.update_bn(train_loader, model_swad.module) here.
 status = model_swad.status
 live, averaged = (validate(net, noisy, test)[1] for net in (model, model_swad))
-print(f"stopped at step {num_updates}: {status.reason}")
+print(f"ended at step {num_updates}: {status.reason}")
 print(f"averaged steps {status.start_step} to {status.end_step}, {status.n_averaged} of them")
 print(f"accuracy on noisy scans: live {live:.1%}, averaged {averaged:.1%}")

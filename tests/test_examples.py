@@ -1,5 +1,6 @@
 """Every example runs as its first lines say, without a network, and tells what it averaged."""
 
+import importlib.metadata
 import importlib.util
 import re
 import runpy
@@ -16,6 +17,15 @@ NEEDS = {"lightning_trainer": "lightning", "huggingface_trainer": "transformers"
 
 def test_there_are_examples():
     assert set(NEEDS) | {"pytorch_loop"} <= {example.stem for example in EXAMPLES}
+
+
+def test_no_example_hides_a_package():
+    """A script imports from its own folder first, so a folder `datasets` replaces that of Hugging Face."""
+    packages = set(importlib.metadata.packages_distributions()) | sys.stdlib_module_names
+    for trainer in filter(importlib.util.find_spec, NEEDS.values()):
+        requirements = importlib.metadata.requires(trainer) or []  # with those of its extras
+        packages |= {re.match(r"[\w-]+", requirement).group().replace("-", "_") for requirement in requirements}
+    assert {path.stem for path in (ROOT / "examples").iterdir()} & packages == set()
 
 
 @pytest.mark.slow
@@ -51,7 +61,7 @@ def test_the_datasets_of_the_examples_are_the_digits_with_few_images_and_with_no
 
     whole = digits.render()
     for name in ("few_digits", "noisy_digits"):
-        benchmark = runpy.run_path(str(ROOT / "examples" / "datasets" / f"{name}.py"))["BENCHMARK"]
+        benchmark = runpy.run_path(str(ROOT / "examples" / "custom_datasets" / f"{name}.py"))["BENCHMARK"]
         dataset = benchmark.read(benchmark, None, True, {})
         assert dataset.name == benchmark.name == name
         split = hold_out(dataset, "paper").sources.train[0]

@@ -1,6 +1,6 @@
 """The embedded digits with 30 % of all labels drawn at random: a network that learns them by heart gets worse.
 
-SWAD_DATASETS=examples/datasets swad train noisy_digits
+SWAD_DATASETS=examples/custom_datasets swad train noisy_digits
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The embedded digits with 120 training images of each domain; all others are for validation.
 
-SWAD_DATASETS=examples/datasets swad train few_digits
+SWAD_DATASETS=examples/custom_datasets swad train few_digits
 """
 
 from __future__ import annotations
