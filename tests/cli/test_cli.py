@@ -57,6 +57,11 @@ def test_help_ends_with_an_example_that_parses(here, command):
         (["train", "digits", "--algoritm", "erm"], "Did you mean --algorithm?"),
         (["train", "digits", "--lr", "1e-4"], "No such option: --lr. Did you mean --set lr=NUMBER?"),
         (["train", "digits", "--batch-size", "8"], "Did you mean --set batch_size=NUMBER?"),
+        (
+            ["train", "digits", "--trial", "0", "--trial", "1"],
+            "--trial is given twice: give it once",
+        ),
+        (["sweep", "-t", "board", "--dry-run", "--targets", "paper"], "--targets is given twice"),
         (["train", "digits", "--groupdro-eta", "1"], "No such option: --groupdro-eta."),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_misspelled_command_gets_a_suggestion_and_options_do_not():
     result = CliRunner().invoke(cli.app, ["sweep", "stauts", "s"])
     assert result.exit_code == 2
     assert "did you mean 'status'?" in result.output
-    assert sweep("--targets", "paper", "--datasets", "PACS", "--targets", "photo", "--dry-run").startswith("3 runs")
+    assert sweep("--targets", "photo", "--datasets", "PACS", "--dry-run").startswith("3 runs")
 
 
 @pytest.mark.parametrize("options", [(), ("--retry-failed",), ("--data", "."), ("--device", "cpu", "--dry-run")])

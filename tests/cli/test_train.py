@@ -81,7 +81,7 @@ def test_the_imagenet_recipe_trains_erm_swad_and_swa(monkeypatch):
 
 
 def test_one_run_for_each_target_and_trial(monkeypatch):
-    targets = ["-t", "paper", "-t", "board+clutter", "-t", "paper"]
+    targets = ["-t", "paper,board+clutter", "-t", "paper"]
     runs = configs("digits", *targets, "--trial", "0,2", "--algorithm", "SAM+Coral", monkeypatch=monkeypatch)
     assert [(config.data.target, config.data.trial) for config in runs] == [
         ("paper", 0),
@@ -90,6 +90,12 @@ def test_one_run_for_each_target_and_trial(monkeypatch):
         (("board", "clutter"), 2),
     ]
     assert runs[1].output == Path("runs/digits/coral+sam/board+clutter-0")
+
+
+def test_a_comma_in_the_name_of_a_domain(monkeypatch):
+    monkeypatch.setattr(command, "_domains", lambda dataset, data_dir: ("Bonn, north", "Bonn, south", "Rome"))
+    targets = command._targets(["Bonn, north", "Rome,none", "Rome"], "folder", Path("photos"))
+    assert list(targets) == ["Bonn, north", "Rome", "none"]
 
 
 def test_no_target(monkeypatch, own_dataset):
@@ -104,7 +110,7 @@ def test_no_target(monkeypatch, own_dataset):
 
 
 def test_one_run_for_each_algorithm(monkeypatch):
-    algorithms = ["--algorithm", "erm", "--algorithm", "CORAL", "--algorithm", "ERM"]
+    algorithms = ["--algorithm", "erm,CORAL", "--algorithm", "ERM"]
     runs = configs("digits", "-t", "paper", *algorithms, monkeypatch=monkeypatch)
     assert [config.training.algorithm for config in runs] == ["erm", "coral"]
     assert [config.output.parent.name for config in runs] == ["erm", "coral"]

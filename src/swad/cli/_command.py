@@ -33,6 +33,7 @@ def add_command(
     class Command(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             try:
+                _refuse_repeated(self.make_parser(ctx).parse_args(args=list(args))[2])
                 return super().parse_args(ctx, args)
             except Exception as error:
                 # By name: typer brings a copy of click's exceptions from version 0.25 on.
@@ -50,6 +51,13 @@ class ShowGroup(TyperGroup):
         """Take a word for a name to show if it is no command and resembles none."""
         shows = args[0] not in self.commands and not did_you_mean(args[0], self.commands)
         return super().resolve_command(ctx, ["show", *args] if shows else args)
+
+
+def _refuse_repeated(stated: list[Any]) -> None:
+    """Refuse a second value of an option that takes one: click would drop the first one silently."""
+    for parameter in dict.fromkeys(stated):
+        if stated.count(parameter) > 1 and not (parameter.multiple or parameter.is_flag):
+            raise typer.BadParameter(f"{parameter.opts[0]} is given twice: give it once, lists with commas (A,B).")
 
 
 def _suggest_option(error: Any, suggest: Suggest) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,7 +90,7 @@ SPECIAL: dict[str, Special] = {
         ("--target", "-t"),
         list[str] | None,
         None,
-        "Domain to hold out. Repeat it for more runs; A+B holds out both in one run; none trains on all domains. "
+        "Domain to hold out. A,B trains a run for each; A+B holds out both in one run; none trains on all domains. "
         "Default: each domain in turn, and none for a dataset without domains.",
         "NAME",
     ),
@@ -148,7 +148,7 @@ SPECIAL: dict[str, Special] = {
         annotation=list[str] | None,
         default=None,
         help="Training algorithm (see `swad algorithms`). Append +sam or +sagm to combine it with SAM or SAGM. "
-        "Repeat it for more runs. Default: erm.",
+        "erm,coral trains runs of both. Default: erm.",
         metavar="NAME",
         complete=_complete_algorithm,
     ),
@@ -322,9 +322,9 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     own_folder = data_dir is not None and benchmark.name == "folder"
     dataset = data_dir.resolve().name if own_folder else benchmark.name
     requested = options.pop("algorithm") or [SETTINGS["algorithm"].default]
-    algorithms = dict.fromkeys(canonical_name(name) for name in requested)
+    algorithms = dict.fromkeys(canonical_name(name) for text in requested for name in parse.words(text))
     trials = dict.fromkeys(parse.whole_numbers(options.pop("trial")))
-    targets = options.pop("target") or _default_targets(benchmark.name, data_dir)
+    targets = _targets(options.pop("target"), benchmark.name, data_dir)
     configs = [
         RunConfig.from_options(
             output=output / dataset / algorithm / f"{target}-{trial}",
@@ -335,7 +335,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
         )
         for algorithm in algorithms
         for trial in trials
-        for target in dict.fromkeys(targets)
+        for target in targets
     ]
     if own_folder:
         _check_targets(configs)
@@ -355,6 +355,14 @@ def _default_targets(dataset: str, data_dir: Path | None) -> Sequence[str]:
         return (NO_TARGET,)
     domains = _domains(dataset, data_dir)
     return domains if len(domains) > 1 else (NO_TARGET,)
+
+
+def _targets(texts: Sequence[str] | None, dataset: str, data_dir: Path | None) -> Iterable[str]:
+    """Split A,B into two targets; a comma may also be part of a domain's name."""
+    if not texts:
+        return _default_targets(dataset, data_dir)
+    whole = {text for text in texts if "," in text and text in _domains(dataset, data_dir)}
+    return dict.fromkeys(target for text in texts for target in ([text] if text in whole else parse.words(text)))
 
 
 def _split_target(target: str, dataset: str, data_dir: Path | None) -> tuple[str, ...]:
