@@ -14,20 +14,10 @@ from torch import Tensor, nn
 from swad.averaging import tensors
 from swad.averaging.segment_log import StoredSegment, copy_into, read_segment, require_same_model
 from swad.averaging.tensors import TrackedTensors
+from swad.averaging.valley import Span
 from swad.util.progress import Progress
 
 Score = Callable[[nn.Module], float]
-
-
-@dataclass(frozen=True)
-class Window:
-    """Segments that follow each other, by the first and the last update in them."""
-
-    first: int
-    last: int
-
-    def __len__(self) -> int:
-        return self.last - self.first + 1
 
 
 class SegmentWindows:
@@ -53,18 +43,18 @@ class SegmentWindows:
         require_same_model(stored[0], self._targets)
         ends = [*range(every, len(stored), every), len(stored)]
         self._parts = [range(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-        self.spans = [Window(stored[part[0]].first, stored[part[-1]].last) for part in self._parts]
+        self.spans = [Span(stored[part[0]].first, stored[part[-1]].last) for part in self._parts]
         """The merged segments."""
         self._device = next(iter(tracked.averaged.values())).device
         self._keep = _fits(stored, self._device)
         self._kept: dict[int, StoredSegment] = {}
 
-    def all(self) -> list[Window]:
+    def all(self) -> list[Span]:
         """Return all S (S + 1) / 2 windows, those with the earliest start first."""
         pairs = combinations_with_replacement(self.spans, 2)
-        return [Window(first.first, last.last) for first, last in pairs]
+        return [Span(first.first, last.last) for first, last in pairs]
 
-    def averages(self, windows: Iterable[Window] | None = None) -> Iterator[Window]:
+    def averages(self, windows: Iterable[Span] | None = None) -> Iterator[Span]:
         """Copy the average of each window into the model and yield the window; by default of all windows."""
         wanted = set(self.all() if windows is None else windows)
         for begin, span in enumerate(self.spans):
@@ -77,7 +67,7 @@ class SegmentWindows:
                     segment = self._segment(k)
                     for name, total in segment.sum.items():
                         sums[name] = sums[name].add_(total) if name in sums else total.to(torch.float64, copy=True)
-                window = Window(span.first, end.last)
+                window = Span(span.first, end.last)
                 if window in wanted:
                     copy_into(self._targets, {name: total / len(window) for name, total in sums.items()})
                     copy_into(self._targets, segment.buffers)
@@ -87,7 +77,7 @@ class SegmentWindows:
         """Return a context at whose end the model has the weights and buffers that it has now."""
         return tensors.restored(list(self._targets.values()))
 
-    def copy_average(self, window: Window) -> None:
+    def copy_average(self, window: Span) -> None:
         """Copy the average of one window into the model."""
         for _ in self.averages([window]):
             pass
@@ -137,7 +127,7 @@ def fit_on_val(
         progress: Called after each evaluation with (description, done, total).
     """
     windows = SegmentWindows(segments, model)
-    scores: dict[Window, float] = {}
+    scores: dict[Span, float] = {}
     total = len(windows.all())
     with windows.restored():
         for window in windows.averages():
