@@ -37,7 +37,7 @@ from swad.results.runs import RunData, find_runs
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.window_tables import choices_table
 from swad.results.windows import by_group, read_windows
-from swad.util.statistics import adjust_p_values, mean
+from swad.util.statistics import hochberg, mean
 
 ROOT = Path(__file__).parents[1]
 FILES = ("README.md", "docs/results.md", "docs/algorithms.md", "docs/flatness.md")
@@ -163,7 +163,7 @@ def flatness(source: Path) -> Table | None:
     n_trials = min(curve.n_trials for curve in compared.values())
     cells = [(name, side, radius) for name in others for side, radius in columns]
     p = [_at(compared[name, side], radius, p_values_of(compared[name, side])) for name, side, radius in cells]
-    corrected = dict(zip(cells, adjust_p_values(p), strict=True)) if n_trials > 1 else {}
+    corrected = dict(zip(cells, hochberg(p), strict=True)) if n_trials > 1 else {}
     for name in others:
         row = []
         for side, radius in columns:

@@ -14,10 +14,10 @@ from typing import Any
 
 from swad.util.statistics import (
     Contributions,
-    adjust_p_values,
     average_contributions,
     contributions,
     half_widths,
+    hochberg,
     mean,
     p_values,
     subtract_contributions,
@@ -119,7 +119,7 @@ class Difference:
         radii = [radius for radius in self.curve.radii if radius > 0]
         by_word: dict[str, list[float]] = {"flatter": [], "sharper": [], "open": []}
         known = [p for radius, p in zip(self.curve.radii, self.p, strict=False) if radius > 0]
-        corrected = dict(zip(radii, adjust_p_values(known), strict=False))
+        corrected = dict(zip(radii, hochberg(known), strict=False))
         for radius in radii:
             mean, low, high = self.curve.at(radius)
             if corrected:
