@@ -39,7 +39,7 @@ from swad.results.runs import find_runs
 from swad.results.windows import WINDOWS
 from swad.training.run_dir import result_checksum
 from swad.util.files import atomic_write, sha256, write_json, write_text
-from swad.util.jsonl import compressed_path, read_lines
+from swad.util.jsonl import compressed_path, read_lines, stored_path
 
 PATHS = ("data_dir", "weights", "cache", "branch_from")
 """Settings that may hold paths of the machine, of which the last part is kept."""
@@ -66,7 +66,7 @@ def keep_run(run: Path, destination: Path) -> int:
     write_json(destination / CONFIG, config)
     write_text(destination / RECORDS, _lines(_kept_records(_parsed(run / RECORDS))))
     for name in ROWS:
-        if (run / name).exists() or compressed_path(run / name).exists():
+        if stored_path(run / name).exists():
             rows = _lines(filter(_is_shown, _parsed(run / name)))
             with atomic_write(compressed_path(destination / name)) as partial:
                 partial.write_bytes(gzip.compress(rows.encode(), mtime=0))  # the same rows give the same file
@@ -80,7 +80,10 @@ def keep_accuracies(runs: Path, destination: Path) -> int:
 
     They stand by algorithm and trial, target, and weights: on the target, and as a mean over the sources.
     """
-    (results,) = collect_results(find_runs(runs))
+    results, *others = collect_results(find_runs(runs))
+    if others:
+        names = ", ".join(each.dataset for each in (results, *others))
+        raise SystemExit(f"a .json file keeps one dataset; {runs} holds {names}: give the runs of one")
     on_target: dict[str, dict[str, dict[str, float]]] = {}
     on_sources: dict[str, dict[str, dict[str, float]]] = {}
     for method in results.methods:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.measured_runs import write_measured_run
-from keep_records import keep_runs
+from keep_records import keep_accuracies, keep_runs
 from swad.experiments.flatness_report import flatness_tables
 from swad.results.comparisons import compare_methods
 from swad.results.flatness_rows import FLATNESS, RowFile, read_rows
@@ -77,6 +77,12 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
         assert error == f"error: --stored shows a measurement as it was made: leave out {option[0]}\n"
     error = here("robustness", kept, "--stored", code=1).stderr
     assert error == "error: no robustness.jsonl has a complete measurement: run `swad robustness` first\n"
+
+
+def test_accuracies_are_kept_of_one_dataset(runs, tmp_path):
+    write_measured_run(runs / "VLCS", "art", 0, 1.0, dataset="VLCS")
+    with pytest.raises(SystemExit, match=r"keeps one dataset; .* holds PACS, VLCS: give the runs of one"):
+        keep_accuracies(runs, tmp_path / "kept.json")
 
 
 def test_a_changed_record_is_noticed(runs, tmp_path):

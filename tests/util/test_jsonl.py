@@ -46,6 +46,10 @@ def test_a_compressed_file_is_read_in_place_of_the_file(tmp_path: Path) -> None:
     assert lines_of(path) == ["{}", '{"a": 1}']
     path.unlink()
     assert lines_of(path) == ["[]"]
+    jsonl.compressed_path(path).write_bytes(b"no gzip")
+    with pytest.raises(OSError, match="damaged") as error:
+        lines_of(path)
+    assert error.value.filename == f"{path}.gz"
     jsonl.compressed_path(path).unlink()
     with pytest.raises(FileNotFoundError):
         lines_of(path)

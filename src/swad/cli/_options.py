@@ -45,18 +45,14 @@ def stored_runs(context: typer.Context, directories: list[Path], file: str, *opt
     from swad.cli._console import print_notes
     from swad.experiments.segment_runs import skip_notes
     from swad.results.runs import find_runs
-    from swad.util.jsonl import compressed_path
+    from swad.util.jsonl import stored_path
 
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("stored", *options):
             raise ValueError(f"--stored shows a measurement as it was made: leave out {parameter.opts[0]}")
     found = {run.path: run for directory in directories for run in find_runs(directory, warn=False)}
-    stored = [
-        path
-        for path, run in found.items()
-        if run.finished and ((path / file).exists() or compressed_path(path / file).exists())
-    ]
+    stored = [path for path, run in found.items() if run.finished and stored_path(path / file).exists()]
     if stored:  # else an error follows
         print_notes(skip_notes({f"unfinished, or without a {file}": [path for path in found if path not in stored]}))
     return stored

@@ -33,6 +33,7 @@ from swad.training.evaluation import ResidentEvaluation, Score, evaluate_splits
 from swad.training.numerics import autocast
 from swad.training.run_dir import SEGMENTS, RunError
 from swad.util.files import sha256
+from swad.util.jsonl import stored_path
 from swad.util.packages import has_triton
 from swad.util.progress import Progress
 
@@ -58,11 +59,15 @@ class WindowsConfig:
 
 @dataclass(frozen=True)
 class MeasuredWindows:
-    """The accuracies of all runs, notes on runs without any, and the files with the rows."""
+    """The accuracies of all runs, and notes on runs without any."""
 
     runs: tuple[RunWindows, ...]
     notes: tuple[str, ...]
-    row_files: tuple[Path, ...]
+
+    @property
+    def row_files(self) -> list[Path]:
+        """The files with the rows."""
+        return [stored_path(Path(run.run) / WINDOWS) for run in self.runs]
 
 
 def measure_windows(
@@ -111,7 +116,7 @@ def measure_windows(
             f"{len(old)} of {len(available)} runs have no segments here, so their stored windows are shown: "
             f"{_described(old[0].result())}"
         )
-    return MeasuredWindows(tuple(runs), tuple(notes), tuple(Path(run.run) / WINDOWS for run in runs))
+    return MeasuredWindows(tuple(runs), tuple(notes))
 
 
 def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
@@ -122,7 +127,7 @@ def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
     if not runs:
         raise RunError(f"no {WINDOWS} has a complete measurement: run `swad windows` first")
     notes += skip_notes({"its measurement is not complete": [path for path in stored if not stored[path]]})
-    return MeasuredWindows(tuple(runs), tuple(notes), tuple(Path(run.run) / WINDOWS for run in runs))
+    return MeasuredWindows(tuple(runs), tuple(notes))
 
 
 # ------------------------------------------------------------ which windows

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from swad.results.records import RecordError, lock_run_directory
-from swad.util.jsonl import JsonlWriter, compressed_path, is_compressed, read_lines
+from swad.util.jsonl import JsonlWriter, read_lines, stored_path
 
 FLATNESS = "flatness.jsonl"
 SURFACE = "surface.jsonl"
@@ -57,8 +57,8 @@ class RowFile:
 
     def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
         self.directory, self.path = Path(directory), Path(directory) / name
-        if is_compressed(self.path):
-            raise RecordError(f"rows cannot be added to the compressed {compressed_path(self.path)}: gunzip it first")
+        if (stored := stored_path(self.path)) != self.path:
+            raise RecordError(f"rows cannot be added to the compressed {stored}: gunzip it first")
         self._lock = lock_run_directory(directory)
         try:
             self._writer = JsonlWriter(self.path)

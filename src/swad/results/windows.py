@@ -166,7 +166,7 @@ class WindowGroup:
             if any(getattr(run, name) != getattr(first, name) for name in ("segments", "average", "images")):
                 raise ValueError(
                     f"windows of one dataset and algorithm must have the same segments, average and images; those of "
-                    f"{first.run} and {run.run} do not: measure runs of one setting together"
+                    f"{first.run} and {run.run} do not: measure them together, or show their last ones with --stored"
                 )
         if not self.sides:
             raise ValueError(f"the runs of {self.name} are complete on no common side: measure all with --split both")

@@ -108,23 +108,23 @@ class JsonlWriter:
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     """Yield the number and content of every complete line; a torn last line is skipped.
 
-    A file that does not exist may have been compressed: its lines are then those of `compressed_path`.
+    A file that does not exist may have been compressed: its lines are then those of `stored_path`.
     """
-    compressed = is_compressed(path)  # asked once: the file may be created meanwhile
-    source = compressed_path(path) if compressed else Path(path)
-    content = source.read_bytes()
-    if compressed:
+    stored = stored_path(path)
+    content = stored.read_bytes()
+    if stored != Path(path):
         try:
             content = gzip.decompress(content)
         except (EOFError, OSError, zlib.error):
-            raise OSError(errno.EIO, "damaged", str(source)) from None
+            raise OSError(errno.EIO, "damaged", str(stored)) from None
     *lines, _torn = content.split(b"\n")
     yield from enumerate(lines, start=1)
 
 
-def is_compressed(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is there only after `gzip`; beside the file itself, a compressed one is ignored."""
-    return compressed_path(path).exists() and not Path(path).exists()
+def stored_path(path: str | os.PathLike[str]) -> Path:
+    """Return the file, or if there is only a compressed one, that; beside the file itself, it is ignored."""
+    compressed = compressed_path(path)
+    return compressed if compressed.exists() and not Path(path).exists() else Path(path)
 
 
 def compressed_path(path: str | os.PathLike[str]) -> Path:
