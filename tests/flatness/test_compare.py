@@ -12,6 +12,7 @@ from torch import nn
 
 from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
 from swad.flatness import Comparison, compare, image_losses, local
+from swad.flatness._compare import DifferenceRow
 from swad.flatness._local import LocalFlatness
 
 
@@ -39,7 +40,9 @@ def test_a_flatter_model_is_found_out():
     both = compare({"ERM": scaled(1.0), "SWAD": scaled(0.7)}, by_scale(SCALES), [0.0, 0.5, 1.0], 40)
     (sentence,) = both.sentences()
     assert re.fullmatch(
-        r"SWAD is flatter than ERM at every radius \(p = \S+, paired t-test over directions and images\)", sentence
+        r"SWAD is flatter than ERM at every radius "
+        r"\(p = \S+, paired t-test over directions and images, of these weights\)",
+        sentence,
     )
     assert both.sentence("ERM", "SWAD", "sketch").startswith("ERM is sharper than SWAD at every radius on sketch (p = ")
     for row in both.differences("SWAD", "ERM"):
@@ -48,6 +51,15 @@ def test_a_flatter_model_is_found_out():
         )
         assert row.mean == pytest.approx(wanted, abs=1e-12)
         assert row.radius == 0 or row.low <= row.mean <= row.high < 0
+
+
+def test_a_sentence_corrects_p_values_for_the_number_of_radii(monkeypatch):
+    both = compare({"ERM": scaled(1.0), "SWAD": scaled(0.7)}, by_scale(SCALES), [0.5, 1.0], 4)
+    rows = [DifferenceRow("SWAD", "ERM", radius, None, -1.0, -2.0, 0.0, p) for radius, p in ((0.5, 0.03), (1.0, 0.2))]
+    monkeypatch.setattr(Comparison, "differences", lambda *_: rows)
+    assert both.sentence("SWAD", "ERM").startswith(
+        "no difference between SWAD and ERM is shown at any radius (p = 0.06 or more, "
+    )
 
 
 def test_pairing_tells_apart_what_two_intervals_do_not():

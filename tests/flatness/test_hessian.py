@@ -164,6 +164,14 @@ def test_single_precision_and_parameter_filters():
     assert head.eigenvalues == pytest.approx(torch.linalg.eigvalsh(hessian).flip(0)[:2].tolist(), rel=1e-2)
 
 
+def test_zero_eigenvalues_repeat():
+    curves = torch.tensor([3.0] + [0.0] * 39)
+    model = nn.Linear(40, 1, bias=False)
+    one, two = (curvature(model, lambda m: curves @ m.weight[0].square(), 3).row() for _ in range(2))
+    assert one == two
+    assert one.eigenvalues == (pytest.approx(6), 0.0, 0.0)
+
+
 def test_the_seed_decides():
     model, data = trained()
     loss = image_losses(data)

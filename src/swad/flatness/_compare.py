@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import nn
@@ -20,10 +20,10 @@ from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, check_radii,
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
 from swad.util.progress import Progress
-from swad.util.statistics import half_widths, p_values, subtract_contributions
+from swad.util.statistics import adjust_p_values, half_widths, p_values, subtract_contributions
 
 LEVEL = 0.05
-"""`sentence` claims a difference if its p-value is below this."""
+"""`sentence` claims a difference if its corrected p-value is below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,19 @@ class Comparison:
         return rows
 
     def sentence(self, first: str, second: str, domain: str | None = None) -> str:
-        """Say which model is flatter, at which radii, and how sure that is.
+        """Say which model is flatter, at which radii, and how sure that is, for these weights and not for a method.
 
-        "At every radius" carries the largest p-value of all radii: the claim is as sure as its weakest part. Radius 0
-        is left out, since both values are 0 there.
+        P-values are corrected for the number of radii. "At every radius" carries the largest of all radii: the claim is
+        as sure as its weakest part. Radius 0 is left out, since both values are 0 there.
         """
         rows = [row for row in self.differences(first, second) if row.domain == domain and row.radius > 0]
         if not rows:
             raise ValueError(f"there is no radius above 0 to compare at on {domain!r}: check radii and domain")
+        corrected = adjust_p_values([row.p for row in rows])
+        rows = [row if math.isnan(row.p) else replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
         suffix = f" on {domain}" if domain is not None else ""
-        method = "paired t-test over directions" + ("" if self.models[first].n_images is None else " and images")
+        draws = "directions" if self.models[first].n_images is None else "directions and images"
+        method = f"paired t-test over {draws}, of these weights"
         claims = {
             "flatter": [row for row in rows if row.p < LEVEL and row.mean < 0],
             "sharper": [row for row in rows if row.p < LEVEL and row.mean > 0],
@@ -165,7 +168,7 @@ def compare(
     >>> _ = sharp.weight.data.fill_(1.0), flat.weight.data.fill_(0.1)
     >>> both = compare({"sharp": sharp, "flat": flat}, lambda model: model.weight.pow(4).sum(), [0.5], 20)
     >>> print(both.sentence("flat", "sharp"))  # doctest: +ELLIPSIS
-    flat is flatter than sharp at every radius (p = ..., paired t-test over directions)
+    flat is flatter than sharp at every radius (p = ..., paired t-test over directions, of these weights)
     """
     if not models:
         raise ValueError("compare needs at least one model, got none")
