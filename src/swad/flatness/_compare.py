@@ -20,7 +20,7 @@ from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, check_radii,
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
 from swad.util.progress import Progress
-from swad.util.statistics import adjust_p_values, half_widths, p_values, subtract_contributions
+from swad.util.statistics import half_widths, hochberg, p_values, subtract_contributions
 
 LEVEL = 0.05
 """`sentence` claims a difference if its corrected p-value is below this."""
@@ -88,7 +88,7 @@ class Comparison:
         rows = [row for row in self.differences(first, second) if row.domain == domain and row.radius > 0]
         if not rows:
             raise ValueError(f"there is no radius above 0 to compare at on {domain!r}: check radii and domain")
-        corrected = adjust_p_values([row.p for row in rows])
+        corrected = hochberg([row.p for row in rows])
         rows = [row if math.isnan(row.p) else replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
         suffix = f" on {domain}" if domain is not None else ""
         draws = "directions" if self.models[first].n_images is None else "directions and images"
