@@ -52,9 +52,10 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
         bar.minorticks_off()
         bar.outline.set_visible(False)
         bar.set_label(f"Accuracy minus that of {group.baseline}, points")
-        # Below the diagonal there are no windows, so there is room.
+        # Below the diagonal there are no windows, so there is room; with a few segments the legend covers some.
         handles = {text: mark for axes in panels for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        panels[-1].legend(handles.values(), handles, loc="lower right", fontsize=7.5, handlelength=1.4, borderaxespad=0)
+        style = {"fontsize": 7.5, "handlelength": 1.4, "borderaxespad": 0, "frameon": True, "edgecolor": "none"}
+        panels[-1].legend(handles.values(), handles, loc="lower right", **style)
         trials = len({run.trial for run in group.runs})
         counted = f"{len(group.runs)} runs" if len(group.runs) > 1 else "one run"
         counted += f", {trials} trials" if trials > 1 else ""
