@@ -115,6 +115,12 @@ def test_tables_average_over_trials_and_compare(trained):
     # The training of the imagenet recipe that decays to zero is ERM, with which the others are compared.
     erm = replace(erm, config={**erm.config, "lr_schedule": "decay"})
     assert read_corruption_errors([averaged, erm])[0].methods == ["ERM (best)", "SWA"]
+    measure_corruptions(runs[1], ["best"], replace(CONFIG, n_images=3))
+    apart = read_corruption_errors([load_run(run.path) for run in runs])
+    assert [each.title for each in apart if each.side == "unseen"] == [
+        "digits, 3 images, seed 3, unseen",
+        "digits, 30 images, seed 3, unseen",
+    ]
 
 
 @pytest.mark.slow

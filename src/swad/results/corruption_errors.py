@@ -6,6 +6,7 @@ flatness: it holds for another training on these targets and images. One trial h
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,16 +120,18 @@ class CorruptionErrors:
 def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
     """Collect the errors of runs, by dataset and side; runs that were not measured are left out.
 
+    Errors of different settings are not averaged: if there are several, the name of the dataset states them.
     Methods are in the order in which their weights were requested, because the others are compared with the first.
     Those of ERM come before those of other algorithms.
     """
-    collected: dict[tuple[str, str], dict[str, dict[Unit, dict[Case, float]]]] = {}
+    collected: dict[tuple[str, str, str], dict[str, dict[Unit, dict[Case, float]]]] = {}
     # Of the trainings of the imagenet recipe, the one that decays to zero is ERM.
     for run in sorted(runs, key=lambda run: (run.algorithm != "erm", run.config.get("lr_schedule") != "decay")):
         rows = read_rows(run.path, ROBUSTNESS)
         shown = last_shown(rows, "error")
         if shown is None:
             continue
+        setting = f"{shown[0].get('images') or 'all'} images, seed {shown[0].get('seed')}"
         requested: list[str] = [row.get("weights", []) for row in rows if row["kind"] == "shown"][-1]
         by_domain: dict[tuple[str, str, Case], list[float]] = {}
         # The last measurement of every case counts: weights may have been trained again.
@@ -137,9 +140,14 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
                 case = (row["corruption"], row["severity"])
                 by_domain.setdefault((row["side"], row["weights"], case), []).append(row["error"])
         for (side, weights, case), errors in sorted(by_domain.items(), key=lambda item: requested.index(item[0][1])):
-            by_method = collected.setdefault((run.table_name, side), {}).setdefault(weights_label(run, weights), {})
-            by_method.setdefault((run.target, run.trial), {})[case] = mean(errors)
-    return [CorruptionErrors(dataset, side, errors) for (dataset, side), errors in sorted(collected.items())]
+            by_method = collected.setdefault((run.table_name, setting, side), {})
+            by_unit = by_method.setdefault(weights_label(run, weights), {})
+            by_unit.setdefault((run.target, run.trial), {})[case] = mean(errors)
+    n_settings = Counter((dataset, side) for dataset, _, side in collected)
+    return [
+        CorruptionErrors(dataset if n_settings[dataset, side] == 1 else f"{dataset}, {setting}", side, errors)
+        for (dataset, setting, side), errors in sorted(collected.items(), key=lambda item: item[0])
+    ]
 
 
 def mean_over_trials(values: Sequence[float]) -> TrialMean:
