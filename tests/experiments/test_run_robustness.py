@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.commands import swad
 from swad.data.transforms import Normalize, eval_transform, to_pil
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import open_run, stratified_subset
@@ -124,8 +123,8 @@ def test_tables_average_over_trials_and_compare(trained):
 
 
 @pytest.mark.slow
-def test_the_command_prints_tables_and_draws_curves(trained, tmp_path):
-    done = swad(
+def test_the_command_prints_tables_and_draws_curves(here, trained, tmp_path):
+    done = here(
         *("robustness", trained, "--corruptions", "fog", "--severities", "1", "--images", "30"),
         *("--output", tmp_path, "--device", "cpu"),
     )
