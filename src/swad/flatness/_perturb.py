@@ -38,7 +38,7 @@ BN_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 COARSE = 0.1
 """Warn if rounding is larger than this share of a move's length.
 
-It is nearly orthogonal to the move, which it then makes 0.5 % longer.
+Rounding is nearly orthogonal to the move: of a tenth of its length, it makes the move 0.5 % longer.
 """
 
 

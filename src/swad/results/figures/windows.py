@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from swad.results.comparisons import Comparison
@@ -140,7 +141,7 @@ def _mark_runs(axes: Axes, group: WindowGroup) -> None:
     style: dict[str, Any] = {"facecolors": "#ffd24d", "edgecolors": INK}
     if len(places) > 1:
         axes.scatter(xs, ys, s=14, linewidths=0.6, label=f"{group.baseline} of a run", zorder=3, **style)
-    x, y = (_median([place[axis] for place in places]) for axis in (0, 1))
+    x, y = (median(place[axis] for place in places) for axis in (0, 1))
     label = f"{group.baseline}{', median' if len(places) > 1 else ''}"
     axes.scatter(x, y, s=150, marker="*", linewidths=0.9, label=label, zorder=4, **style)
 
@@ -160,9 +161,3 @@ def _between(steps: Sequence[int], step: int) -> float:
     import numpy as np
 
     return float(np.interp(step, steps, range(len(steps))))
-
-
-def _median(values: Sequence[float]) -> float:
-    import numpy as np
-
-    return float(np.median(values))
