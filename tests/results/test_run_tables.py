@@ -1,6 +1,7 @@
 import csv
 import io
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,7 +206,16 @@ def test_the_selected_runs_are_shown_with_differing_hyperparameters(tmp_path: Pa
     (results,) = collect_results(find_runs(tmp_path))
     table = selected_runs_table(results)
     assert table.columns == ("Methods", "Run", "Evaluated at step", "lr")
-    shown = {(row.name, label): row for row in table.rows for label in row.cells[0].printed.split(", ")}
+    shown = {
+        (row.name, re.sub(r", step .*\)", ")", label)): row
+        for row in table.rows
+        for label in re.split(r", (?!step)", row.cells[0].printed)
+    }
+    best = [row.cells[0].printed for row in table.rows if "ERM (best" in row.cells[0].printed]
+    assert len(best) == 2
+    assert all(
+        re.search(r"ERM \(best, step [\d,]+\)", text) for text in best
+    )  # before the last step, where it is evaluated
     for method in results.methods:
         for result in method.results:
             row = shown[f"photo, trial {result.trial}", method.label]

@@ -105,6 +105,16 @@ def test_a_flipped_bit_in_weights_is_noticed(tmp_path, finished_run):
         load_predictor(path)
 
 
+def test_a_directory_instead_of_a_weights_file(finished_run):
+    for path in (finished_run, finished_run / "weights"):
+        with pytest.raises(
+            NetworkError, match=rf"{path} is a directory: name a file, .*{finished_run}/weights/swad\.s"
+        ):
+            load_predictor(path)
+    with pytest.raises(NetworkError, match="is a directory: name a file in the weights directory of a run"):
+        load_predictor(finished_run.parent)
+
+
 def test_the_same_weights_give_the_same_file_of_the_usual_mode(tmp_path, finished_run):
     original = finished_run / "weights" / "swad.safetensors"
     tensors, card = load_file(original), read_card(original)

@@ -228,6 +228,18 @@ def test_an_average_that_skips_losses_that_are_not_finite_lets_the_training_end(
     assert any("skip this evaluation" in message for message in callback.messages)
 
 
+def test_too_few_evaluations_are_reported_at_the_start_and_at_the_end(tmp_path):
+    callback = RecordingCallback()
+    averages = ("swad:n_converge=2", "swad:as=late,n_converge=3", "ema")
+    result = train(short(tmp_path / "run", averages=averages, steps=4, evaluate_every=2), callback=callback)
+    early = [message for message in callback.messages if "needs" in message]
+    assert early == [
+        "late needs 3 evaluations to find its start, and 4 steps have 2: "
+        "train longer or evaluate more often (--evaluate-every 1)"
+    ]
+    assert any(warning.startswith("the validation loss never converged for late, so it") for warning in result.warnings)
+
+
 @pytest.mark.all_digits
 def test_an_average_that_starts_too_early_is_reported(tmp_path, finished_run):
     """The learning rate is so small that the loss stays where it was, above chance."""

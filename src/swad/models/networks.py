@@ -350,7 +350,9 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size
     _require_known(name)
     if takes_image_size(name, image_size):
         options["img_size"] = image_size
-    model = _create(name, "use a local safetensors file as weights (--weights FILE)", **options)
+    model = _create(
+        name, "use a local safetensors file (--weights FILE), or train from scratch (--weights random)", **options
+    )
     if isinstance(layer := cast(Any, model).get_classifier(), nn.Linear):
         # Initialize the head like any linear layer of torch. timm's initialization of EfficientNets and MobileNets is
         # 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.

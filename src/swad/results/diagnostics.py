@@ -40,7 +40,8 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
             problems.append(f"{name} recorded {nonfinite} losses that are not finite.")
     for average, names in not_converged.items():
         problems.append(
-            f"{_listed(names)}: the validation loss never converged for {average}, so its range is a fallback."
+            f"{_listed(names)}: the validation loss never converged for {average}, so it averages only the end of "
+            "training: train longer or evaluate more often."
         )
     problems += [f"{_listed(names)}: {text}." for text, names in warned.items()]
     problems += _mixtures(runs) + _repeats(runs) + _gaps(runs)

@@ -19,7 +19,7 @@ from swad.results.labels import (
 )
 from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
 from swad.results.runs import RunData
-from swad.results.selection import ORACLES
+from swad.results.selection import ORACLES, weights_step
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import final_value, valley, valley_averages
 from swad.util.statistics import Summary, mean, summarize
@@ -300,7 +300,9 @@ def selected_runs_table(results: DatasetResults) -> Table:
         for result in method.results:
             runs[result.directory] = result.run
             key = (result.target, result.trial, result.directory, result.step)
-            groups.setdefault(key, []).append(method.label)
+            step = weights_step(result)
+            label = method.label if step == result.step else method.label.replace("(best)", f"(best, step {step:,})")
+            groups.setdefault(key, []).append(label)
     names = dict(zip((run.path for run in results.runs), directory_names(results.runs), strict=True))
     columns = differing_hyperparameters(results.runs)
     rows = [

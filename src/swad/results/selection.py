@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.results import domainbed
+from swad.results.labels import LIVE_WEIGHTS
 from swad.results.record_table import RecordTable, Series
 from swad.results.records import make_frame
 from swad.results.runs import RunData
@@ -401,6 +402,17 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
             "evaluated at the end"
         )
     return by_step[step], step
+
+
+def weights_step(result: TargetResult) -> int:
+    """Return the step of the selected weights: `best` is evaluated at the end, but its weights are of an earlier step.
+
+    Only records of source domains decide which step that is, so the target has no influence.
+    """
+    if result.average != LIVE_WEIGHTS[0]:
+        return result.step
+    step = iid([source_view(result.run, result.target)], None).step
+    return result.step if step is None else step
 
 
 def validation_accuracy(run: RunData, average: str | None) -> float | None:

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from swad.results.labels import LIVE_WEIGHTS
 from swad.results.method_results import DatasetResults
 from swad.results.runs import RunData
-from swad.results.selection import ORACLES, SELECTORS, TargetResult, iid, source_view
+from swad.results.selection import ORACLES, SELECTORS, TargetResult, weights_step
 from swad.util.files import sha256, write_text
 from swad.util.progress import Progress
 from swad.util.version import __version__
@@ -207,7 +206,7 @@ def _selected_run(
         hyperparameters=own,
         settings=settings,
         protocol=run.settings("protocol"),
-        step=_weights_step(result),
+        step=weights_step(result),
         score=None if result.score is None or not math.isfinite(result.score) else result.score,
         run=_relative(run.path, folder),
         weights=None if file is None else _relative(file, folder),
@@ -221,17 +220,6 @@ def weights_file(run: RunData, average: str | None, step: int) -> Path | None:
     name = f"step-{step:06d}" if average is None else average
     path = run.path / "weights" / f"{name}.safetensors"
     return path if path.is_file() else None
-
-
-def _weights_step(result: TargetResult) -> int:
-    """Return the step of the selected weights: `best` is evaluated at the end, but its weights are of an earlier step.
-
-    Only records of source domains decide which step that is, so the target has no influence.
-    """
-    if result.average != LIVE_WEIGHTS[0]:
-        return result.step
-    step = iid([source_view(result.run, result.target)], None).step
-    return result.step if step is None else step
 
 
 def _relative(path: Path, folder: Path) -> str:

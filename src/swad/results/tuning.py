@@ -58,7 +58,7 @@ class TuneRow:
     first_loss: float
     """The validation loss at the first evaluation in the range."""
     threshold: float | None
-    """None if the loss never converged; the range is then a fallback."""
+    """None if the loss never converged; the range is then the end of training."""
     validation: float | None = None
     """Mean accuracy on the sources' validation splits."""
     target_in: float | None = None
@@ -237,7 +237,7 @@ def _notes(
         others = f", like {_count(equal, 'other setting')}" if equal else ""
         notes.append(f"Bold: the accuracy of the chosen setting ({chosen}){others}.")
     if any(row.threshold is None for row in rows):
-        notes.append("*: the loss never converged in at least one run, whose range is a fallback.")
+        notes.append("*: the loss never converged in at least one run, which averages only the end of training.")
     return notes
 
 

@@ -97,7 +97,12 @@ def load_predictor(path: Path | str) -> Predictor:
     Args:
         path: A weights file in the `weights` directory of a run.
     """
-    weights, card = networks.read_safetensors(Path(path)), read_card(path)
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(path.glob("weights/*.safetensors")) or sorted(path.glob("*.safetensors"))
+        names = f", one of {', '.join(map(str, files))}" if files else " in the weights directory of a run"
+        raise networks.NetworkError(f"{path} is a directory: name a file{names}")
+    weights, card = networks.read_safetensors(path), read_card(path)
     try:
         return _predictor(weights, card)
     except networks.NetworkError as error:

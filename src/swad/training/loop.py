@@ -239,6 +239,19 @@ class _Run:
         segments = self.config.output / SEGMENTS
         self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self._log)
         self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self._log)
+        self._log_few_evaluations()
+
+    def _log_few_evaluations(self) -> None:
+        """Log before the first step that an average will not find its start, as in a short run on a large dataset."""
+        steps = self.config.total_steps
+        evaluations = sum(map(self.config.evaluates, range(1, steps + 1)))
+        for name in self.training.averages:
+            valley = self.training.valley(name)
+            if valley is not None and evaluations < valley.n_converge:
+                self._log(
+                    f"{name} needs {valley.n_converge} evaluations to find its start, and {steps} steps have "
+                    f"{evaluations}: train longer or evaluate more often (--evaluate-every {max(1, steps // 10)})"
+                )
 
     def _resume(self) -> None:
         """Load the checkpoint, if there is one."""
@@ -489,7 +502,10 @@ class _Run:
         texts = []
         for name, valley in valleys.items():
             if valley is not None and not valley.converged:
-                texts.append(f"the validation loss never converged for {name}, so its range is a fallback")
+                texts.append(
+                    f"the validation loss never converged for {name}, so it averages only the "
+                    "end of training: train longer or evaluate more often"
+                )
             elif valley is not None and self.run_dir is not None:
                 texts += self._early_start_warnings(name)
         for text in texts:

@@ -85,7 +85,7 @@ def sensitivity_table(dataset: str, rows: Sequence[TuneRow], center: ValleySetti
         "Other settings are evaluated without training. None must be chosen by the accuracy on the target.",
     ]
     if any(row.threshold is None for row in rows):
-        notes.append("* The loss never converged in at least one run, whose range is a fallback.")
+        notes.append("* The loss never converged in at least one run, which averages only the end of training.")
     columns = ("t_s", "t_e", "Weights", "Validation, %", "Target, %", "Δ target")
     return Table(f"Sensitivity of SWAD on {dataset}", columns, tuple(table_rows), tuple(notes), "Setting")
 
