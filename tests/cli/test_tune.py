@@ -25,7 +25,7 @@ def test_tune_prints_settings_and_writes_rows_weights_and_a_heat_map(here, run, 
     assert out.count("As trained: N_s 3, N_e 6, r 1.3.") == 1
     assert "Chosen settings" in out
     assert f"rows in {run / 'tune.jsonl'}" in out
-    assert out.splitlines()[-1].startswith(f"wrote {tmp_path / 'tuning.csv'}")
+    assert f"wrote {tmp_path / 'tuning.csv'}\n" in out
     assert (tmp_path / "digits-erm.png").stat().st_size > 10_000
     assert (tmp_path / "weights" / "digits" / "erm" / "paper-0.safetensors").exists()
 

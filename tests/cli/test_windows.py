@@ -27,7 +27,7 @@ def test_windows_prints_choices_and_writes_rows_and_a_heat_map(here, runs, tmp_p
     assert "best on validation (fit-on-val)" in out
     assert "Of 6 windows," in out
     assert f"rows in {runs / 'paper-0' / 'windows.jsonl'} and 1 more" in out
-    assert out.splitlines()[-1].startswith(f"wrote {tmp_path / 'windows.csv'}")
+    assert f"wrote {tmp_path / 'windows.csv'}\n" in out
     assert (tmp_path / "digits-erm.png").stat().st_size > 10_000
     for path in runs.glob("paper-*"):
         shutil.rmtree(path / "segments")

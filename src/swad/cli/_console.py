@@ -38,7 +38,11 @@ def print_report(items: Sequence[Table | str], written: Sequence[Path], row_file
     if row_files:
         more = f" and {len(row_files) - 1} more" if len(row_files) > 1 else ""
         print(f"rows in {row_files[0]}{more}", flush=True)
-    print(f"wrote {', '.join(str(path) for path in written)}", flush=True)
+    formats: dict[Path, list[str]] = {}  # a figure is one line: its path, and the suffixes of its other formats
+    for path in written:
+        formats.setdefault(path.with_suffix(""), []).append(path.suffix)
+    for path, suffixes in formats.items():
+        print(f"wrote {path}{', '.join(suffixes)}", flush=True)
 
 
 def print_notes(notes: Sequence[str]) -> None:

@@ -382,6 +382,6 @@ def _ranking_note(side: str, radius: float, ranking: Ranking) -> str:
     return (
         f"Flat and accurate? F at radius {radius:g} on {side} domains against accuracy on the target, over "
         f"{len(ranking.rows)} methods: Spearman {spearman.value:+.2f} (95 % {spearman.low:+.2f} to "
-        f"{spearman.high:+.2f} {ranking.interval_over}, p = {spearman.p:.2g}), Kendall {kendall.value:+.2f} "
+        f"{spearman.high:+.2f}, {ranking.interval_over}, p = {spearman.p:.2g}), Kendall {kendall.value:+.2f} "
         f"(p = {kendall.p:.2g})."
     )

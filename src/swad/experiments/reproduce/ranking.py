@@ -44,7 +44,7 @@ def ranking_table(title: str, ranking: Ranking) -> Table:
     notes = []
     for name, correlation in (("Spearman", ranking.spearman), ("Kendall", ranking.kendall)):
         notes.append(
-            f"{name} {correlation.value:+.2f}, 95 % interval {correlation.low:+.2f} to {correlation.high:+.2f} "
+            f"{name} {correlation.value:+.2f}, 95 % interval {correlation.low:+.2f} to {correlation.high:+.2f}, "
             f"{ranking.interval_over}, p = {correlation.p:.2g}."
         )
     notes.append(
