@@ -88,7 +88,7 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
     result = here("flatness", *options, "--error", "--split", "all", "--logits", "normalized")
     assert "F of the 0-1 error on unseen domains, of these weights" in result.stdout
     assert "Paired differences of the 0-1 error" in result.stdout
-    settings = "all images of the sources, normalized logits"
+    settings = "sources: training and validation images, normalized logits"
     assert settings in " ".join(result.stdout.split())
     figures = folder / "figures"
     for name in ("flatness-error.svg", "flatness-error-paired.svg"):

@@ -69,7 +69,9 @@ def describe_settings(measured: Sequence[RunFlatness]) -> str:
         parts.append(f"directions normalized by {settings['normalize']}")
     if patterns := [f"{word} {', '.join(settings[word])}" for word in ("include", "exclude") if settings.get(word)]:
         parts.append(f"parameters: {'; '.join(patterns)}")
-    changed = (("split", "{} images of the sources"), ("logits", "{} logits"), ("precision", "in {}"))
+    if split := settings.get("split"):
+        parts.append(f"sources: {'training and validation' if split == 'all' else split} images")
+    changed = (("logits", "{} logits"), ("precision", "in {}"))
     parts += [text.format(settings[name]) for name, text in changed if settings.get(name)]
     return ", ".join(parts)
 
