@@ -88,7 +88,10 @@ def test_the_table_claims_what_is_shown():
     worse = sum(c.is_clear and c.difference < 0 for c in windows.values())
     better = sum(c.is_clear and c.difference > 0 for c in windows.values())
     assert worse > 0
+    alone = [c.difference > 0 for c in windows.values() if c.test.p <= 0.05]
+    assert len(alone) > better + worse
     assert f"Of 15 windows, {better} are shown better than SWAD and {worse} worse" in text
+    assert f"each tested by itself, {sum(alone)} and {len(alone) - sum(alone)}." in " ".join(text.split())
     assert "6 runs, at most 50 images" in text
     one = WindowGroup((made_up(),))
     text = choices_table(one, "target", one.compare_windows("target")).text(160)

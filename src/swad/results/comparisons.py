@@ -80,6 +80,11 @@ class Comparison:
         return self.corrected_p is not None and self.corrected_p <= ALPHA
 
     @property
+    def is_clear_alone(self) -> bool:
+        """Whether the test by itself, not corrected for others, shows a difference."""
+        return self.test.p is not None and self.test.p <= ALPHA
+
+    @property
     def arrow(self) -> str:
         """A clear gain as ↑, a clear loss as ↓, no clear difference as –, and an empty text without a test."""
         if self.test.p is None:

@@ -93,17 +93,12 @@ def window_counts(windows: Mapping[Window, Comparison], baseline: str) -> str:
         return sum(signs), len(signs) - sum(signs)
 
     better, worse = counts(c for c in windows.values() if c.is_clear)
-    single_better, single_worse = counts(c for c in windows.values() if is_single(c))
+    better_alone, worse_alone = counts(c for c in windows.values() if c.is_clear_alone)
     return (
         f"Of {len(windows)} windows, {better} are shown better than {baseline} and {worse} worse (corrected for the "
-        f"number of windows); each tested by itself, {single_better} and {single_worse}. If none differed, chance "
+        f"number of windows); each tested by itself, {better_alone} and {worse_alone}. If none differed, chance "
         f"would give about {ALPHA * len(windows):.0f} of the latter."
     )
-
-
-def is_single(comparison: Comparison) -> bool:
-    """Return whether a comparison, by itself and not corrected for others, shows a difference."""
-    return comparison.test.p is not None and comparison.test.p <= ALPHA
 
 
 def _steps(spans: Sequence[tuple[int, int]]) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from swad.results.comparisons import Comparison
 from swad.results.figures.style import INK, figure_style, require_matplotlib
-from swad.results.window_tables import is_single
 from swad.results.windows import LAST_SHARE, RunWindows, Window, WindowGroup
 from swad.util.statistics import mean
 
@@ -82,10 +81,10 @@ def _draw_panel(axes: Axes, group: WindowGroup, side: str, windows: Mapping[Wind
     grid = [[points.get((begin, end), math.nan) for begin in range(n)] for end in range(n)]
     axes.imshow(grid, cmap=COLORS, norm=colors, origin="lower", interpolation="nearest")
     _outline(axes, [window for window, comparison in windows.items() if comparison.is_clear])
-    single = [window for window, comparison in windows.items() if is_single(comparison) and not comparison.is_clear]
-    if single:
+    alone = [window for window, each in windows.items() if each.is_clear_alone and not each.is_clear]
+    if alone:
         dot_size = (140 / n) ** 2 / 20  # a fifth of a cell wide
-        xs, ys = zip(*single, strict=True)
+        xs, ys = zip(*alone, strict=True)
         axes.scatter(xs, ys, s=dot_size, color=INK, linewidths=0, label="difference shown (tested alone)")
     _mark_windows(axes, group, side)
     _mark_runs(axes, group)
