@@ -43,19 +43,17 @@ Select = Annotated[str, typer.Option("--select", help="Model selection: iid, las
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:
     """Return the finished runs with a file of rows, for --stored, which measures nothing and so allows few options."""
     from swad.cli._console import print_notes
-    from swad.experiments.segment_runs import skip_notes
-    from swad.results.runs import find_runs
+    from swad.experiments.segment_runs import finished_runs, skip_notes
     from swad.util.jsonl import stored_path
 
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("stored", *options):
             raise ValueError(f"--stored shows a measurement as it was made: leave out {parameter.opts[0]}")
-    found = {run.path: run for directory in directories for run in find_runs(directory, warn=False)}
-    stored = [path for path, run in found.items() if run.finished and stored_path(path / file).exists()]
-    if stored:  # else an error follows
-        print_notes(skip_notes({f"unfinished, or without a {file}": [path for path in found if path not in stored]}))
-    return stored
+    runs, notes = finished_runs(directories, several_targets=True)
+    stored = {run.path: stored_path(run.path / file).exists() for run in runs}
+    print_notes([*notes, *skip_notes({f"it has no {file}": [path for path in stored if not stored[path]]})])
+    return [path for path in stored if stored[path]]
 
 
 def words(text: str) -> list[str]:

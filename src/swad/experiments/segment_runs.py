@@ -19,11 +19,12 @@ from swad.training.run_data import load_dataset
 from swad.training.run_dir import RunError
 
 
-def finished_runs(paths: Sequence[Path | str]) -> tuple[list[RunData], list[str]]:
-    """Return the finished runs that hold out at most one domain, and a note on each reason to skip others.
+def finished_runs(paths: Sequence[Path | str], several_targets: bool = False) -> tuple[list[RunData], list[str]]:
+    """Return the finished runs, each once, and a note on each reason to skip others.
 
     Args:
         paths: Run directories, or directories of runs.
+        several_targets: Whether to return runs that hold out two domains, too.
     """
     runs: dict[Path, RunData] = {}
     skipped: dict[str, list[Path]] = {}
@@ -34,7 +35,7 @@ def finished_runs(paths: Sequence[Path | str]) -> tuple[list[RunData], list[str]
         for run in found:
             if not run.finished:
                 skipped.setdefault("unfinished", []).append(run.path)
-            elif len(run.targets) > 1:
+            elif len(run.targets) > 1 and not several_targets:
                 skipped.setdefault("holds out two domains", []).append(run.path)
             else:
                 runs[run.path] = run
