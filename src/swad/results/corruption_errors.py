@@ -153,8 +153,9 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
 def mean_over_trials(values: Sequence[float]) -> TrialMean:
     """Average the values of trials, with Student's t interval if there are several.
 
-    >>> mean_over_trials([0.1, 0.2, 0.3]).mean, round(mean_over_trials([0.1, 0.2, 0.3]).half, 4)
-    (0.2, 0.2484)
+    >>> over = mean_over_trials([0.25, 0.5, 0.75])
+    >>> over.mean, round(over.half, 4)
+    (0.5, 0.621)
     """
     import numpy as np
 
