@@ -104,6 +104,7 @@ def test_the_documentation_names_every_option_and_no_other():
     [
         (["train", "pax"], "there is no dataset"),
         (["train", "PACSS"], "there is no dataset 'PACSS': did you mean 'pacs'?"),
+        (["train", "."], "there is no dataset '.'; for your own images use folder --data ."),
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
         (["train", "digits", "-t", "Outlines"], "got 'Outlines': did you mean 'outline'?"),
         (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; choose from swad"),

@@ -122,7 +122,7 @@ class ModelConfig:
     network: str | None = setting(
         None,
         role="protocol",
-        help="timm model, or `small`. Default: small for low-resolution data, else ResNet-50.",
+        help="timm model, or `small` (about 32 pixels). Default: small for low-resolution data, else ResNet-50.",
     )
     weights: str | None = setting(
         None,

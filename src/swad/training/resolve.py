@@ -294,7 +294,7 @@ def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     if config.model.network == SMALL and not SMALLEST <= size <= LARGEST:
         problems.append(
             f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, and {benchmark.name} has {size}: "
-            "choose a timm model"
+            "set image_size (--image-size 32) or choose a timm model"
         )
     return problems
 

@@ -44,6 +44,8 @@ def get(name: str) -> Benchmark:
     for module in known:
         if plain(module) == plain(name):
             return _import(module)
+    if Path(name).is_dir():
+        raise DataError(f"there is no dataset {name!r}; for your own images use folder --data {name}")
     if hint := did_you_mean(name, known):
         raise DataError(f"there is no dataset {name!r}: {hint}")
     raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
