@@ -18,7 +18,7 @@ Other entries of the file, such as the date and the command of the sweep, stay:
 Left out, because no report uses it or because it is large:
 
 - records of how the range of an average moved during training; the last ones stay
-- raw losses of flatness, and differences on single domains: intervals over trials need F alone
+- losses around the single snapshots of a window, and differences on single domains
 """
 
 from __future__ import annotations
@@ -116,9 +116,11 @@ def _kept_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_shown(row: dict[str, Any]) -> bool:
-    """Whether a report shows a row: no raw values, no mean over both sides, and differences of the sides alone."""
+    """Whether a report shows a row: no snapshots, no mean over both sides, and differences of the sides alone."""
+    if row["kind"] == "flatness":
+        return not str(row["model"]).startswith("step-")
     domain = row.get("domain", "seen")
-    return row["kind"] != "flatness" and domain is not None and (row["kind"] != "difference" or domain in SIDES)
+    return domain is not None and (row["kind"] != "difference" or domain in SIDES)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.measured_runs import write_measured_run
-from keep_records import keep_accuracies, keep_runs
+from keep_records import _is_shown, keep_accuracies, keep_runs
 from swad.experiments.flatness_report import flatness_tables
 from swad.results.comparisons import compare_methods
 from swad.results.flatness_rows import FLATNESS, RowFile, read_rows
@@ -91,3 +91,8 @@ def test_a_changed_record_is_noticed(runs, tmp_path):
     records.write_text(records.read_text().replace("0.85", "0.95"))
     with pytest.warns(UserWarning, match="changed after the run finished"):
         assert len(find_runs(tmp_path / "kept")) == 5
+
+
+def test_losses_around_reported_weights_are_kept_for_the_null_and_the_width_of_the_measurement():
+    rows = [{"kind": "flatness", "model": model} for model in ("swad", "window", "step-000050")]
+    assert [_is_shown(row) for row in rows] == [True, True, False]

@@ -55,7 +55,7 @@ def describe_bands(groups: Mapping[str, CurvesBySide], measured: Sequence[RunFla
         return f"Bands are 95 % intervals {held} ({settings}); another training may differ more."
     if not any(curve.exact_measured for curve in curves):
         return f"Bands are 95 % intervals {held} ({settings})."
-    return f"Light bands are 95 % intervals {held}, dark ones those of the measurement ({settings})."
+    return f"Bands are 95 % intervals {held}, thin bars those of the measurement ({settings})."
 
 
 def describe_settings(measured: Sequence[RunFlatness]) -> str:

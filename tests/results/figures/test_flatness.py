@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_the_paired_figure_shows_zero_and_whole_bands(measured_runs):
     assert low <= min(curve.low)
     assert high >= max(*curve.high, 0)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["SWAD"]
+
+
+def test_bars_show_the_whole_measurement_beside_the_band_over_trials():
+    curve = FlatnessCurve("SWAD", RADII, (0.0, 2.0, 4.0), (0.0, 1.5, 3.5), (0.0, 2.5, 4.5), measured=(0.0, 1.0, 9.0))
+    (panel,) = flatness_figure({"photo": {"seen": [curve]}}).axes
+    assert len(panel.lines) == 2, "a bound is not drawn: the line and zero"
+    (panel,) = flatness_figure({"photo": {"seen": [replace(curve, contributions={})]}}).axes
+    bars = [tuple(line.get_ydata()) for line in panel.lines if line.get_linewidth() == 0.9]
+    assert bars == [(1.0, 3.0), (-5.0, 13.0)]
+    low, high = panel.get_ylim()
+    assert (low < -5, high > 13) == (True, True)
 
 
 @pytest.mark.parametrize("reference", ["", "ERM"])

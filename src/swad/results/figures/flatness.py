@@ -75,7 +75,7 @@ def flatness_figure(
 ) -> Figure:
     """Draw F against the radius with its interval for every method: a column for each group, a row for each side.
 
-    If the interval is over trials, a darker band within it is that of the measurement.
+    If the interval is over trials, thin bars at the radii are that of the measurement.
 
     Args:
         groups: Curves by title, such as the mean over targets and each target.
@@ -128,11 +128,12 @@ def _draw_panel(
     radii = {radius for curve in curves for radius in curve.radii}
     single_radius = len(radii) == 1
     for index, curve in enumerate(curves):
-        color = PALETTE[colors[curve.method]]
+        color, offset = PALETTE[colors[curve.method]], index - (len(curves) - 1) / 2
         if single_radius:
-            _draw_point(axes, curve, color, index - (len(curves) - 1) / 2)
+            _draw_point(axes, curve, color, offset)
         else:
             _draw_band(axes, curve, color, dashes[curve.method])
+            _draw_measured(axes, curve, color, 0.01 * offset * (max(radii) - min(radii)))
     axes.grid(axis="y")
     axes.set_axisbelow(True)
     axes.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
@@ -159,11 +160,6 @@ def _draw_point(axes: Axes, curve: FlatnessCurve, color: str, offset: float) -> 
 def _draw_band(axes: Axes, curve: FlatnessCurve, color: str, dash: int) -> None:
     emphasized = curve.method.startswith("SWAD")
     axes.fill_between(curve.radii, curve.low, curve.high, color=color, alpha=0.14, linewidth=0, zorder=2)
-    if curve.exact_measured:
-        low, high = (
-            [mean + sign * half for mean, half in zip(curve.mean, curve.measured, strict=True)] for sign in (-1, 1)
-        )
-        axes.fill_between(curve.radii, low, high, color=color, alpha=0.3, linewidth=0, zorder=2)
     axes.plot(
         curve.radii,
         curve.mean,
@@ -175,9 +171,23 @@ def _draw_band(axes: Axes, curve: FlatnessCurve, color: str, dash: int) -> None:
     )
 
 
+def _draw_measured(axes: Axes, curve: FlatnessCurve, color: str, offset: float) -> None:
+    """Draw bars for the measurement. They may be wider than the band: all trials share the directions."""
+    bars = zip(curve.radii, curve.mean, curve.exact_measured, strict=False)  # without the exact width, no bars
+    for radius, mean, half in (bar for bar in bars if bar[2] > 0):
+        x = radius + offset
+        axes.plot([x, x], [mean - half, mean + half], color=color, alpha=0.6, linewidth=0.9, zorder=2)
+
+
 def _fit(axes: Axes, curves: Sequence[FlatnessCurve]) -> None:
     """Show the whole lines and bands. A band that the axes cut off would look narrower than it is."""
-    shown = [value for c in curves for value in (*c.mean, *c.low, *c.high) if math.isfinite(value)]
+    bars = [
+        mean + sign * half
+        for c in curves
+        for mean, half in zip(c.mean, c.exact_measured, strict=False)
+        for sign in (-1, 1)
+    ]
+    shown = [value for c in curves for value in (*c.mean, *c.low, *c.high, *bars) if math.isfinite(value)]
     if shown and max(shown) > min(shown):
         margin = 0.04 * (max(shown) - min(shown))
         axes.set_ylim(min(shown) - margin, max(shown) + margin)
