@@ -272,6 +272,29 @@ def parity(source: Path) -> Table:
     return Table("Parity", columns, tuple(rows), (note,), corner="Implementation")
 
 
+# ------------------------------------------------------------ costs
+
+COSTS = {"graph": ("graph, ms", 1, 1), "eager": ("eager, ms", 1, 1), "peak": ("peak, GiB", 2, 1024)}
+"""What `methods.py` measured of a step: the column, its decimals, and the divisor of the measured value."""
+
+
+def costs(source: Path) -> Table:
+    """Time and memory of every method's step, the cheapest first, from a file of `methods.py` for one device."""
+    content = json.loads(source.read_text())
+    methods = content.get("cuda") or content["cpu"]
+    measured = [name for name in COSTS if f"{name}_x_erm" in methods["erm"]]
+    columns = [column for name in measured for column in (COSTS[name][0], "× ERM")]
+    rows = []
+    for method in sorted(methods, key=lambda method: (method != "erm", methods[method][f"{measured[0]}_x_erm"])):
+        cells = []
+        for name in measured:
+            _, decimals, divisor = COSTS[name]
+            value = methods[method]["peak_mib" if name == "peak" else f"{name}_ms"]
+            cells += [Cell(value / divisor, decimals=decimals), Cell(methods[method][f"{name}_x_erm"], decimals=2)]
+        rows.append(Row(method, tuple(cells)))
+    return Table("Cost", tuple(columns), tuple(rows), (), corner="Algorithm")
+
+
 # ------------------------------------------------------------ files
 
 TABLES: dict[str, Callable[[Path], Table | None]] = {
@@ -287,6 +310,7 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
         robustness,
         robustness_differences,
         parity,
+        costs,
     )
 }
 
@@ -306,7 +330,7 @@ def write_blocks(text: str, results: Path) -> str:
 
 def _markdown(table: Table) -> str:
     """Return a table without its title, which the heading above the block gives, and its notes as one paragraph."""
-    return replace(table, notes=(" ".join(table.notes),)).markdown().split("\n", 2)[2]
+    return replace(table, notes=(" ".join(table.notes),)).markdown().split("\n", 2)[2].rstrip()
 
 
 def main() -> None:

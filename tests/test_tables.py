@@ -183,3 +183,18 @@ def test_parity_compares_at_common_steps(tmp_path):
         "ours: trial 1": [None, None, None, 2, 3, 2.5],
     }
     assert "after 301 steps. Mean: over the 2 evaluations" in table.notes[0]
+
+
+def test_costs_are_those_of_a_file_with_the_cheapest_first(tmp_path):
+    erm = {"graph_ms": 10.0, "graph_x_erm": 1.0, "peak_mib": 512.0, "peak_x_erm": 1.0}
+    other = {"graph_ms": 5.0, "graph_x_erm": 0.5, "peak_mib": 1024.0, "peak_x_erm": 2.0}
+    slow = {"graph_ms": 30.0, "graph_x_erm": 3.0, "peak_mib": 512.0, "peak_x_erm": 1.0}
+    (tmp_path / "costs.json").write_text(json.dumps({"cuda": {"slow": slow, "erm": erm, "dann": other}}))
+    table = tables.costs(tmp_path / "costs.json")
+    assert table.columns == ("graph, ms", "× ERM", "peak, GiB", "× ERM")
+    assert {row.name: [cell.value for cell in row.cells] for row in table.rows} == {
+        "erm": [10.0, 1.0, 0.5, 1.0],
+        "dann": [5.0, 0.5, 1.0, 2.0],
+        "slow": [30.0, 3.0, 0.5, 1.0],
+    }
+    assert [row.name for row in table.rows] == ["erm", "dann", "slow"]
