@@ -81,32 +81,10 @@ def test_every_heading_has_text():
     assert [part.splitlines()[0] for part in parts if len(part.strip().splitlines()) == 1] == []
 
 
-KINDS = (("ms", 1), ("x_erm", 2))
-
-
-def test_the_cpu_costs_match_the_measurements():
+def test_the_cost_of_every_algorithm_is_measured():
     measured = json.loads((ROOT / "benchmarks" / "results" / "methods-cpu.json").read_text())["cpu"]
+    assert set(measured) == {*list_algorithms(), "coral+sam"}
     assert {frozenset(row) for row in measured.values()} == {frozenset({"eager_ms", "eager_x_erm"})}
-    cost = TEXT.partition("\n## Cost\n")[2].partition("\n## ")[0]
-    assert "\n| | step, ms | × ERM |\n" in cost
-    written = {
-        name: numbers for name, *numbers in re.findall(r"^\| `([\w+]+)` \| (\S+) \| (\S+) \|$", cost, re.MULTILINE)
-    }
-    assert written == {name: [f"{row['eager_ms']:.1f}", f"{row['eager_x_erm']:.2f}"] for name, row in measured.items()}
-
-
-def test_the_gpu_costs_match_the_measurements():
-    measured = json.loads((ROOT / "benchmarks" / "results" / "methods-h200.json").read_text())["cuda"]
-    cost = TEXT.partition("\n## Cost\n")[2].partition("\n## ")[0]
-    lines = re.findall(r"^\| `([\w+]+)` \| (.*\|.*\|.*\|.*\|.*) \|$", cost, re.MULTILINE)
-    assert {name: numbers.split(" | ") for name, numbers in lines} == {
-        name: [
-            *(f"{row[f'{engine}_{kind}']:.{digits}f}" for engine in ("graph", "eager") for kind, digits in KINDS),
-            f"{row['peak_mib'] / 1024:.2f}",
-            f"{row['peak_x_erm']:.2f}",
-        ]
-        for name, row in measured.items()
-    }
 
 
 def test_on_a_cpu_the_benchmark_measures_time_only(capsys):

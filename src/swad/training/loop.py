@@ -57,6 +57,7 @@ from swad.training.run_dir import (
     disk_errors,
     read_result,
     read_start,
+    remove_checkpoint,
 )
 from swad.training.sharding import whole
 from swad.training.state import Training
@@ -114,6 +115,8 @@ def _train(config: RunConfig, callback: RunCallback) -> RunResult:
         callback = RunCallback()
     finished = read_result(config)
     if finished is not None:
+        if in_main_process():
+            remove_checkpoint(config.output)  # a process that was killed right after writing the result left it
         result = RunResult.from_json(finished, config)
         callback.on_end(result)
         return result

@@ -148,6 +148,11 @@ _FREE_IN_BRANCH = (
 """Settings in which a branch may differ from the run whose first steps it shares."""
 
 
+def remove_checkpoint(path: Path) -> None:
+    """Remove the checkpoint of a finished run."""
+    shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
+
+
 def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None:
     """Return the checkpoint in a run directory; None if there is none."""
     file = path / name / "state.pt"
@@ -311,7 +316,7 @@ class RunDir:
         self._write_json(DONE, {**result, "checksums": {**checksums, DONE: result_checksum(result)}})
         with suppress(OSError):  # the result above decides
             remove_failure(self.path)
-        shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
+        remove_checkpoint(self.path)
 
     @property
     def has_result(self) -> bool:
