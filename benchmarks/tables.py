@@ -168,7 +168,7 @@ def flatness(source: Path) -> Table | None:
         row = []
         for side, radius in columns:
             value, low, high = compared[name, side].at(radius)
-            text = f"{value:+.3f} ({low:+.3f} to {high:+.3f})" if corrected else f"{value:+.3f}"
+            text = f"{value:+z.3f} ({low:+z.3f} to {high:+z.3f})" if corrected else f"{value:+z.3f}"
             row.append(Cell(text=text, best=corrected.get((name, side, radius), 1.0) <= 0.05))
         rows.append(Row(f"SWAD − {name}", tuple(row)))
     settings = runs[0].settings

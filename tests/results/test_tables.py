@@ -75,3 +75,8 @@ def test_names_are_printed_verbatim_in_the_terminal() -> None:
     rows = [Row(name, (Cell(text=name), Cell(2.0))), Row("b", (Cell(), Cell(1.0)))]
     table = Table(name, (name, "b"), tuple(rows), corner=name)
     assert table.text(width=200).count(name) == 5
+
+
+def test_what_rounds_to_zero_has_no_minus() -> None:
+    assert [Cell(-0.004, signed=signed, decimals=2).number for signed in (True, False)] == ["+0.00", "0.00"]
+    assert Cell(-0.006, signed=True, decimals=2).number == "-0.01"

@@ -86,7 +86,7 @@ def interval_text(low: float, high: float) -> str:
     >>> interval_text(-0.004, 0.0123)
     '-0.40 to +1.23'
     """
-    return f"{100 * low:+.2f} to {100 * high:+.2f}"
+    return f"{100 * low:+z.2f} to {100 * high:+z.2f}"
 
 
 def _notes(comparisons: Sequence[Comparison]) -> list[str]:

@@ -48,7 +48,7 @@ class Cell:
             return self.text
         if self.value is None:
             return "–"
-        return f"{self.value:{'+' if self.signed else ''},.{self.decimals}f}"
+        return f"{self.value:{'+' if self.signed else ''}z,.{self.decimals}f}"  # z: no -0.0
 
     @property
     def printed(self) -> str:
