@@ -34,7 +34,7 @@ from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_stats import SIDES
 from swad.results.method_results import collect_results
-from swad.results.records import CONFIG, DONE, RECORDS
+from swad.results.records import CONFIG, DONE, RECORDS, RecordError
 from swad.results.runs import find_runs
 from swad.results.windows import WINDOWS
 from swad.training.run_dir import result_checksum
@@ -129,7 +129,10 @@ def main() -> None:
     parser.add_argument("destination", type=Path, help="directory for the kept files, or a .json file")
     arguments = parser.parse_args()
     keep = keep_accuracies if arguments.destination.suffix == ".json" else keep_runs
-    size = keep(arguments.runs, arguments.destination)
+    try:
+        size = keep(arguments.runs, arguments.destination)
+    except RecordError as error:
+        raise SystemExit(f"error: {error}") from None
     print(f"wrote {arguments.destination}, {size / 1e6:.2f} MB")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from measurements import header, write
+from swad.results.records import RecordError
 from swad.results.runs import RunData, find_runs
 from swad.results.training_curves import mean_curve, source_curves
 
@@ -43,7 +44,14 @@ def main() -> None:
     arguments = parser.parse_args()
     curves, directories = {}, []
     for name, _, directory in (each.rpartition("=") for each in arguments.implementations):
-        curves[name] = {f"{run.target}-{run.trial}": read_curves(run) for run in find_runs(directory)}
+        try:
+            found = find_runs(directory)
+        except RecordError as error:
+            raise SystemExit(f"error: {error}") from None
+        runs = {f"{run.target}-{run.trial}": run for run in found}
+        if len(runs) < len(found):
+            raise SystemExit(f"error: {directory} has several runs of one target and trial: give one of each")
+        curves[name] = {key: read_curves(run) for key, run in runs.items()}
         directories.append(f'"{name}={Path(directory).name}"')
     command = " ".join(["python benchmarks/parity.py", *directories])  # without paths of the machine
     write({**header(), "command": command, "curves": curves}, arguments.json)

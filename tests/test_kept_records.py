@@ -1,5 +1,6 @@
 """The files that benchmarks/keep_records.py keeps of runs show the same results as the runs themselves."""
 
+import importlib
 import json
 from dataclasses import replace
 
@@ -96,3 +97,21 @@ def test_a_changed_record_is_noticed(runs, tmp_path):
 def test_losses_around_reported_weights_are_kept_for_the_null_and_the_width_of_the_measurement():
     rows = [{"kind": "flatness", "model": model} for model in ("swad", "window", "step-000050")]
     assert [_is_shown(row) for row in rows] == [True, True, False]
+
+
+@pytest.mark.parametrize("script", ["keep_records", "parity"])
+def test_a_wrong_directory_is_one_line(monkeypatch, tmp_path, script):
+    arguments = ["nowhere", "kept"] if script == "keep_records" else ["ours=nowhere", "--json", "parity.json"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [script, *arguments])
+    with pytest.raises(SystemExit, match=r"^error: nowhere is not a directory: give one that holds runs$"):
+        importlib.import_module(script).main()
+    assert not list(tmp_path.iterdir())
+
+
+def test_parity_refuses_two_runs_of_one_target_and_trial(monkeypatch, tmp_path):
+    for name in ("a", "b"):
+        write_measured_run(tmp_path / "runs" / name, "photo", 0)
+    monkeypatch.setattr("sys.argv", ["parity", f"ours={tmp_path / 'runs'}", "--json", str(tmp_path / "parity.json")])
+    with pytest.raises(SystemExit, match="has several runs of one target and trial: give one of each"):
+        importlib.import_module("parity").main()
