@@ -128,6 +128,12 @@ def test_the_published_code_writes_all_targets_into_one_file(tmp_path):
         assert last.accuracy == own[-1]["test_in"]
     assert {r.value for r in runs[0].records if r.metric == "valley_loss"} == {0.5}
     assert runs[0].algorithm == "ERM (published code)"
+    for line in lines:  # a script that calls its trainer sets no list of all targets
+        del line["args"]["test_envs"]
+    own_script = tmp_path / "own_script"
+    own_script.mkdir()
+    (own_script / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [run.targets for run in find_runs(own_script)] == [run.targets for run in runs]
 
 
 def test_bad_files_are_named_and_lose_nothing_else(tmp_path):

@@ -158,7 +158,7 @@ def _test_envs(args: Mapping[str, Any]) -> tuple[int, ...]:
     if not isinstance(args, dict):
         raise TypeError(f"args must be settings by name, got {reprlib.repr(args)}")
     # The published code lists the targets of all runs in test_envs, and that of this run in real_test_envs.
-    envs = args.get("real_test_envs", args["test_envs"])
+    envs = args["real_test_envs" if "real_test_envs" in args else "test_envs"]
     if not isinstance(envs, list) or not envs or not all(type(env) is int and env >= 0 for env in envs):
         raise ValueError(f"test_envs must be numbers of domains, got {reprlib.repr(envs)}")
     return tuple(envs)
