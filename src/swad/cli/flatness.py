@@ -77,6 +77,9 @@ def flatness(
     curvature: Annotated[
         bool, typer.Option("--curvature", help="Also compute top eigenvalues and trace of the Hessian.")
     ] = False,
+    log: Annotated[
+        bool, typer.Option("--log", help="Draw F on a logarithmic axis, which shows small radii next to large ones.")
+    ] = False,
     stored: Stored = False,
     output: FigureFolder = None,
     figure_formats: FigureFormats = "svg,pdf,png",
@@ -96,8 +99,8 @@ def flatness(
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:
-        paths = parse.stored_runs(context, runs, FLATNESS, "runs", "weights", "output", "figure_formats")
-        report = stored_flatness(dict.fromkeys(paths, parse.words(weights)), output=folder, formats=formats)
+        paths = parse.stored_runs(context, runs, FLATNESS, "runs", "weights", "log", "output", "figure_formats")
+        report = stored_flatness(dict.fromkeys(paths, parse.words(weights)), output=folder, log=log, formats=formats)
         print_report(report.tables, report.written)
         return
     if normalize not in ("sphere", "filter", "layer"):
@@ -133,6 +136,7 @@ def flatness(
             output=folder,
             worst_radii=worst_radii,
             curvature=curvature,
+            log=log,
             formats=formats,
             device=parse.device(device),
             workers=workers,

@@ -80,6 +80,7 @@ def measure_flatness(
     stem: str = "flatness",
     worst_radii: Sequence[float] = (),
     curvature: bool = False,
+    log: bool = False,
     formats: Sequence[str] = FORMATS,
     device: str = "cpu",
     workers: int | None = None,
@@ -95,6 +96,7 @@ def measure_flatness(
         stem: File name of the main figure.
         worst_radii: Radii of a worst-case search; empty for none.
         curvature: Whether to compute the curvature too.
+        log: Whether figures show F on a logarithmic axis.
         formats: Formats of the figures.
         device: Device to measure on.
         workers: Processes that read images.
@@ -125,7 +127,7 @@ def measure_flatness(
         if curvature:
             run_curvature(run, names[run.path], progress=labeled, **subset, **place)
     further = {"worst_case": bool(worst_radii), "curvature": curvature, "error": config.error}
-    return stored_flatness(names, output=output, stem=stem, formats=formats, **further)
+    return stored_flatness(names, output=output, stem=stem, log=log, formats=formats, **further)
 
 
 def stored_flatness(
@@ -136,6 +138,7 @@ def stored_flatness(
     worst_case: bool = True,
     curvature: bool = True,
     error: bool = True,
+    log: bool = False,
     formats: Sequence[str] = FORMATS,
 ) -> Report:
     """Draw and summarize the last measurement that each run has stored, which needs neither weights nor images.
@@ -147,6 +150,7 @@ def stored_flatness(
         worst_case: Whether to show the worst case, if it was searched for.
         curvature: Whether to show the curvature, if it was computed.
         error: Whether to show the rise of the 0-1 error, if it was measured.
+        log: Whether figures show F on a logarithmic axis.
         formats: Formats of the figures.
     """
     require_matplotlib()
@@ -162,11 +166,11 @@ def stored_flatness(
     ]
     if not measured:
         raise RunError(f"no {FLATNESS} has a complete measurement of these weights: run `swad flatness` first")
-    written = draw_flatness(measured, output, stem, formats)
+    written = draw_flatness(measured, output, stem, formats, log)
     tables, content = flatness_tables(measured), flatness_summary(measured)
     results = [read_flatness(run, weights[run.path], "error") for run in runs] if error else []
     if errors := [replace(result, worst_case=(), curvature=()) for result in results if result is not None]:
-        written += draw_flatness(errors, output, f"{stem}-error", formats)
+        written += draw_flatness(errors, output, f"{stem}-error", formats, log)
         tables += flatness_tables(errors)
         content["error"] = flatness_summary(errors)
     summary = output / "flatness.json"
@@ -290,7 +294,11 @@ def run_progress(progress: Progress | None, run: SavedRun, index: int, n_runs: i
 
 
 def draw_flatness(
-    measured: Sequence[RunFlatness], output: Path, stem: str = "flatness", formats: Sequence[str] = FORMATS
+    measured: Sequence[RunFlatness],
+    output: Path,
+    stem: str = "flatness",
+    formats: Sequence[str] = FORMATS,
+    log: bool = False,
 ) -> list[Path]:
     """Draw F against the radius, the rankings and the paired differences of every dataset, and return the files."""
     datasets = by_dataset(measured)
@@ -300,7 +308,8 @@ def draw_flatness(
         colors = method_colors(method_names(runs))  # the same in all figures of a dataset
         groups = with_mean(curves_by_target(runs))
         rises = QUANTITIES[runs[0].measure]
-        figure = flatness_figure(groups, colors=colors, note=describe_bands(groups, runs), quantity=rises)
+        note = describe_bands(groups, runs)
+        figure = flatness_figure(groups, colors=colors, note=note, quantity=rises, log=log)
         written += _save(figure, output, f"{stem}{suffix}", formats)
         for side, radius, ranking in rankings_at_largest_radius(runs) if runs[0].measure == "loss" else ():
             quantity = f"$F_γ$ at γ = {radius:g}, {side}"

@@ -79,6 +79,20 @@ def test_wide_bands_are_not_cut_off(reference):
     assert right > RADII[-1]
 
 
+def test_a_logarithmic_axis_shows_small_radii_next_to_large_ones():
+    curve = FlatnessCurve("SWAD", (0.0, 20.0, 60.0), (1e-17, 0.1, 10.0), (0.0, -0.5, 8.0), (0.0, 0.7, 12.0))
+    nothing = FlatnessCurve("SWAD", (0.0, 20.0), (0.0, -0.1), (0.0, -0.2), (0.0, 0.0))
+    axes, empty = flatness_figure({"a": {"seen": [curve]}, "b": {"seen": [nothing]}}, sides=("seen",), log=True).axes
+    assert axes.get_yscale() == empty.get_yscale() == "log"
+    (line,) = axes.lines
+    assert tuple(line.get_xdata()) == (20.0, 60.0), "F at radius 0 is zero, or would be without rounding"
+    bottom, top = axes.get_ylim()
+    assert bottom < 0.1 < 12.0 < top < 100.0
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.min() == pytest.approx(bottom), "a band that reaches zero goes down to the edge"
+    assert band.max() == 12.0
+
+
 @pytest.mark.parametrize("bare", [False, True])
 def test_axes_are_labeled(measured_runs, bare):
     groups = curves_by_target([read_flatness(run) for run in measured_runs])

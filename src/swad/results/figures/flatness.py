@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style
@@ -72,6 +74,7 @@ def flatness_figure(
     reference: str = "",
     note: str = "",
     quantity: str = "the loss",
+    log: bool = False,
 ) -> Figure:
     """Draw F against the radius with its interval for every method: a column for each group, a row for each side.
 
@@ -87,6 +90,8 @@ def flatness_figure(
         reference: With the name of a method, the curves are differences to it: below zero is flatter.
         note: What the bands are, written above the legend.
         quantity: What rises.
+        log: Whether the axis of F is logarithmic, which shows small radii next to large ones. It leaves out radius 0,
+            and a band that reaches zero goes down to the edge.
     """
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
@@ -106,7 +111,7 @@ def flatness_figure(
         for column, (title, by_side) in enumerate(groups.items()):
             for row, side in enumerate(sides):
                 axes = panels[row][column]
-                _draw_panel(axes, by_side.get(side, ()), colors, dashes)
+                _draw_panel(axes, by_side.get(side, ()), colors, dashes, log)
                 if row == 0 and not bare:
                     axes.set_title(title, loc="left")
                 if row == len(sides) - 1:
@@ -121,10 +126,12 @@ def flatness_figure(
 
 
 def _draw_panel(
-    axes: Axes, curves: Sequence[FlatnessCurve], colors: Mapping[str, int], dashes: Mapping[str, int]
+    axes: Axes, curves: Sequence[FlatnessCurve], colors: Mapping[str, int], dashes: Mapping[str, int], log: bool
 ) -> None:
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+    if log:
+        curves = _for_log_axis(curves)
     radii = {radius for curve in curves for radius in curve.radii}
     single_radius = len(radii) == 1
     for index, curve in enumerate(curves):
@@ -136,14 +143,44 @@ def _draw_panel(
             _draw_measured(axes, curve, color, 0.01 * offset * (max(radii) - min(radii)))
     axes.grid(axis="y")
     axes.set_axisbelow(True)
-    axes.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
+    if not log:
+        axes.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
     axes.margins(x=0.3 if single_radius else 0.02)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     if single_radius:
         axes.set_xticks(list(radii))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(length=3)
-    _fit(axes, curves)
+    if log:
+        axes.set_yscale("log", nonpositive="clip")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    _fit(axes, curves, log)
+
+
+def _for_log_axis(curves: Sequence[FlatnessCurve]) -> list[FlatnessCurve]:
+    """Leave out radius 0, where F is zero, and let bands end at the edge that `_fit` sets."""
+    edge = _lower_edge(curves)
+    shown = []
+    for curve in curves:
+        first = bisect_right(curve.radii, 0.0)
+        low = tuple(max(value, edge) for value in curve.low[first:])  # keeps nan, which has no band
+        shown.append(
+            replace(
+                curve,
+                radii=curve.radii[first:],
+                mean=curve.mean[first:],
+                low=low,
+                high=curve.high[first:],
+                measured=curve.measured[first:],
+            )
+        )
+    return shown
+
+
+def _lower_edge(curves: Sequence[FlatnessCurve]) -> float:
+    above_zero = (m for c in curves for radius, m in zip(c.radii, c.mean, strict=True) if radius > 0 and m > 0)
+    return min(above_zero, default=1.0) / 3
 
 
 def _draw_point(axes: Axes, curve: FlatnessCurve, color: str, offset: float) -> None:
@@ -179,7 +216,7 @@ def _draw_measured(axes: Axes, curve: FlatnessCurve, color: str, offset: float) 
         axes.plot([x, x], [mean - half, mean + half], color=color, alpha=0.6, linewidth=0.9, zorder=2)
 
 
-def _fit(axes: Axes, curves: Sequence[FlatnessCurve]) -> None:
+def _fit(axes: Axes, curves: Sequence[FlatnessCurve], log: bool) -> None:
     """Show the whole lines and bands. A band that the axes cut off would look narrower than it is."""
     bars = [
         mean + sign * half
@@ -188,7 +225,10 @@ def _fit(axes: Axes, curves: Sequence[FlatnessCurve]) -> None:
         for sign in (-1, 1)
     ]
     shown = [value for c in curves for value in (*c.mean, *c.low, *c.high, *bars) if math.isfinite(value)]
-    if shown and max(shown) > min(shown):
+    if log:
+        edge = _lower_edge(curves)
+        axes.set_ylim(edge, max([1.3 * value for value in shown if value > edge], default=10 * edge))
+    elif shown and max(shown) > min(shown):
         margin = 0.04 * (max(shown) - min(shown))
         axes.set_ylim(min(shown) - margin, max(shown) + margin)
 
