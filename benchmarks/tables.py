@@ -40,7 +40,8 @@ from swad.results.windows import by_group, read_windows
 from swad.util.statistics import hochberg, mean
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "docs/results.md", "docs/algorithms.md", "docs/flatness.md")
+PAGES = ("results", "algorithms", "flatness", "imagenet", "robustness")
+FILES = ("README.md", *(f"docs/{page}.md" for page in PAGES))
 BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MISSING = "Not measured yet."
 
@@ -295,6 +296,30 @@ def costs(source: Path) -> Table:
     return Table("Cost", tuple(columns), tuple(rows), (), corner="Algorithm")
 
 
+def imagenet_steps(source: Path) -> Table:
+    """Images per second of the ImageNet step, and of plain compiled loops, from a file of `imagenet.py`."""
+    networks = json.loads(source.read_text())["steps"]
+    loops = {
+        "swad, averages included": lambda row: row["swad_images_per_s"],
+        "swad, 2,048 images in 8 passes": lambda row: row["accumulated"]["images_per_s"],
+        "plain loop, same bytes": lambda row: row["plain_bytes_images_per_s"],
+        "plain loop, images ready on the GPU": lambda row: row["plain_ready_images_per_s"],
+    }
+    rows = (
+        Row(name, tuple(Cell(value(row), decimals=0) for row in networks.values())) for name, value in loops.items()
+    )
+    return Table("Speed", tuple(f"{name}, images/s" for name in networks), tuple(rows), (), corner="Step")
+
+
+def corruption_speeds(source: Path) -> Table:
+    """Images per second of every corruption, the fastest first, from a file of `imagenet.py`."""
+    speeds = json.loads(source.read_text())["corruptions_images_per_s"]
+    rows = tuple(
+        Row(name, (Cell(speeds[name], decimals=0),)) for name in sorted(speeds, key=speeds.__getitem__, reverse=True)
+    )
+    return Table("Speed", ("images/s",), rows, (), corner="Corruption")
+
+
 # ------------------------------------------------------------ files
 
 TABLES: dict[str, Callable[[Path], Table | None]] = {
@@ -311,6 +336,8 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
         robustness_differences,
         parity,
         costs,
+        imagenet_steps,
+        corruption_speeds,
     )
 }
 

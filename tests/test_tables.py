@@ -198,3 +198,20 @@ def test_costs_are_those_of_a_file_with_the_cheapest_first(tmp_path):
         "slow": [30.0, 3.0, 0.5, 1.0],
     }
     assert [row.name for row in table.rows] == ["erm", "dann", "slow"]
+
+
+def test_speeds_are_those_of_a_file(tmp_path):
+    row = {"swad_images_per_s": 5.0, "plain_bytes_images_per_s": 4.0, "plain_ready_images_per_s": 6.0}
+    content = {
+        "steps": {
+            "a": {**row, "accumulated": {"images_per_s": 7.0}},
+            "b": {**row, "accumulated": {"images_per_s": 1.0}},
+        },
+        "corruptions_images_per_s": {"fog": 1.0, "snow": 2000.0},
+    }
+    (tmp_path / "speeds.json").write_text(json.dumps(content))
+    steps = tables.imagenet_steps(tmp_path / "speeds.json")
+    assert steps.columns == ("a, images/s", "b, images/s")
+    assert [[cell.value for cell in row.cells] for row in steps.rows] == [[5, 5], [7, 1], [4, 4], [6, 6]]
+    speeds = tables.corruption_speeds(tmp_path / "speeds.json")
+    assert [(row.name, row.cells[0].printed) for row in speeds.rows] == [("snow", "2,000"), ("fog", "1")]
