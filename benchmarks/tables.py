@@ -21,6 +21,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from swad.results.column_marks import LOWER
 from swad.results.comparison_tables import comparisons_table
 from swad.results.comparisons import compare, correct
 from swad.results.corruption_errors import CorruptionErrors, read_corruption_errors
@@ -88,7 +89,9 @@ def gains(source: Path) -> Table:
     labels = dict.fromkeys(algorithm_label(method.algorithm) for method in results.methods)
     pairs = {label: ("SWAD" if label == "ERM" else f"{label} + SWAD", f"{label} (best)") for label in labels}
     compared, means = _compared(results, list(pairs.values())), _accuracies(results, "none")
-    cells = {row.name: replace(row.cells[means.columns.index("Avg.")], best=False) for row in means.rows}
+    averages = {row.name: row.cells[means.columns.index("Avg.")] for row in means.rows}
+    # The pairs are compared in the columns beside them, so the marks of a whole column go.
+    cells = {name: replace(cell, best=False, mark=cell.mark.rstrip(LOWER)) for name, cell in averages.items()}
     by_name = {row.name: row.cells for row in compared.rows}
     rows = [
         Row(label, (cells[alone], cells[averaged], *by_name[f"{averaged} − {alone}"]))

@@ -9,11 +9,9 @@ import pytest
 
 from helpers.python_process import start_python
 from helpers.run_tree import PACS, make_tree, write_run
-from swad.results.comparisons import best_methods
+from swad.results.column_marks import TEST, significantly_lower
 from swad.results.method_results import collect_results
 from swad.results.run_tables import (
-    BOLD,
-    NOTHING_BOLD,
     accuracy_table,
     accuracy_tables,
     ranges_table,
@@ -51,13 +49,13 @@ def test_the_numbers_are_those_of_the_records(runs: list[RunData]) -> None:
         assert rows[name].cells[4].error == pytest.approx(100 * abs(first - second) / 2 / math.sqrt(2))
 
 
-def test_the_papers_rows_stand_below_and_are_never_bold(runs: list[RunData]) -> None:
+def test_the_papers_rows_stand_below_and_have_no_marks(runs: list[RunData]) -> None:
     (table,) = accuracy_tables(runs, paper="all")
     paper = [row for row in table.rows if row.group == PAPER]
     few = [row for row in accuracy_tables(runs)[0].rows if row.group == PAPER]
     assert [row.name for row in few] == ["ERM‡", "ERM†", "SWAD", "SWA w/ const"]
     assert len(paper) == 24 + 5
-    assert not any(cell.best for row in paper for cell in row.cells)
+    assert not any(cell.best or cell.mark for row in paper for cell in row.cells)
     combined = next(row for row in paper if row.name == "CORAL + SWAD")  # of which the paper prints the mean alone
     assert [cell.printed for cell in combined.cells] == ["–", "–", "–", "–", "88.3 ± 0.1", "–"]
     assert accuracy_tables(runs, paper="none")[0].rows == table.rows[:5]
@@ -77,31 +75,37 @@ def test_runs_with_a_cyclic_learning_rate_are_named_as_in_figures(runs: list[Run
     assert [row.name for row in both.rows] == ["ERM (best)", "ERM (last)", "EMA", "SWA (cyclic)", "SWAD"]
 
 
-def test_bold_is_not_significantly_different_from_the_best(runs: list[RunData], tmp_path: Path) -> None:
+def test_bold_is_the_highest_mean_and_arrows_mark_what_is_lower(runs: list[RunData], tmp_path: Path) -> None:
     (results,) = collect_results(runs)
     table = accuracy_table(results, "none")
-    bold = {row.name: [cell.best for cell in row.cells] for row in table.rows}
+    cells = {row.name: row.cells for row in table.rows}
     accuracies = {method.label: method.accuracies() for method in results.methods}
     columns = [{n: {k: v for k, v in a.items() if k[0] == t} for n, a in accuracies.items()} for t in PACS]
     columns += [accuracies, {method.label: method.source_accuracies() for method in results.methods}]
     for number, column in enumerate(columns):
-        assert {name for name, marks in bold.items() if marks[number]} == best_methods(column)
-    assert bold["SWAD"][4]
-    assert not bold["ERM (last)"][4]  # 3.4 points below, with a spread of half a point
-    assert BOLD in table.notes
+        means = {name: own[number].value or 0.0 for name, own in cells.items()}
+        best = max(means, key=means.__getitem__)
+        assert {name for name, own in cells.items() if own[number].best} == {best}
+        assert {name for name, own in cells.items() if own[number].mark == "↓"} == significantly_lower(column, best)
+    assert cells["SWAD"][4].best
+    assert cells["ERM (last)"][4].mark == "↓"  # 3.4 points below, with a spread of half a point
+    assert table.notes[1] == f"Bold: the highest mean of the column; ↓: significantly below it ({TEST})."
+    assert accuracy_table(results).notes[1].startswith("Bold: the highest mean of ours in the column; ↓:")
     for form in (table.markdown(), table.latex(), table.csv()):
         assert ("**" in form) + (r"\textbf" in form) + (",bold" in form) == 1
+        assert "↓" in form or r"$\downarrow$" in form
     assert ",Avg.," in table.csv()
 
 
-def test_one_trial_has_nothing_bold_and_says_why(runs: list[RunData]) -> None:
+def test_one_trial_has_no_arrows_and_says_why(runs: list[RunData]) -> None:
     (table,) = accuracy_tables([run for run in runs if run.trial == 0], paper="none")
-    assert not any(cell.best for row in table.rows for cell in row.cells)
-    assert NOTHING_BOLD in table.notes
-    assert BOLD not in table.notes
+    assert not any(cell.mark for row in table.rows for cell in row.cells)
+    assert (
+        table.notes[1] == "Bold: the highest mean of the column; without a second trial, no difference can be tested."
+    )
 
 
-def test_without_scipy_nothing_is_bold_and_the_note_says_so(tmp_path: Path) -> None:
+def test_without_scipy_nothing_is_tested_and_the_note_says_so(tmp_path: Path) -> None:
     for trial in range(2):
         write_run(tmp_path / str(trial), trial=trial)
     code = f"""import sys; sys.modules["scipy"] = sys.modules["scipy.special"] = None
@@ -109,8 +113,9 @@ import swad
 print(swad.results.results_table(swad.results.find_runs({str(tmp_path)!r}), paper="none").markdown())"""
     text, errors = start_python(code).communicate()
     assert not errors
-    assert "**" not in text
-    assert "Nothing is bold: confidence intervals need scipy: pip install" in text
+    assert "↓" not in text
+    assert "**" in text
+    assert "Differences are not tested: confidence intervals need scipy: pip install" in text
 
 
 def test_fewer_targets_take_the_papers_average_away(runs: list[RunData]) -> None:

@@ -14,7 +14,6 @@ A p-value is exact (signs of the differences are flipped) where enough units all
 
     comparisons = compare_methods(results, baseline="ERM (best)")      # every method against one, corrected by Holm
     arrows(accuracies)                                                 # {"SWAD": "↑", "EMA": "–"}
-    best_methods(accuracies)                                           # what is bold in a column of a table
 """
 
 from __future__ import annotations
@@ -327,30 +326,6 @@ def arrows(accuracies: Mapping[str, Accuracies], baseline: str = BASELINE) -> di
     if baseline not in accuracies:
         return {}
     return {comparison.method: comparison.arrow for comparison in compare_accuracies(accuracies, baseline)}
-
-
-# ------------------------------------------------------------ the best of a column
-
-
-def best_methods(accuracies: Mapping[str, Accuracies], targets: Sequence[str] | None = None) -> frozenset[str]:
-    """Return the methods not significantly different from the best one; empty if no trials allow a comparison with it.
-
-    The best method is the one with the highest mean. Which one that is depends on chance, too, so the tests of all
-    pairs are corrected for the number of pairs: if no method differs from another, a method is left out with a
-    probability of at most 5 %.
-
-    Args:
-        accuracies: Accuracies by method. Those that are not finite are never the best.
-        targets: The targets that are compared; by default all of the accuracies.
-    """
-    finite = {label: each for label, each in accuracies.items() if each and all(map(math.isfinite, each.values()))}
-    if len(finite) < 2:
-        return frozenset()
-    comparisons = compare_accuracies(finite, None, targets)
-    best = max(finite, key=lambda label: mean(finite[label].values()))
-    with_best = [c for c in comparisons if best in (c.method, c.baseline) and c.n_trials > 1]
-    alike = {label for c in with_best if not c.is_clear for label in (c.method, c.baseline)}
-    return frozenset({best, *alike} if with_best else ())
 
 
 # ------------------------------------------------------------ in words

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from swad.results import published
-from swad.results.comparisons import Accuracies, best_methods
+from swad.results.column_marks import legend, mark_column
+from swad.results.comparisons import Accuracies
 from swad.results.labels import (
     algorithm_label,
     base_algorithm,
@@ -38,12 +39,6 @@ AVERAGE = "Avg."
 """The column of means over targets."""
 MISSING = "*"
 """Mark of a mean that lacks a target."""
-
-BOLD = (
-    "Bold: not significantly different from the best of the column (paired test over trials or runs, 5 % level, Holm "
-    "correction over all pairs of methods)."
-)
-NOTHING_BOLD = "Nothing is bold: without a second trial that methods share, no difference between them can be tested."
 
 
 def split_label(split: str, runs: Iterable[RunData]) -> str:
@@ -99,14 +94,16 @@ def results_table(
 def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_missing_targets: bool = False) -> Table:
     """Build the accuracy table of one dataset; see `accuracy_tables`."""
     runs, targets = results.runs, results.targets
-    rows, bold_notes = _our_rows(results, allow_missing_targets)
+    rows, error = _our_rows(results, allow_missing_targets)
     if paper != "none" and results.has_target:
         published_rows = _published_rows(results.dataset, targets)
         if paper == "few":
             names = _comparable_names(rows, runs)
             published_rows = [row for row in published_rows if row.name.rstrip("†‡") in names]
         rows += published_rows
-    notes = [_caption(results), *bold_notes]
+    notes = [_caption(results)]
+    if marks := legend(rows, error):
+        notes.append(marks)
     if results.selection in ORACLES:
         notes.append("This selection looks at the held-out domain, so its accuracies do not estimate an unseen one.")
     notes += [f"Not in the table: {entry.name}: {entry.reason}." for entry in results.skipped]
@@ -189,8 +186,8 @@ def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[st
     return tuple(sorted({*results.targets, *results.missing_targets} - {result.target for result in method.results}))
 
 
-def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], list[str]]:
-    """Return a row per method, bold where not significantly different from the column's best, and a note on that."""
+def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], str]:
+    """Return a row per method, with the marks of each column, and why differences were not tested."""
     targets = results.targets if results.has_target else ()
     accuracies: dict[str, Accuracies] = {method.label: method.accuracies() for method in results.methods}
     # By column: the accuracies of every method behind it, by target and trial.
@@ -198,7 +195,7 @@ def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[lis
     columns += [accuracies] if results.has_target else []
     columns += [{method.label: method.source_accuracies() for method in results.methods}]
     cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
-    note = NOTHING_BOLD
+    error = ""
     for number, column in enumerate(columns):
         is_mean = number >= len(targets)
         made = {
@@ -206,15 +203,11 @@ def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[lis
             for label, each in column.items()
         }
         comparable = {label: column[label] for label, cell in made.items() if cell.value is not None and not cell.mark}
-        try:
-            best = best_methods(comparable)
-        except ImportError as error:  # without the extra, the table still works
-            best, note = frozenset[str](), f"Nothing is bold: {error}."
-        if best:
-            note = BOLD
-        for label, cell in made.items():
-            cells[label].append(replace(cell, best=label in best))
-    return [Row(label, tuple(each)) for label, each in cells.items()], [note] if len(cells) > 1 else []
+        marked, not_tested = mark_column(made, comparable)
+        error = error or not_tested
+        for label, cell in marked.items():
+            cells[label].append(cell)
+    return [Row(label, tuple(each)) for label, each in cells.items()], error
 
 
 def _on_targets(accuracies: Accuracies, targets: Sequence[str]) -> Accuracies:

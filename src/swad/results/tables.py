@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import rich.table
+    import rich.text
 
 OURS = "ours"
 PAPER = "paper"
@@ -34,10 +35,10 @@ class Cell:
     error: float | None = None
     text: str | None = None
     best: bool = False
-    """Whether the number is bold: it is not significantly different from the best of its column."""
+    """Whether the number is bold: the highest of its column."""
     decimals: int = 1
     mark: str = ""
-    """A sign that refers to a note. A marked number is never bold."""
+    """A sign that a note explains."""
     signed: bool = False
     """Whether a positive number has a plus sign, as a difference has."""
 
@@ -106,11 +107,11 @@ class Table:
         out.add_column(Text(self.corner), no_wrap=True)
         for column in self.columns:
             out.add_column(Text(column), justify="right")
+        widths = [max((len(row.cells[i].mark) for row in self.rows), default=0) for i in range(len(self.columns))]
         for group, rows in self.groups():
             for row in rows:
                 style = None if group == OURS else "dim"
-                # Without spaces around ±, four targets with errors fit into 80 columns.
-                cells = (Text(c.printed.replace(" ± ", "±"), "bold" if c.best else "") for c in row.cells)
+                cells = (_rich_cell(cell, width) for cell, width in zip(row.cells, widths, strict=True))
                 out.add_row(Text(_label(row)), *cells, style=style)
             out.add_section()
         return out
@@ -168,6 +169,17 @@ class Table:
                         [self.title, row.name, row.group, column, value, error, int(cell.best), cell.mark.strip()]
                     )
         return out.getvalue()
+
+
+def _rich_cell(cell: Cell, mark_width: int) -> rich.text.Text:
+    from rich.text import Text
+
+    # Without spaces around ±, four targets with errors fit into 80 columns. A number without a mark stands above those
+    # with one.
+    text = cell.printed.replace(" ± ", "±")
+    if cell.value is not None:
+        text += " " * (mark_width - len(cell.mark))
+    return Text(text, "bold" if cell.best else "")
 
 
 def _label(row: Row) -> str:

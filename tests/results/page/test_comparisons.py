@@ -28,7 +28,7 @@ def test_the_section_has_the_table_and_ranks_where_there_are_several_datasets(ru
 
 def test_a_page_of_one_trial_claims_nothing(runs: list[RunData]) -> None:
     text = build_page([run for run in runs if run.trial == 0 and run.targets[0] in ("photo", "sketch")])
-    assert 'class="best"' not in text
+    assert 'class="mark"' not in text
     section = text[text.index('id="comparisons-table"') :]
     assert "One trial shows no spread between trainings" in section
     assert "↑" not in section[: section.index("</table>")]

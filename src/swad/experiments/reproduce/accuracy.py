@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from swad.experiments.reproduce.base import Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.methods import QUOTED, Method
-from swad.results.comparisons import Accuracies, best_methods
+from swad.results.column_marks import legend, mark_column
+from swad.results.comparisons import Accuracies
 from swad.results.published import Number, Printed
 from swad.results.runs import RunData
 from swad.results.selection import Selection, SelectionError, select, source_accuracy
@@ -118,7 +119,7 @@ class ComparedRow:
         name: Name of the row.
         ours: Our cells; None for a method that is not trained yet.
         paper: The paper's cells.
-        accuracies: Our accuracies behind each cell, for the tests that decide what is bold; empty for cells without.
+        accuracies: Our accuracies behind each cell, for the tests of their differences; empty for cells without.
     """
 
     name: str
@@ -147,7 +148,10 @@ def compared_table(
         expected: Names of the rows that should have numbers of ours. Those that have none are named.
     """
     rows = list(rows)
-    ours, any_bold = _with_bold([row for row in rows if row.ours is not None])
+    own_cells = [cell for row in rows for cell in row.ours or ()]
+    # The arrows of Table 3 compare with ERM. Others beside them would be misread.
+    tests = not any(cell.mark.removeprefix(INCOMPLETE) for cell in own_cells)
+    ours, error = _with_marks([row for row in rows if row.ours is not None], tests)
     paper = [Row(row.name, row.paper, PAPER) for row in rows if any(_has_content(cell) for cell in row.paper)]
     differences = []
     for row in rows:
@@ -158,20 +162,17 @@ def compared_table(
     notes = list(notes)
     if lacking := [row.name for row in rows if row.ours is None and row.name in set(expected)]:
         notes.append(f"Without numbers of ours, because no run has finished: {', '.join(lacking)}.")
-    if any_bold:
-        notes.append(
-            "Bold: not significantly different from the best of ours in the column (paired tests over targets and "
-            "trials)."
-        )
+    if marks := legend([*ours, *paper], error, tests):
+        notes.append(marks)
     if any(cell.mark.startswith(INCOMPLETE) for row in ours for cell in row.cells):
         notes.append(f"{INCOMPLETE} Mean over some of the targets: compare it with no other mean.")
     return Table(title, tuple(columns), (*ours, *paper, *differences), tuple(notes))
 
 
-def _with_bold(rows: Sequence[ComparedRow]) -> tuple[list[Row], bool]:
-    """Return our rows, bold where not significantly different from the column's best, and whether anything is bold."""
+def _with_marks(rows: Sequence[ComparedRow], tests: bool) -> tuple[list[Row], str]:
+    """Return our rows with the marks of each column, and why differences were not tested."""
     cells = {row.name: list(row.ours or ()) for row in rows}
-    any_bold = False
+    error = ""
     for column in range(len(rows[0].accuracies) if rows else 0):
         compared = {
             row.name: row.accuracies[column]
@@ -180,10 +181,12 @@ def _with_bold(rows: Sequence[ComparedRow]) -> tuple[list[Row], bool]:
             and row.accuracies[column]
             and not cells[row.name][column].mark.startswith(INCOMPLETE)
         }
-        for name in best_methods(compared):
-            cells[name][column] = replace(cells[name][column], best=True)
-            any_bold = True
-    return [Row(name, tuple(own)) for name, own in cells.items()], any_bold
+        own_column = {name: own[column] for name, own in cells.items()}
+        marked, not_tested = mark_column(own_column, compared, tests)
+        error = error or not_tested
+        for name, cell in marked.items():
+            cells[name][column] = cell
+    return [Row(name, tuple(own)) for name, own in cells.items()], error
 
 
 def difference_cell(ours: Cell, paper: Cell) -> Cell:

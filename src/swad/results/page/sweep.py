@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from swad.results.column_marks import legend
 from swad.results.labels import algorithm_label, directory_names
 from swad.results.method_results import DatasetResults, evaluated_averages, same_kind
-from swad.results.run_tables import AVERAGE, BOLD, NOTHING_BOLD
+from swad.results.run_tables import AVERAGE, MISSING
 from swad.results.runs import RunData, setting_text
 from swad.results.selection import ORACLES, target_accuracy, validation_accuracy
 from swad.results.tables import OURS, Cell, Row, Table
@@ -119,7 +120,7 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
     rows = []
     for label, by_dataset in means.items():
         cells = [by_dataset.get(number, Cell()) for number in range(len(tables))]
-        values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
+        values = [cell.value for cell in cells if cell.value is not None and cell.mark != MISSING]
         # A mean over some of the datasets is not comparable with one over all.
         average = Cell(mean(values)) if len(values) == len(cells) else Cell()
         rows.append(Row(label, (*cells, average)))
@@ -127,13 +128,11 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
     if not with_mean:
         rows = [Row(row.name, row.cells[:-1]) for row in rows]
     columns = tuple(dataset.dataset for dataset in results) + ((AVERAGE,) if with_mean else ())
-    if any(cell.best for row in rows for cell in row.cells):
-        note = BOLD
-    elif any(cell.value is not None for row in rows for cell in row.cells):
-        note = NOTHING_BOLD
+    if any(cell.value is not None for row in rows for cell in row.cells):
+        note = legend(rows)
     else:
         note = "No method has a result on every target, so there is no mean."
-    return Table(f"Accuracy in %, {_averaged_over(results)}", columns, tuple(rows), (note,))
+    return Table(f"Accuracy in %, {_averaged_over(results)}", columns, tuple(rows), (note,) if note else ())
 
 
 def _averaged_over(results: Sequence[DatasetResults]) -> str:
