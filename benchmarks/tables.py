@@ -226,7 +226,7 @@ def _at(curve: FlatnessCurve, radius: float, values: Sequence[float]) -> float:
 
 def windows(source: Path) -> Table | None:
     """Accuracy on the target of SWAD's window and of others."""
-    groups = by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))
+    groups, _ = by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))
     return choices_table(groups[0], "target", groups[0].compare_windows("target")) if groups else None
 
 

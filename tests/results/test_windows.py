@@ -125,21 +125,24 @@ def test_the_figure_marks_every_run_and_outlines_what_is_shown():
 
 
 def test_runs_that_cannot_be_compared_are_named():
-    with pytest.raises(ValueError, match=r"must differ in target or trial; photo-0 and photo-0 do not"):
+    with pytest.raises(ValueError, match=r"PACS, ERM: .* differ in target or trial, and photo-0 and photo-0 do not"):
         by_group([made_up(), made_up()])
     for changes in ({"images": None}, {"average": "swa"}, {"segments": SEGMENTS[1:]}):
-        with pytest.raises(ValueError, match=r"same segments, average and images; those of photo-0 and photo-1 do not"):
+        with pytest.raises(ValueError, match=r"average and images, and those of photo-0 and photo-1 do not"):
             by_group([made_up(), made_up(trial=1, **changes)])
     with pytest.raises(ValueError, match="on no common side"):
         by_group([made_up(), made_up(trial=1, windows={}, weights={})])
-    with pytest.raises(ValueError, match=r"trials that hold out every target, .* PACS has all of art, photo: train"):
+    with pytest.raises(ValueError, match=r"PACS, ERM: no trial holds out all of art, photo \(train the missing"):
         by_group([made_up("photo", 0), made_up("art", 1)])
-    assert [each.name for each in by_group([made_up(), made_up(dataset="VLCS")])] == ["PACS, ERM", "VLCS, ERM"]
+    groups, notes = by_group([made_up(), made_up(dataset="VLCS"), made_up(algorithm="coral"), made_up("art", 1)])
+    assert [each.name for each in groups] == ["VLCS, ERM", "PACS, CORAL"]  # one group ends nothing for others
+    assert len(notes) == 1
+    assert notes[0].startswith("not compared: PACS, ERM: no trial holds out all of art, photo")
 
 
 def test_trials_that_lack_targets_change_nothing_but_a_note():
     runs = group()
-    (part,) = by_group([*runs.runs, made_up("photo", 7, start=1, noise=9.0)])
+    (part,), _ = by_group([*runs.runs, made_up("photo", 7, start=1, noise=9.0)])
     tables = [choices_table(each, "target", each.compare_windows("target")) for each in (runs, part)]
     assert tables[0].rows == tables[1].rows
     assert {*tables[1].notes} - {*tables[0].notes} == {"Without trial 7, which lacks targets."}

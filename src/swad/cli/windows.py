@@ -68,6 +68,6 @@ def windows(
             measured = measure_windows(
                 runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
             )
-    print_notes(measured.notes)
     report = write_windows(measured, output if output is not None else runs[0] / "windows", formats)
+    print_notes((*measured.notes, *report.notes))
     print_report(report.tables, report.written, measured.row_files)

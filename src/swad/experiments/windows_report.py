@@ -21,6 +21,8 @@ class WindowsReport:
     """What is printed, and the files that were written."""
 
     tables: tuple[Table, ...]
+    notes: tuple[str, ...]
+    """On runs that are not compared."""
     written: tuple[Path, ...]
 
 
@@ -33,7 +35,7 @@ def write_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str
         formats: Formats of the figures: svg, pdf, png.
     """
     tables, written = [], [folder / "windows.csv"]
-    groups = by_group(measured.runs)
+    groups, notes = by_group(measured.runs)
     write_text(written[0], windows_csv(measured.runs))
     for group in groups:
         name = re.sub(r"[^\w.+-]+", "-", "-".join(group.runs[0].group))
@@ -44,4 +46,4 @@ def write_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str
             write_text(written[-1], compared_windows_csv(group, windows))
         figure = windows_figure(group, compared)
         written += [save_figure(figure, folder / f"{name}.{suffix}") for suffix in formats]
-    return WindowsReport(tuple(tables), tuple(written))
+    return WindowsReport(tuple(tables), tuple(notes), tuple(written))

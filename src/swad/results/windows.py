@@ -159,17 +159,17 @@ class WindowGroup:
         for run in self.runs:
             if (run.target, run.trial) in seen:
                 raise ValueError(
-                    f"runs of one dataset and algorithm must differ in target or trial; {seen[run.target, run.trial]} "
-                    f"and {run.run} do not: give the runs of one setting"
+                    f"runs of one dataset and algorithm must differ in target or trial, and "
+                    f"{seen[run.target, run.trial]} and {run.run} do not (give the runs of one setting)"
                 )
             seen[run.target, run.trial] = run.run
             if any(getattr(run, name) != getattr(first, name) for name in ("segments", "average", "images")):
                 raise ValueError(
-                    f"windows of one dataset and algorithm must have the same segments, average and images; those of "
-                    f"{first.run} and {run.run} do not: measure them together, or show their last ones with --stored"
+                    f"windows must have the same segments, average and images, and those of {first.run} and {run.run} "
+                    "do not (measure them together, or show their last ones with --stored)"
                 )
         if not self.sides:
-            raise ValueError(f"the runs of {self.name} are complete on no common side: measure all with --split both")
+            raise ValueError("its runs are complete on no common side (measure all with --split both)")
 
     @property
     def name(self) -> str:
@@ -253,12 +253,23 @@ class WindowGroup:
         return choices | {BEST[side]: [run.best(side) for run in self.runs] for side in self.sides}
 
 
-def by_group(runs: Iterable[RunWindows]) -> list[WindowGroup]:
-    """Return the runs of each dataset and algorithm together, of trials that hold out every target."""
-    groups: dict[tuple[str, str], list[RunWindows]] = {}
+def by_group(runs: Iterable[RunWindows]) -> tuple[list[WindowGroup], list[str]]:
+    """Return the runs of each dataset and algorithm together, of trials that hold out every target.
+
+    Also return a note on each group whose runs cannot be compared. If no group can be, raise an error.
+    """
+    members: dict[tuple[str, str], list[RunWindows]] = {}
     for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    return [_complete_trials(members) for members in groups.values()]
+        members.setdefault(run.group, []).append(run)
+    groups, notes = [], []
+    for (dataset, algorithm), each in members.items():
+        try:
+            groups.append(_complete_trials(each))
+        except ValueError as error:
+            notes.append(f"not compared: {dataset}, {algorithm_label(algorithm)}: {error}")
+    if notes and not groups:
+        raise ValueError("; ".join(notes))
+    return groups, notes
 
 
 def _complete_trials(runs: Sequence[RunWindows]) -> WindowGroup:
@@ -268,7 +279,7 @@ def _complete_trials(runs: Sequence[RunWindows]) -> WindowGroup:
     complete = tuple(run for run in runs if run.trial not in left_out)
     if not complete:
         raise ValueError(
-            f"windows are compared on trials that hold out every target, and no trial of {runs[0].dataset} has all of "
-            f"{', '.join(sorted(targets))}: train the missing runs, or give those of one target"
+            f"no trial holds out all of {', '.join(sorted(targets))} (train the missing runs, or give those of one "
+            "target)"
         )
     return WindowGroup(complete, left_out)
