@@ -12,7 +12,7 @@ from swad.data.transforms import Normalize, eval_transform, to_pil
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import open_run, stratified_subset
 from swad.results.corruption_errors import read_corruption_errors, severity_curves
-from swad.results.corruption_tables import comparison_table, corruption_table
+from swad.results.corruption_tables import comparison_table, corruption_summary, corruption_table
 from swad.results.runs import load_run
 from swad.robustness.corruptions import corrupt
 from swad.training.config import RunConfig
@@ -120,6 +120,8 @@ def test_tables_average_over_trials_and_compare(trained):
         "digits, 3 images, seed 3, unseen",
         "digits, 30 images, seed 3, unseen",
     ]
+    stated = [(each["side"], each["settings"]["images"]) for each in corruption_summary(apart)]
+    assert stated == [("seen", 3), ("unseen", 3), ("seen", 30), ("unseen", 30)]
 
 
 @pytest.mark.slow
@@ -134,8 +136,10 @@ def test_the_command_prints_tables_and_draws_curves(here, trained, tmp_path):
         f"robustness.{suffix}" for suffix in ("svg", "pdf", "png", "json")
     }
     content = json.loads((tmp_path / "robustness.json").read_text())
-    assert content["settings"] == {"images": 30, "seed": 0}
-    assert [each["side"] for each in content["results"]] == ["seen", "unseen"]
+    assert [(each["side"], each["settings"]) for each in content["results"]] == [
+        ("seen", {"images": 30, "seed": 0}),
+        ("unseen", {"images": 30, "seed": 0}),
+    ]
 
 
 def test_bad_settings_are_listed_together():

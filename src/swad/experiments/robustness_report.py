@@ -12,7 +12,6 @@ from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors
 from swad.results.corruption_tables import comparison_table, corruption_summary, corruption_table
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import require_matplotlib, save_figure
-from swad.results.flatness_rows import last_shown, read_rows
 from swad.results.runs import load_run
 from swad.training.run_dir import RunError
 from swad.util.files import write_json
@@ -70,8 +69,6 @@ def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[
     figure = severity_figure(results)
     written = [save_figure(figure, output / f"robustness.{extension}") for extension in formats]
     summary = output / "robustness.json"
-    shown = [found[0] for path in paths if (found := last_shown(read_rows(path, ROBUSTNESS), "error")) is not None]
-    settings = {name: value for name, value in shown[0].items() if name not in ("key", "kind")}
-    write_json(summary, {"settings": settings, "results": corruption_summary(results)})
+    write_json(summary, {"results": corruption_summary(results)})
     tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
     return Report(tuple(tables), (*written, summary), tuple(path / ROBUSTNESS for path in paths))

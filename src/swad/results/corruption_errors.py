@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from swad.results.comparisons import Comparison, compare, correct
 from swad.results.flatness_rows import last_shown, latest_rows, read_rows
@@ -59,6 +60,8 @@ class CorruptionErrors:
     errors: Mapping[str, Mapping[Unit, Mapping[Case, float]]]
     partial: bool = False
     """Whether images or corruptions of the published set are missing."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Number of images of every domain (None: all) and seed of the corruptions, where runs' images are corrupted."""
 
     @property
     def title(self) -> str:
@@ -124,14 +127,14 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
     Methods are in the order in which their weights were requested, because the others are compared with the first.
     Those of ERM come before those of other algorithms.
     """
-    collected: dict[tuple[str, str, str], dict[str, dict[Unit, dict[Case, float]]]] = {}
+    collected: dict[tuple[str, tuple[int | None, int | None], str], dict[str, dict[Unit, dict[Case, float]]]] = {}
     # Of the trainings of the imagenet recipe, the one that decays to zero is ERM.
     for run in sorted(runs, key=lambda run: (run.algorithm != "erm", run.config.get("lr_schedule") != "decay")):
         rows = read_rows(run.path, ROBUSTNESS)
         shown = last_shown(rows, "error")
         if shown is None:
             continue
-        setting = f"{shown[0].get('images') or 'all'} images, seed {shown[0].get('seed')}"
+        setting = (shown[0].get("images"), shown[0].get("seed"))
         requested: list[str] = [row.get("weights", []) for row in rows if row["kind"] == "shown"][-1]
         by_domain: dict[tuple[str, str, Case], list[float]] = {}
         # The last measurement of every case counts: weights may have been trained again.
@@ -144,10 +147,11 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
             by_unit = by_method.setdefault(weights_label(run, weights), {})
             by_unit.setdefault((run.target, run.trial), {})[case] = mean(errors)
     n_settings = Counter((dataset, side) for dataset, _, side in collected)
-    return [
-        CorruptionErrors(dataset if n_settings[dataset, side] == 1 else f"{dataset}, {setting}", side, errors)
-        for (dataset, setting, side), errors in sorted(collected.items(), key=lambda item: item[0])
-    ]
+    by_dataset = []
+    for (dataset, (images, seed), side), methods in sorted(collected.items(), key=lambda item: str(item[0])):
+        name = dataset if n_settings[dataset, side] == 1 else f"{dataset}, {images or 'all'} images, seed {seed}"
+        by_dataset.append(CorruptionErrors(name, side, methods, settings={"images": images, "seed": seed}))
+    return by_dataset
 
 
 def mean_over_trials(values: Sequence[float]) -> TrialMean:

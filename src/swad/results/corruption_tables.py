@@ -85,6 +85,7 @@ def corruption_summary(results: Sequence[CorruptionErrors]) -> list[dict[str, An
         {
             "dataset": each.dataset,
             "side": each.side,
+            "settings": dict(each.settings),
             "targets": each.targets,
             "corruptions": sorted({name for name, _ in each.cases()}),
             "errors": {
