@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers import HELPERS
-from helpers.contract_worker import STEPS, first_steps
+from helpers.contract_worker import OTHERS, STEPS, first_steps
 from helpers.forked import run_ranks
 from helpers.runs import RecordingCallback, crash_at, require_same, short
 from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, update
@@ -351,9 +351,8 @@ def test_two_processes_make_the_steps_of_one(tmp_path):
     """Compare losses, weights and buffers of all algorithms in one test, so that the processes start once."""
     run_ranks([HELPERS / "contract_worker.py", tmp_path, json.dumps(NAMES)])
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
-    algorithms = {name: name for name in NAMES} | {"accumulated": "erm", "sharded": "arm"}
-    for name, algorithm in algorithms.items():
-        alone = first_steps(algorithm, dropout=0.0 if name == "accumulated" else 0.5)
+    for name, (algorithm, options) in {**{name: (name, {}) for name in NAMES}, **OTHERS}.items():
+        alone = first_steps(algorithm, **{**options, "n_parts": 1})
         assert len(alone["losses"]) == STEPS
         # torch's own reduction, but for algorithms with an update of their own
         assert first[name]["data_parallel"] == (get_algorithm(algorithm).update is Algorithm.update), name

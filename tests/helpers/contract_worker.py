@@ -18,10 +18,21 @@ from swad.training.distributed import Dist, process_group
 from swad.training.sharding import whole
 
 STEPS = 2
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "accumulated": ("erm", {"n_parts": 2, "dropout": 0.0}),
+    "sharded": ("arm", {"strategy": "fsdp"}),  # whose predictor is more than the network
+    "sharded sgd": ("erm", {"n_parts": 2, "dropout": 0.0, "strategy": "fsdp", "optimizer": "sgd"}),
+}
+"""Further ways to compute the steps: the algorithm, and options of `first_steps`."""
 
 
 def first_steps(
-    name: str, dist: Dist | None = None, n_parts: int = 1, dropout: float = 0.5, strategy: str = "ddp"
+    name: str,
+    dist: Dist | None = None,
+    n_parts: int = 1,
+    dropout: float = 0.5,
+    strategy: str = "ddp",
+    optimizer: str = "adam",
 ) -> dict[str, Any]:
     """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard.
 
@@ -32,13 +43,14 @@ def first_steps(
     wanted = {"anneal": 1, "preparation": 0.1}
     options = {field: value for field, value in wanted.items() if field in fields} | quick(name)
     algorithm = make(name, dropout=dropout, lr=0.1, **options)
+    algorithm.optimizer_name, algorithm.momentum = optimizer, 0.9
     ctx = StepContext()
     if dist is not None:
         groups = algorithm.n_domains
         algorithm.gather, algorithm.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
         ctx = dist.step_context(algorithm, n_parts=n_parts, strategy=strategy)
-    for optimizer in algorithm.optimizers.values():
-        for group in optimizer.param_groups:
+    for made in algorithm.optimizers.values():
+        for group in made.param_groups:
             # Adam hides gradients that are wrong by a factor, and amplifies the rounding of tiny ones.
             group["eps"] = 0.1
     losses = []
@@ -66,8 +78,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with process_group("cpu") as dist:
         results = {name: first_steps(name, dist) for name in json.loads(sys.argv[2])}
-        results["accumulated"] = first_steps("erm", dist, n_parts=2, dropout=0.0)
-        results["sharded"] = first_steps("arm", dist, strategy="fsdp")  # whose predictor is more than the network
+        results |= {name: first_steps(algorithm, dist, **options) for name, (algorithm, options) in OTHERS.items()}
         torch.save(results, Path(sys.argv[1]) / f"{dist.rank}.pt")
 
 

@@ -32,6 +32,7 @@ from swad.algorithms import hyperparameters as hp
 from swad.algorithms._helpers import apply_mask
 from swad.algorithms.recipe import Recipe
 from swad.averaging.batchnorm import update_bn
+from swad.averaging.tensors import is_sharded
 from swad.data.loaders import Batch
 from swad.models import networks
 
@@ -300,15 +301,17 @@ class Algorithm(nn.Module):
             groups = [{"params": groups}]
         options = {"lr": self.lr, "weight_decay": self.hyperparameters.weight_decay, **options}
         groups = [{**options, **group, "params": list(group["params"])} for group in groups]
-        on_gpu = groups[0]["params"][0].is_cuda
-        for group in groups if on_gpu else ():
+        # Sharded parameters are never captured; torch's fused Adam takes them, its fused SGD does not.
+        sharded = is_sharded(groups[0]["params"][0])
+        capturable = groups[0]["params"][0].is_cuda and not sharded
+        for group in groups if capturable else ():
             # The learning rate and the step count are tensors on the device, so that a captured step reads their
             # current values and can follow a schedule.
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
         if self.optimizer_name == "adam":
-            return torch.optim.Adam(groups, fused=True, capturable=on_gpu)
+            return torch.optim.Adam(groups, fused=True, capturable=capturable)
         groups = [{name: value for name, value in group.items() if name != "betas"} for group in groups]
-        optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=True)
+        optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=not sharded)
         for group in optimizer.param_groups if self.momentum else ():
             for param in group["params"]:
                 # torch makes these in the first step, which a graph must not capture, and for all parameters at once.

@@ -28,6 +28,7 @@ from swad.averaging.group import AverageGroup
 from swad.averaging.lr_schedules import Decay, cyclic_lr
 from swad.averaging.segment_log import SegmentLog
 from swad.averaging.swad import SWAD
+from swad.averaging.tensors import is_sharded
 from swad.averaging.valley import LossValley, Status
 from swad.data.augmentation import Augmentation
 from swad.data.cache import ImageCache
@@ -444,10 +445,10 @@ def _apply_schedule(scheduler: LambdaLR) -> None:
 
 
 def _move_lr_to_device(optimizer: torch.optim.Optimizer) -> None:
-    """Keep learning rates on the device of the parameters, where a CUDA graph reads them, wherever they were saved."""
+    """Keep learning rates where `Algorithm.optimizer` puts them, for a CUDA graph to read, wherever they were saved."""
     for group in optimizer.param_groups:
-        device = group["params"][0].device
-        on_gpu, lr = device.type == "cuda", float(group["lr"])
-        group["lr"] = torch.tensor(lr, device=device) if on_gpu else lr
+        param, lr = group["params"][0], float(group["lr"])
+        capturable = param.is_cuda and not is_sharded(param)
+        group["lr"] = torch.tensor(lr, device=param.device) if capturable else lr
         if "capturable" in group:
-            group["capturable"] = on_gpu
+            group["capturable"] = capturable
