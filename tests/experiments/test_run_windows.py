@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from helpers.runs import short
 from swad.averaging.segment_log import SegmentLog, load_segments
 from swad.averaging.segment_windows import SegmentWindows
-from swad.experiments import run_windows
+from swad.experiments import run_windows, segment_runs
 from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
 from swad.experiments.saved_run import open_run, stratified_subset
 from swad.experiments.segment_runs import finished_runs
@@ -102,7 +102,7 @@ def test_merged_segments_are_windows_of_single_ones(runs, every):
 
 
 def test_an_interrupted_measurement_resumes_and_a_complete_one_needs_nothing_else(fresh, monkeypatch):
-    evaluate, count, limit = run_windows.evaluate_splits, 0, 12
+    evaluate, count, limit = segment_runs.evaluate_splits, 0, 12
 
     def limited(*arguments):
         nonlocal count
@@ -111,7 +111,7 @@ def test_an_interrupted_measurement_resumes_and_a_complete_one_needs_nothing_els
             raise KeyboardInterrupt
         return evaluate(*arguments)
 
-    monkeypatch.setattr(run_windows, "evaluate_splits", limited)
+    monkeypatch.setattr(segment_runs, "evaluate_splits", limited)
     config = WindowsConfig(n_images=20, every=2)
     with pytest.raises(KeyboardInterrupt):
         measure_windows([fresh], config)

@@ -114,6 +114,8 @@ def fit_on_val(
     model: nn.Module,
     score: Score,
     progress: Progress | None = None,
+    *,
+    every: int = 1,
 ) -> Choice:
     """Choose the window whose average scores best on validation, and copy that average into `model`.
 
@@ -125,8 +127,9 @@ def fit_on_val(
         model: The model to evaluate in. If `score` raises, it has its old weights afterwards.
         score: Returns the validation *accuracy* of a model.
         progress: Called after each evaluation with (description, done, total).
+        every: Merge this many segments into one, which leaves fewer windows to try.
     """
-    windows = SegmentWindows(segments, model)
+    windows = SegmentWindows(segments, model, every)
     scores: dict[Span, float] = {}
     total = len(windows.all())
     with windows.restored():

@@ -9,38 +9,35 @@ measurement resumes. A complete one is read back and needs neither segments, wei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from swad.averaging.segment_log import last_update, load_segments, read_segment
 from swad.averaging.segment_windows import SegmentWindows
 from swad.data.splits import DomainSplit
 from swad.experiments.measured_rows import image_settings
 from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, open_run, stratified_subset
-from swad.experiments.segment_runs import build_loaders, build_network, finished_runs, images_fit, skip_notes
-from swad.models.fused_vit import fuse_kernels
+from swad.experiments.segment_runs import (
+    MAX_SEGMENTS,
+    Evaluate,
+    build_evaluation,
+    build_fast_network,
+    finished_runs,
+    skip_notes,
+)
 from swad.results.flatness_rows import RowFile
 from swad.results.records import RECORDS
 from swad.results.runs import RunData
 from swad.results.windows import LIVE, SIDES, WINDOWS, RunWindows, read_windows
-from swad.training.distributed import Dist
-from swad.training.evaluation import ResidentEvaluation, Score, evaluate_splits
-from swad.training.numerics import autocast
 from swad.training.run_dir import SEGMENTS, RunError
 from swad.util.files import sha256
 from swad.util.jsonl import stored_path
-from swad.util.packages import has_triton
 from swad.util.progress import Progress
-
-MAX_SEGMENTS = 25
-"""By default segments are merged so that no more than this many remain: 325 windows."""
-
-Evaluate = Callable[[], Mapping[str, Score]]
 
 
 @dataclass(frozen=True)
@@ -228,7 +225,7 @@ def _measure(
         key = file.add_settings({**plan.settings, "device": device.type})
         rows = [row for row in file.rows_of(key) if row["kind"] in ("window", "saved")]
         done = {(row["side"], row.get("weights") or (row["first"], row["last"])) for row in rows}
-        model = _fast_network(run, device)
+        model = build_fast_network(run, device)
         windows = SegmentWindows(load_segments(run.path / SEGMENTS), model, plan.settings["every"])
         for side in plan.sides:
             missing = [window for window in windows.all() if (side, (window.first, window.last)) not in done]
@@ -236,7 +233,7 @@ def _measure(
             states = {name: state for name, state in _saved_states(run, config.average) if (side, name) not in done}
             if not missing and not states:
                 continue
-            evaluate = _evaluation(run, model, _images(run, side, config.n_images), device, workers, notes)
+            evaluate = build_evaluation(run, model, _images(run, side, config.n_images), device, workers, notes)
 
             def measure(kind: str, what: Mapping[str, Any], side: str = side, evaluate: Evaluate = evaluate) -> None:
                 accuracy = {domain: score.accuracy for domain, score in evaluate().items()}
@@ -250,18 +247,6 @@ def _measure(
                 counter.advance()
         file.mark_shown(key)
     return notes
-
-
-def _fast_network(run: SavedRun, device: torch.device) -> nn.Module:
-    """Build the network of a run; on a GPU in the layout and with the fused kernels of its training."""
-    model, spec = build_network(run, device), run.held_out.sources.image_spec
-    if device.type == "cuda" and run.config.training.precision == "bf16":
-        model = model.to(memory_format=torch.channels_last)
-        if has_triton():
-            images = torch.zeros(2, spec.channels, spec.size, spec.size, device=device).normal_()
-            with autocast(run.config, device):
-                fuse_kernels(model, images)
-    return model
 
 
 def _saved_states(run: SavedRun, average: str) -> list[tuple[str, dict[str, Tensor]]]:
@@ -282,23 +267,3 @@ def _images(run: SavedRun, side: str, n_images: int | None) -> list[DomainSplit]
     parts = [stratified_subset(part, n_images) for part in (sources.val if side == "validation" else target.full)]
     size = run.eval_group_size
     return parts if size is None else [mixed_groups(part, size) for part in parts]
-
-
-def _evaluation(
-    run: SavedRun,
-    model: nn.Module,
-    parts: Sequence[DomainSplit],
-    device: torch.device,
-    workers: int | None,
-    notes: list[str],
-) -> Evaluate:
-    """Return a function that evaluates the model's current weights; on a GPU by a graph, with images kept there."""
-    loaders = build_loaders(run, {"": parts}, device, workers)[""]
-    dist = Dist(device)
-
-    def precision() -> Any:
-        return autocast(run.config, device)
-
-    if device.type != "cuda" or run.eval_group_size is not None or not images_fit(run, {"": parts}, device):
-        return lambda: evaluate_splits(model, loaders, dist, precision)
-    return ResidentEvaluation(model, loaders, dist, precision, notes.append)

@@ -1,9 +1,10 @@
-"""What `swad.experiments.tune` and `swad.experiments.run_windows` share: finished runs, their network and images."""
+"""What commands that average kept segments share: finished runs, their network, their images and its evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,11 +13,19 @@ from swad.data.cache import open_cache
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit
 from swad.experiments.saved_run import SavedRun
+from swad.models.fused_vit import fuse_kernels
 from swad.results.runs import RunData, find_runs
 from swad.training.distributed import Dist
-from swad.training.evaluation import eval_loaders, max_kept_bytes
+from swad.training.evaluation import ResidentEvaluation, Score, eval_loaders, evaluate_splits, max_kept_bytes
+from swad.training.numerics import autocast
 from swad.training.run_data import load_dataset
 from swad.training.run_dir import RunError
+from swad.util.packages import has_triton
+
+MAX_SEGMENTS = 25
+"""By default segments are merged so that no more than this many remain: 325 windows."""
+
+Evaluate = Callable[[], Mapping[str, Score]]
 
 
 def finished_runs(paths: Sequence[Path | str], several_targets: bool = False) -> tuple[list[RunData], list[str]]:
@@ -59,6 +68,18 @@ def build_network(run: SavedRun, device: torch.device) -> nn.Module:
     raise RunError(f"{run.path} has no weights left to build its network from: restore one of {', '.join(run.weights)}")
 
 
+def build_fast_network(run: SavedRun, device: torch.device) -> nn.Module:
+    """Build the network of a run; on a GPU in the layout and with the fused kernels of its training."""
+    model, spec = build_network(run, device), run.held_out.sources.image_spec
+    if device.type == "cuda" and run.config.training.precision == "bf16":
+        model = model.to(memory_format=torch.channels_last)
+        if has_triton():
+            images = torch.zeros(2, spec.channels, spec.size, spec.size, device=device).normal_()
+            with autocast(run.config, device):
+                fuse_kernels(model, images)
+    return model
+
+
 def build_loaders(
     run: SavedRun, parts: Mapping[str, Sequence[DomainSplit]], device: torch.device, workers: int | None
 ) -> dict[str, dict[str, EvalLoader]]:
@@ -66,7 +87,7 @@ def build_loaders(
 
     Args:
         run: The run.
-        parts: Validation splits of the sources and any splits of the target, by name.
+        parts: Splits of the sources or of the target, by name.
         device: Device of the images, which are kept there if they fit.
         workers: Processes that read images.
     """
@@ -85,11 +106,32 @@ def build_loaders(
             Dist(device),
             run.eval_group_size,
             keep=keep,
-            augment=config.evaluation.augment_validation and any(part.name in sources.names for part in splits),
+            augment=config.evaluation.augment_validation
+            and any(part.split == "val" and part.name in sources.names for part in splits),
             cache=cache,
         )
         for name, splits in parts.items()
     }
+
+
+def build_evaluation(
+    run: SavedRun,
+    model: nn.Module,
+    parts: Sequence[DomainSplit],
+    device: torch.device,
+    workers: int | None,
+    notes: list[str],
+) -> Evaluate:
+    """Return a function that evaluates the model's current weights; on a GPU by a graph, with images kept there."""
+    loaders = build_loaders(run, {"": parts}, device, workers)[""]
+    dist = Dist(device)
+
+    def precision() -> Any:
+        return autocast(run.config, device)
+
+    if device.type != "cuda" or run.eval_group_size is not None or not images_fit(run, {"": parts}, device):
+        return lambda: evaluate_splits(model, loaders, dist, precision)
+    return ResidentEvaluation(model, loaders, dist, precision, notes.append)
 
 
 def images_fit(run: SavedRun, parts: Mapping[str, Sequence[DomainSplit]], device: torch.device) -> bool:
