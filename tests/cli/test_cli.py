@@ -131,6 +131,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["report", ".", "--format", "doc"], "--format must be one of text, markdown, latex, csv; got 'doc'"),
         (["report", ".", "--select", "best"], "--select must be one of iid, last, lodo"),
         (["report", ".", "--paper", "yes"], "--paper must be one of few, all, none"),
+        (["report", ".", "--target-split", "val"], "--target-split must be one of in, out, full, test; got 'val'"),
         (["report", ".", "--figure-formats", "gif"], "--figure-formats must be one of svg, pdf, png"),
         (["demo", "--trials", "0"], "at least one trial"),
     ],

@@ -85,7 +85,7 @@ def test_only_included_parameters_are_perturbed(here: Call, tiny_run, tmp_path):
 def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--weights", "best,last,swad", "--figure-formats", "svg", "--device", "cpu"]
-    result = here("flatness", *options, "--error", "--split", "all", "--logits", "normalized")
+    result = here("flatness", *options, "--error", "--source-split", "all", "--logits", "normalized")
     assert "F of the 0-1 error on unseen domains, of these weights" in result.stdout
     assert "Paired differences of the 0-1 error" in result.stdout
     settings = "sources: training and validation images, normalized logits"
@@ -102,7 +102,7 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
     assert "Flatness on digits: the 0-1 error" in text
     assert settings in text
     for wrong, message in (
-        (["--split", "test"], "--split must be one of training, validation, all; got 'test'"),
+        (["--source-split", "test"], "--source-split must be one of training, validation, all; got 'test'"),
         (["--logits", "loud"], "--logits must be one of raw, normalized; got 'loud'"),
         (["--precision", "fp16"], "--precision must be one of fp32, bf16; got 'fp16'"),
     ):

@@ -197,7 +197,7 @@ def test_a_gpu_measures_the_same_with_images_and_segments_kept_there(fresh):
 def test_errors_say_what_to_do(fresh, monkeypatch):
     runs, _ = finished_runs([fresh])
     without = [dataclasses.replace(run, config={**run.config, "target": None}) for run in runs]
-    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"no target \(use --split validation\)"):
+    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"no target \(use --evaluate-on validation\)"):
         patch.setattr(run_windows, "finished_runs", lambda paths: (without, []))
         measure_windows([fresh], WindowsConfig(("target",)))
     with pytest.raises(RunError, match=r"skipped: it has no average 'swa' \(use --average with one of: swad\)"):

@@ -49,7 +49,7 @@ def flatness(
         str, typer.Option(help="Perturb only these parameters: name patterns, e.g. 'head.*,*.bias'.")
     ] = "",
     exclude: Annotated[str, typer.Option(help="Keep these parameters fixed: name patterns.")] = "",
-    split: Annotated[
+    source_split: Annotated[
         str,
         typer.Option(
             help="Images of the source domains: training, validation, or all of them as in the published script. Of "
@@ -106,7 +106,7 @@ def flatness(
     if normalize not in ("sphere", "filter", "layer"):
         raise ValueError(f"--normalize must be sphere, filter or layer; got {normalize!r}")
     for option, value, allowed in (
-        ("split", split, SPLITS),
+        ("source-split", source_split, SPLITS),
         ("logits", logits, ("raw", "normalized")),
         ("precision", precision, ("fp32", "bf16")),
     ):
@@ -120,7 +120,7 @@ def flatness(
         seed=seed,
         include=tuple(parse.words(include)),
         exclude=tuple(parse.words(exclude)),
-        split=split,  # type: ignore[arg-type]
+        split=source_split,  # type: ignore[arg-type]
         error=error,
         logits=logits,  # type: ignore[arg-type]
         precision=precision,  # type: ignore[arg-type]

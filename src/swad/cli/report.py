@@ -40,7 +40,7 @@ def report(
     no_page: Annotated[bool, typer.Option("--no-page", help="Print the tables and write no page.")] = False,
     select: Select = "iid",
     table_format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
-    split: Annotated[
+    target_split: Annotated[
         str,
         typer.Option(
             help="Split of the held-out domain that is reported: in (80 %), out (20 %), full (all of it) or test."
@@ -107,7 +107,7 @@ def report(
         None if no_page else output or folder / "report.html",
         select,
         table_format=table_format,
-        split=split,
+        split=target_split,
         figure_folder=figures,
         figure_formats=figure_formats,
         paper=paper,
@@ -163,7 +163,7 @@ def print_report(
     from swad.util.progress import progress_bar
 
     _require_choice("format", table_format, ("text", "markdown", "latex", "csv"))
-    _require_choice("split", split, ("in", "out", "full", "test"))
+    _require_choice("target-split", split, ("in", "out", "full", "test"))
     _require_choice("paper", paper, ("few", "all", "none"))
     _require_choice("select", select, tuple(SELECTIONS))
     for figure_format in figure_formats.split(","):

@@ -12,7 +12,7 @@ from swad.cli._options import DataNow, Device, FigureFormats, Images, Stored, Wo
 
 EXAMPLES = """
 swad windows runs/PACS
-swad windows runs/PACS --split target --images 0 --every 2
+swad windows runs/PACS --evaluate-on target --images 0 --every 2
 swad windows runs/PACS --stored
 """
 
@@ -22,7 +22,7 @@ def windows(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
     ],
-    split: Annotated[
+    evaluate_on: Annotated[
         str, typer.Option(help="Images to evaluate on: target, validation (of the sources), or both.")
     ] = "both",
     images: Images = 500,
@@ -54,11 +54,11 @@ def windows(
     from swad.results.windows import WINDOWS
 
     sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
-    if split not in sides:
-        raise ValueError(f"--split must be target, validation or both; got {split!r}")
+    if evaluate_on not in sides:
+        raise ValueError(f"--evaluate-on must be target, validation or both; got {evaluate_on!r}")
     n_images = parse.at_least("images", images, 0) or None
     config = WindowsConfig(
-        sides[split], n_images, None if every is None else parse.at_least("every", every, 1), average
+        sides[evaluate_on], n_images, None if every is None else parse.at_least("every", every, 1), average
     )
     formats = parse.figure_formats(figure_formats)
     if stored:

@@ -154,7 +154,7 @@ def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan
     """Find out what is stored and what is to be measured, or return why the run must be skipped."""
     sides = tuple(side for side in config.sides if side == "validation" or run.targets)
     if not sides:
-        return "it has no target (use --split validation)"
+        return "it has no target (use --evaluate-on validation)"
     stored = read_windows(run)
     files = load_segments(run.path / SEGMENTS)
     if not files:

@@ -393,7 +393,7 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
     if step is None and by_step:
         step = max(by_step)
     if not by_step and average is not None:
-        hint = "train with --split 60/20/20" if split == "test" else "choose another --split"
+        hint = "train with --split 60/20/20" if split == "test" else "choose another --target-split"
         raise SelectionError(f"the split {split!r} of the target was not evaluated: {hint}")
     if step is None or step not in by_step:
         raise SelectionError(

@@ -169,7 +169,7 @@ class WindowGroup:
                     "do not (measure them together, or show their last ones with --stored)"
                 )
         if not self.sides:
-            raise ValueError("its runs are complete on no common side (measure all with --split both)")
+            raise ValueError("its runs are complete on no common side (measure all with --evaluate-on both)")
 
     @property
     def name(self) -> str:
