@@ -215,7 +215,7 @@ def test_a_run_that_stops_in_its_preparation_resumes(tmp_path):
     with pytest.raises(ZeroDivisionError):
         train(config, callback=crashed)
     train(config, callback=resumed)
-    # An interrupt saves a checkpoint at once; otherwise they are as frequent as evaluations, every 4 updates.
+    # Checkpoints count the updates of the preparation too.
     assert crashed.prepared == [(4, 6), (5, 6)]
     assert resumed.prepared == [(5, 6), (6, 6)]
     require_same(tmp_path / "whole", tmp_path / "broken")

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.image_files import write_image
-from helpers.runs import RecordingCallback, interrupt_at, require_same, values
+from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, values
 from helpers.tiny_algorithms import batch_for, make
 from swad.algorithms.base import StepContext
 from swad.data.domains import ArrayDomain, Defaults, ImageSpec
@@ -18,6 +18,7 @@ from swad.data.loaders import Batch
 from swad.data.splits import DomainSplit, Sources, hold_out
 from swad.experiments.recipe_runs import recipe_runs
 from swad.models import networks
+from swad.training import loop
 from swad.training.config import ConfigError, RunConfig
 from swad.training.display import DisplayCallback, LogDisplay
 from swad.training.distributed import Dist
@@ -121,6 +122,19 @@ def test_resuming_in_mid_epoch_changes_nothing(tree, tmp_path, runs, name, step)
         train(config, callback=interrupt_at(step))
     train(config)
     require_same(runs[name], config.output)
+
+
+@pytest.mark.parametrize(("every", "first"), [(3, 7), (None, 8)])
+def test_checkpoints_do_not_wait_for_the_end_of_an_epoch(tree, tmp_path, runs, monkeypatch, every, first):
+    """A run that is killed saves nothing more, and an epoch of ImageNet takes minutes; here it has 4 steps."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    [config, *_] = recipe_runs(short(tree, tmp_path / "none-0", checkpoint_every=every))
+    with pytest.raises(ZeroDivisionError):
+        train(config, callback=crash_at(8))
+    seen = RecordingCallback()
+    train(config, callback=seen)
+    assert seen.steps == list(range(first, 21))
+    require_same(runs["decay"], config.output)
 
 
 def test_statistics_of_batch_norms_are_estimated_for_averages(tree, tmp_path):

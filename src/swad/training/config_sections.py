@@ -344,7 +344,7 @@ class FilesConfig:
         None,
         role="machine",
         minimum=1,
-        help="Minimum steps between checkpoints, which are saved at evaluations. Default: once a minute.",
+        help="Steps between checkpoints. Default: once a minute, with fsdp after the next evaluation.",
     )
     log: tuple[str, ...] = setting(
         (),

@@ -315,11 +315,13 @@ class _Run:
                 evaluation_start = time.perf_counter()
                 clock.steps += evaluation_start - start
                 self._evaluate(train_loss)
-                clock.evaluation += time.perf_counter() - evaluation_start
-                self._save_checkpoint_if_due()
                 start = time.perf_counter()
-            elif step <= 0 and config.evaluates(number):
-                self._save_checkpoint_if_due()
+                clock.evaluation += start - evaluation_start
+            if self._checkpoint_is_due(evaluates):
+                training.loss_sum.item()  # waits for the device, so that the clock is right
+                clock.steps += time.perf_counter() - start
+                self._save_checkpoint()
+                start = time.perf_counter()
             if step == branch_step:
                 self._write_checkpoint(BRANCH)
             if self._stop_requested(evaluates):
@@ -390,16 +392,16 @@ class _Run:
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
-    def _save_checkpoint_if_due(self) -> None:
+    def _checkpoint_is_due(self, evaluated: bool) -> bool:
+        """Whether to save a checkpoint now, also between evaluations: an epoch of a large dataset may take an hour."""
         every = self.config.files.checkpoint_every
         if every is not None:
-            due = self.training.step - self.checkpoint_step >= every
-        else:
-            due = time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
+            return self.training.step - self.checkpoint_step >= every
+        due = time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
         if self.training.is_sharded:
-            due = self.dist.any(due)  # clocks differ, and every process has a share of the state
-        if due:
-            self._save_checkpoint()
+            # Every process has a share of the state, and clocks differ. Agreeing makes a GPU wait: not in every step.
+            return evaluated and self.dist.any(due)
+        return due
 
     def _save_checkpoint(self) -> None:
         """Save the state of the run. The other processes have the same state, or a share of it, and write nothing."""
