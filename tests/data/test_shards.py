@@ -82,11 +82,22 @@ def test_an_index_is_made_once(folder, tmp_path, monkeypatch):
         benchmarks.load("imagenet", root)
 
 
-def test_classes_without_a_name_are_refused(folder, tmp_path):
+def test_classes_without_a_name_or_training_images_are_refused(folder, tmp_path):
     root = pack(folder, tmp_path, "number")
     (root / "classes.txt").write_text("n01\n")
-    with pytest.raises(DataError, match="has label 1, but there are 1 classes"):
+    with pytest.raises(DataError, match=r"classes.txt names 1 classes, and shards have class 1: name all, one a line"):
         benchmarks.load("imagenet", root)
+    with tarfile.open(root / "x-val-0.tar", "a") as shard:
+        add(shard, "new.jpg", b"")
+        add(shard, "new.cls", b"2")
+    with pytest.raises(DataError, match="class 2 has images in shards of val or test, but not of train: add some"):
+        benchmarks.load("imagenet", root)
+
+
+def test_a_split_is_a_word_of_its_own(folder, tmp_path):
+    for path in pack(folder, tmp_path, "number").glob("*.tar"):
+        path.rename(path.with_name(f"latest_{path.name}"))
+    assert benchmarks.load("imagenet", tmp_path).domains[0].split_sizes == (10, 4, 0)
 
 
 def test_another_shard_is_another_dataset(folder, tmp_path):

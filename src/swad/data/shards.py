@@ -95,6 +95,8 @@ def read_shards(
         classes = tuple(class_names or map(str, range(int(labels.max()) + 1)))
     ends = np.cumsum([0, *(len(paths) for paths in splits)])
     train, val, test = (sum(counts[start:end]) for start, end in pairwise(ends))
+    if len(untrained := np.setdiff1d(texts[train:], texts[:train])):
+        raise DataError(f"class {untrained[0]} has images in shards of val or test, but not of train: add some")
     domain = ShardDomain(
         name,
         labels.astype(np.int64),

@@ -5,6 +5,7 @@ the paper's appendix B.6. Instead of class folders there may be WebDataset shard
 ``*train*.tar`` and ``*val*.tar`` in one folder. If they number the classes, ``classes.txt`` may name them, one a line.
 """
 
+import re
 from pathlib import Path
 
 from swad.data.benchmark import Benchmark, Options
@@ -23,11 +24,15 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
     names = root / "classes.txt"
     listed = names.read_text(encoding="utf-8").splitlines() if names.is_file() else None
     domain, classes = read_shards(ONLY_DOMAIN, splits, listed)
+    if (highest := int(domain.labels.max())) >= len(classes):
+        raise DataError(f"{names} names {len(classes)} classes, and shards have class {highest}: name all, one a line")
     return Dataset(root.resolve().name, (domain,), classes, benchmark.image_spec, benchmark.defaults)
 
 
 def _shards(root: Path, split: str) -> list[Path]:
-    return sorted([*root.glob(f"{split}*/*.tar"), *root.glob(f"*{split}*.tar")])
+    # A word that only ends like the split is another: latest-train-0.tar is no shard of the test images.
+    named = [path for path in root.glob(f"*{split}*.tar") if re.search(f"(?<![a-z]){split}", path.name)]
+    return sorted([*root.glob(f"{split}*/*.tar"), *named])
 
 
 BENCHMARK = Benchmark(
