@@ -129,7 +129,7 @@ def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
     code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "sd.py").write_text(code)
+    (mine / "SD.py").write_text(code)
 
     def swad(*arguments, folder=mine):
         environment = os.environ | {"SWAD_ALGORITHMS": str(folder), "COLUMNS": "200", "PYTHONPATH": str(ROOT / "src")}
@@ -138,7 +138,7 @@ def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
     run = ["train", "digits", "-t", "paper", "--steps", "4", "--evaluate-every", "2"]
     trained = swad(*run, "--algorithm", "sd+sam", "--set", "penalty=0.01", "-a", "swad", "-o", str(tmp_path / "runs"))
     assert trained.returncode == 0, trained.stderr
-    assert "sd + SAM + SWAD" in trained.stdout
+    assert "SD + SAM + SWAD" in trained.stdout, "tables spell it as its file"
     (mine / "coral.py").write_text(code)
     assert "there are 2 files coral.py: rename yours" in swad("algorithms").stderr
     assert "must name existing folders" in swad("algorithms", folder=mine / "nowhere").stderr

@@ -186,7 +186,7 @@ def test_weights_of_other_runs_are_listed_then_removed(here, tmp_path):
 def test_records_are_sent_to_a_tracker_later(here, tmp_path):
     write_run(tmp_path / "runs" / "one")
     result = here("report", tmp_path / "runs", "--log", "tensorboard")
-    assert "sent the records of 1 runs to tensorboard" in result.stderr
+    assert "sent the records of 1 run to tensorboard" in result.stderr
     assert "Averaged range" in result.stdout
     assert list((tmp_path / "runs" / "one" / "tensorboard").iterdir())
     errors = here("report", tmp_path / "runs", "--log", "tensorbord,wandbb", code=1).stderr

@@ -21,7 +21,9 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
     assert "ERM (step 20)" in result.stdout
     assert (folder / "figures" / "surface.svg").exists()
     here("surface", folder, "--corners", "best,30,10", *quick)
-    here("surface", folder, "--line", "best", "swad", *quick)
+    line = here("surface", folder, "--line", "best", "swad", *quick).stdout
+    assert "mean of the two" in line
+    assert "corners" not in line
     assert (folder / "figures" / "line.svg").exists()
     (folder / "figures" / "line.svg").unlink()
     bare = copied(tiny_run, tmp_path / "bare")

@@ -199,7 +199,7 @@ def test_repeated_values_train_once_and_skipped_files_are_reported(here, tmp_pat
     options += ["--steps", "1", "-o", tmp_path, "-t", "east", "-t", "east", "--trial", "0,0", "--cache-size", "64"]
     text = here("train", "folder", *options).stdout
     assert text.count(": finished (") == text.count("finished (1 of 1)") == 1
-    assert "ignored 1 files without an image extension, e.g. east/cat/x.gif" in text
+    assert "ignored 1 file without an image extension, e.g. east/cat/x.gif" in text
     assert text.count("class dog has no images in north; the labels of other classes do not change") == 1
     assert "--cache-size: ignored" in text
 

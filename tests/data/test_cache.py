@@ -163,8 +163,8 @@ def short_data(root: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (change_image, "1 images of b changed, e.g. b/002.jpg"),
-        (touch_image, "1 images of b changed, e.g. b/002.jpg"),
+        (change_image, "1 image of b changed, e.g. b/002.jpg"),
+        (touch_image, "1 image of b changed, e.g. b/002.jpg"),
         (add_image, "domain a has 1 added and 0 removed images, e.g. a/900.png"),
         (remove_image, "domain a has 0 added and 1 removed images, e.g. a/003.png"),
         (other_format, f"it has format {FORMAT + 1}, this version reads {FORMAT}"),
@@ -255,7 +255,7 @@ def test_changed_images_are_noticed_although_the_cache_is_open(root, folder):
     again = open_cache(read(root), folder, log=lines.append)
     assert again is not first
     assert (again.images == decode_all(read(root))).all()
-    assert "1 images of a changed" in lines[0]
+    assert "1 image of a changed" in lines[0]
 
 
 def test_few_caches_stay_open(tmp_path, folder, monkeypatch):
@@ -282,7 +282,7 @@ def test_images_that_change_during_the_build_are_noticed(root, folder):
         change_image(root, folder)
 
     with pytest.raises(
-        DataError, match=r"changed while the cache was being built \(1 images of b changed, e.g. b/002.jpg\); try again"
+        DataError, match=r"changed while the cache was being built \(1 image of b changed, e.g. b/002.jpg\); try again"
     ):
         open_cache(read(root), folder, progress=disturb)
 

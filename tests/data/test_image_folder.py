@@ -111,8 +111,8 @@ def test_a_folder_of_classes_is_one_domain(tmp_path):
     assert domain.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert all(domain.path(i).is_file() for i in range(len(domain)))
     assert dataset.notes == (
-        "ignored 1 files without an image extension, e.g. dog/notes.txt",
-        "ignored 1 images outside of class folders, e.g. stray.png",
+        "ignored 1 file without an image extension, e.g. dog/notes.txt",
+        "ignored 1 image outside of class folders, e.g. stray.png",
     )
     (tmp_path / "pets" / "eel").mkdir()
     assert "class eel has no images in any domain" in one_line_error(tmp_path / "pets")

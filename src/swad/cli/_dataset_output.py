@@ -9,6 +9,7 @@ from rich.text import Text
 from swad.cli._console import make_console
 from swad.data.download import DownloadResult
 from swad.data.verify import CheckResult
+from swad.util.names import counted
 
 
 def print_check(result: CheckResult, console: Console | None = None, max_problems: int = 20) -> None:
@@ -32,7 +33,7 @@ def print_check(result: CheckResult, console: Console | None = None, max_problem
         console.print(f"problem: {problem}", style="red", markup=False, soft_wrap=True)
     if len(problems) > max_problems:
         console.print(f"problem: and {len(problems) - max_problems:,} more", style="red")
-    verdict = "no problems" if result.ok else f"{len(problems):,} problem{'s' if problems[1:] else ''}"
+    verdict = "no problems" if result.ok else counted(len(problems), "problem")
     console.print(
         f"{result.images:,} images, {result.classes} classes, {result.decoded:,} decoded in {result.seconds:.1f} s: "
         f"{verdict}",

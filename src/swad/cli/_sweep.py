@@ -32,7 +32,7 @@ from swad.results.selection_file import read_selection
 from swad.training.config import SETTINGS, ConfigError
 from swad.training.display import LogDisplay, make_display
 from swad.util.cpu import available_cores
-from swad.util.names import did_you_mean
+from swad.util.names import counted, did_you_mean
 from swad.util.progress import progress_report
 
 if TYPE_CHECKING:
@@ -406,10 +406,11 @@ def print_result(directory: SweepDir, status: SweepStatus, selector: str) -> Non
         print(f"{len(status.failed):,} of {status.total:,} runs failed; retry them with: {again} --retry-failed")
     if status.waiting and status.failed:
         print(
-            f"{status.waiting:,} runs wait for a search with failed runs; to choose without those, add --allow-failed"
+            f"waiting for a search with failed runs: {counted(status.waiting, 'run')}; to choose without those, add "
+            "--allow-failed"
         )
     elif not status.failed and not status.complete:
-        print(f"{status.total - status.count(State.DONE):,} runs are not finished; resume with: {again}")
+        print(f"not finished: {counted(status.total - status.count(State.DONE), 'run')}; resume with: {again}")
 
 
 def print_failures(status: SweepStatus, most: int = 20, lines: int = 3) -> None:

@@ -8,6 +8,8 @@ import platform
 import shutil
 import time
 
+from swad.util.names import counted
+
 EXAMPLES = "swad doctor"
 
 EXTRAS = {
@@ -68,7 +70,7 @@ def _torch() -> list[tuple[str, str]]:
     except ImportError:
         return [("torch", "[red]missing[/]: pip install torch")]
     threads = torch.get_num_threads()
-    rows = [("torch", f"{torch.__version__}, {threads} CPU thread{'s' if threads > 1 else ''}")]
+    rows = [("torch", f"{torch.__version__}, {counted(threads, 'CPU thread')}")]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(index)

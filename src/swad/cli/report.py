@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swad.cli._options import Select
+from swad.util.names import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -313,7 +314,7 @@ def _replay(runs: Sequence[RunData], trackers: Sequence[str]) -> bool:
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
     if not problems:
-        print(f"sent the records of {len(runs)} runs to {', '.join(trackers)}", file=sys.stderr, flush=True)
+        print(f"sent the records of {counted(len(runs), 'run')} to {', '.join(trackers)}", file=sys.stderr, flush=True)
     return not problems
 
 

@@ -9,6 +9,7 @@ import typer
 
 from swad.cli import _options as parse
 from swad.cli._options import Device, FigureFormats, Workers
+from swad.util.names import counted
 
 if TYPE_CHECKING:
     from swad.cli._sweep import Launch
@@ -201,9 +202,8 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
         table.add_row(name, titles[name], f"{cost.total:,}", f"{cost.finished:,}")
     console = make_console()
     console.print(table)
-    n = len(config.trials)
     console.print(
-        f"\nScale {config.scale}, protocol {config.protocol}, {n} trial{'s' if n > 1 else ''}, datasets "
+        f"\nScale {config.scale}, protocol {config.protocol}, {counted(len(config.trials), 'trial')}, datasets "
         f"{', '.join(config.datasets)}, in {config.output}. Items share their runs.\n"
         "Cost of an item: swad reproduce ITEM --dry-run. Make it: swad reproduce ITEM.",
         highlight=False,

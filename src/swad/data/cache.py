@@ -37,6 +37,7 @@ from swad.data.cache_build import (
 from swad.data.domains import ArrayDomain, ByteArray, DataError, Dataset, FileDomain, IntArray
 from swad.util.cpu import available_cores
 from swad.util.files import FileLock
+from swad.util.names import counted
 from swad.util.progress import Progress
 
 
@@ -244,7 +245,7 @@ def _describe_change(before: list[dict[str, Any]], now: list[dict[str, Any]]) ->
             return f"domain {new['name']} has {len(added)} added and {len(removed)} removed images{example}"
         changed = [i for i, stats in enumerate(zip(old["stats"], new["stats"], strict=True)) if stats[0] != stats[1]]
         if changed:
-            return f"{len(changed)} images of {new['name']} changed, e.g. {new['files'][changed[0]]}"
+            return f"{counted(len(changed), 'image')} of {new['name']} changed, e.g. {new['files'][changed[0]]}"
     return None
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from swad.data.benchmark import Benchmark, Options
 from swad.data.domains import DataError, Dataset, Domain, FileDomain, IntArray
+from swad.util.names import counted
 
 ONLY_DOMAIN = "images"
 """Name of the domain of a folder without domains."""
@@ -201,10 +202,11 @@ def notes(tree: Tree) -> list[str]:
     """Return notes on ignored files, on splits, and on classes that some domains lack, one line each."""
     lines = []
     if tree.other_files:
-        lines.append(f"ignored {len(tree.other_files):,} files without an image extension, e.g. {tree.other_files[0]}")
+        files = counted(len(tree.other_files), "file")
+        lines.append(f"ignored {files} without an image extension, e.g. {tree.other_files[0]}")
     if tree.shallow_images:
-        count, example = len(tree.shallow_images), tree.shallow_images[0]
-        lines.append(f"ignored {count:,} images outside of class folders, e.g. {example}")
+        images = counted(len(tree.shallow_images), "image")
+        lines.append(f"ignored {images} outside of class folders, e.g. {tree.shallow_images[0]}")
     if tree.is_split:
         lines.append(f"one domain, whose splits are its folders {', '.join(tree.files)}")
     elif "train" in tree.files and all(folder in SPLITS for folder in tree.files):

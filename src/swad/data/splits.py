@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from swad.data.domains import DataError, Dataset, Defaults, Domain, ImageSpec, IntArray
-from swad.util.names import NO_TARGET
+from swad.util.names import NO_TARGET, counted
 
 
 class Split(NamedTuple):
@@ -184,8 +184,8 @@ def hold_out(
     for domain, indices in zip(dataset.domains, splits, strict=True):
         if not len(indices.train) or not len(indices.val) or (three_way and not len(indices.test)):
             raise DataError(
-                f"domain {domain.name} of {dataset.name} has {len(domain)} images, too few to split; add images or "
-                "remove the domain"
+                f"domain {domain.name} of {dataset.name} has {counted(len(domain), 'image')}, too few to split; add "
+                "images or remove the domain"
             )
 
     has_test = any(len(indices.test) for indices in splits)

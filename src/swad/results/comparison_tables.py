@@ -115,7 +115,7 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
     if any(comparison.n_trials == 1 and comparison.unit != "datasets" for comparison in comparisons):
         notes.append(
             "One trial shows no spread between trainings: no interval, no test, and no difference is claimed. "
-            "Train more trials with --trial."
+            "Train more trials."
         )
     if any(comparison.test.p is None and comparison.n_trials > 1 for comparison in comparisons):
         notes.append("Without a test: all differences of the units are the same, so they show no spread.")

@@ -18,7 +18,7 @@ from swad.results.corruption_errors import (
 )
 from swad.results.flatness_stats import NO_DIFFERENCE
 from swad.results.tables import Cell, Row, Table
-from swad.util.names import NO_TARGET
+from swad.util.names import NO_TARGET, counted
 
 LACKS_TARGETS = "*"
 """Mark of numbers of a method that has no trial with all targets."""
@@ -34,7 +34,7 @@ def corruption_table(results: CorruptionErrors) -> Table:
     names, severities = {name for name, _ in cases}, sorted({severity for _, severity in cases})
     at = f"{'severity' if len(severities) == 1 else 'severities'} {', '.join(map(str, severities))}"
     notes = [
-        f"Error in % on {SIDES[results.side]}; corrupted: mean over {len(names)} corruption{'s' * (len(names) > 1)} at "
+        f"Error in % on {SIDES[results.side]}; corrupted: mean over {counted(len(names), 'corruption')} at "
         f"{at}; {_averaged_over(results)}.",
     ]
     if left_out := _left_out(results):
@@ -141,7 +141,7 @@ def _verdict(comparison: Comparison) -> str:
 def _averaged_over(results: CorruptionErrors) -> str:
     """Say what the means of a table are over, and what ± is."""
     n = len(results.targets)
-    over = "no target" if results.targets == [NO_TARGET] else f"mean over {n} target{'s' * (n > 1)}"
+    over = "no target" if results.targets == [NO_TARGET] else f"mean over {counted(n, 'target')}"
     counts = sorted({max(1, len(results.complete_trials(method))) for method in results.methods})
     trials = f"{counts[0]} trials" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} trials"
     return f"{over}, one trial" if counts[-1] == 1 else f"{over}, ± half of the 95 % interval over {trials}"

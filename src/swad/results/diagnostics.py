@@ -10,7 +10,7 @@ from swad.results.labels import algorithm_label, run_label
 from swad.results.runs import RunData
 from swad.results.selection import hyperparameters
 from swad.results.training_curves import last_step, valley, valley_averages
-from swad.util.names import NO_TARGET
+from swad.util.names import NO_TARGET, counted
 
 
 def find_problems(runs: Sequence[RunData]) -> list[str]:
@@ -61,7 +61,7 @@ def _mixtures(runs: Sequence[RunData]) -> list[str]:
         for name in sorted({name for run in members for name in run.settings("protocol")}):
             values = Counter(str(run.config.get(name)) for run in members)
             if len(values) > 1:
-                listed = ", ".join(f"{value} ({n} run{'s' * (n > 1)})" for value, n in values.most_common())
+                listed = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in values.most_common())
                 problems.append(f"The runs on {dataset} differ in {name}: {listed}. Report them separately.")
     return problems
 

@@ -206,15 +206,16 @@ def curvature_table(measured: Sequence[RunFlatness], domains: Collection[str] | 
 
 
 def points_table(surfaces: Sequence[RunSurface]) -> Table:
-    """Build a table of the loss at the corners, their mean and the averages, and their distance from the surface."""
+    """Build a table of the loss at the corners or ends, their mean and the averages, and the distance of each."""
+    shape = surfaces[0].settings["shape"] if surfaces else "plane"
+    mean_label = "mean of the corners" if shape == "plane" else "mean of the two"
     rows = []
     for surface, title in zip(surfaces, run_titles([surface.run for surface in surfaces]), strict=True):
         corners = dict(zip(CORNERS, surface.corners, strict=False))
         for name, (_, _, distance) in surface.points.items():
-            label = "mean of the corners" if name == MEAN else weights_label(surface.run, corners.get(name, name))
+            label = mean_label if name == MEAN else weights_label(surface.run, corners.get(name, name))
             losses = (Cell(surface.losses[name].get(side), decimals=4) for side in SIDES)
             rows.append(Row(f"{title}, {label}", (*losses, Cell(distance, decimals=2))))
-    shape = surfaces[0].settings["shape"] if surfaces else "plane"
     return Table("Loss", (*SIDES, f"distance from the {shape}"), tuple(rows), corner="Weights")
 
 

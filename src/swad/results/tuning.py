@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from swad.results.labels import algorithm_label
 from swad.results.tables import Cell, Row, Table
+from swad.util.names import counted
 from swad.util.statistics import Summary, mean, summarize
 
 TuneSelect = Literal["iid", "oracle"]
@@ -226,7 +227,7 @@ def _notes(
 ) -> list[str]:
     runs = {row.run for row in rows}
     evaluated = {row.run for row in rows if row.validation is not None}
-    notes = [f"{_count(n_settings, 'setting')} on {_count(len(runs), 'run')}: {n_different} average different steps."]
+    notes = [f"{counted(n_settings, 'setting')} on {counted(len(runs), 'run')}: {n_different} average different steps."]
     if evaluated and evaluated != runs:
         notes.append(f"Accuracies are over the {len(evaluated)} of {len(runs)} runs that kept their segments.")
     if trained:
@@ -234,7 +235,7 @@ def _notes(
     if chosen is not None:
         scores = score_settings(rows)
         equal = sum(score == scores.get(chosen) for score in scores.values()) - 1
-        others = f", like {_count(equal, 'other setting')}" if equal else ""
+        others = f", like {counted(equal, 'other setting')}" if equal else ""
         notes.append(f"Bold: the accuracy of the chosen setting ({chosen}){others}.")
     if any(row.threshold is None for row in rows):
         notes.append("*: the loss never converged in at least one run, which averages only the end of training.")
@@ -313,7 +314,3 @@ def _fallback_mark(rows: Iterable[TuneRow]) -> str:
 
 def _listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:g}" for value in sorted(values))
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"

@@ -11,6 +11,7 @@ from swad.results.comparison_tables import comparisons_csv, interval_text
 from swad.results.comparisons import UNITS, Comparison, p_text
 from swad.results.tables import Cell, Row, Table
 from swad.results.windows import BEST, RunWindows, Window, WindowGroup
+from swad.util.names import counted
 from swad.util.paired import ALPHA
 
 SIDE_NAMES = {"target": "the target", "validation": "source validation"}
@@ -63,7 +64,7 @@ def _notes(
     comparison = next(iter(comparisons.values()))
     run = group.runs[0]
     images = "all images" if run.images is None else f"at most {run.images} images"
-    n_runs = "1 run" if len(group.runs) == 1 else f"{len(group.runs)} runs"
+    n_runs = counted(len(group.runs), "run")
     notes = [f"{n_runs}, {images} of each domain. Differences are paired by target and trial."]
     if group.left_out:
         notes.append(f"Without trial {', '.join(map(str, group.left_out))}, which lacks targets.")

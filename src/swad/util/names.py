@@ -1,4 +1,4 @@
-"""Names that users type: compare them loosely, and suggest the one that was probably meant."""
+"""Names that users type, compared loosely and with suggestions, and nouns in messages."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ def plain(name: str) -> str:
     True
     """
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural.
+
+    >>> counted(1, "file"), counted(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

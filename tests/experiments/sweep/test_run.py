@@ -270,7 +270,7 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
     launcher, log = InProcessLauncher(TRAIN, before=finish_elsewhere), Log()
     assert run_sweep(sweep, launcher, display=log).complete
     assert [task.key for task in launcher.order] == [here.key, elsewhere.key]
-    assert "1 runs are being trained by other processes" in log.lines[0]
+    assert "waiting for 1 run that other processes are training" in log.lines[0]
 
 
 @pytest.mark.parametrize("failed", [False, True])

@@ -22,6 +22,7 @@ from swad.results.robust_lines import RobustLine
 from swad.results.runs import RunData
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valley
+from swad.util.names import counted
 from swad.util.progress import Progress
 
 DATASETS = ("PACS",)
@@ -57,7 +58,7 @@ def _verdict(lines: list[RobustLine]) -> str:
     moved = [line for line in lines if line.minimum(max(line.worst))[0] > line.minimum(0.0)[0]]
     return (
         f"From the loss to the largest γ the lowest point moves toward {weights_label(lines[0].run, ENDS[1])} "
-        f"for {len(moved)} of {len(lines)} target{'s' if len(lines) > 1 else ''}."
+        f"for {len(moved)} of {counted(len(lines), 'target')}."
     )
 
 

@@ -23,6 +23,7 @@ from swad.experiments.reproduce.trainings import SWA_WEIGHTS
 from swad.experiments.sweep.search import PAPER_GRID, grid_points
 from swad.results import published
 from swad.results.tables import PAPER, Cell, Row, Table
+from swad.util.names import counted
 from swad.util.progress import Progress
 
 HYPERPARAMETERS = {
@@ -186,7 +187,7 @@ def solver_table(dataset: str, plan: Plan) -> Table:
 
 def _window(start: int, end: int, interval: int) -> str:
     n = (end - start) // interval
-    return f"{n} weight{'s' if n != 1 else ''}: every {_steps(interval)} after step {start}, to step {end}"
+    return f"{counted(n, 'weight')}: every {_steps(interval)} after step {start}, to step {end}"
 
 
 def _steps(number: int) -> str:

@@ -20,6 +20,7 @@ from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import SweepStatus, read_status
 from swad.training.config import ConfigError
 from swad.util.files import FileLock, FileLockedError
+from swad.util.names import counted
 
 POLL_SECONDS = 5.0
 """How often the runs that other processes train are looked at."""
@@ -123,7 +124,7 @@ class _Scheduler:
         """Submit all runs that are not finished."""
         self._submit_unfinished(self._plan.runs)
         if self._elsewhere:
-            self._display.log(f"{len(self._elsewhere):,} runs are being trained by other processes: waiting for them")
+            self._display.log(f"waiting for {counted(len(self._elsewhere), 'run')} that other processes are training")
         self._display.update(self._plan, None)
 
     def run(self) -> None:

@@ -15,6 +15,7 @@ from swad.results.figures.surfaces import LABEL_SIZE, MARKER_INK, draw_contours,
 from swad.results.labels import weights_label
 from swad.results.surfaces import CORNERS, RunSurface
 from swad.results.training_curves import Valley, mean_curve, source_curves, valley
+from swad.util.names import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]], *
             marker, index = markers[label]
             curve, *planes = (row[column] for row in panels)
             _draw_curve(curve, surface, steps, PALETTE[index], label)
-            curve.set_title(f"{label}: {len(steps)} weight{'s' if len(steps) != 1 else ''}", loc="left")
+            curve.set_title(f"{label}: {counted(len(steps), 'weight')}", loc="left")
             for axes, side in zip(planes, SIDES, strict=True):
                 draw_contours(axes, surface, side)
                 _draw_trajectory(axes, surface, steps, PALETTE[index], label)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from swad.results.comparisons import Comparison
 from swad.results.figures.style import INK, figure_style, require_matplotlib
 from swad.results.windows import LAST_SHARE, RunWindows, Window, WindowGroup
+from swad.util.names import counted
 from swad.util.statistics import mean
 
 if TYPE_CHECKING:
@@ -57,9 +58,8 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
         style = {"fontsize": 7.5, "handlelength": 1.4, "borderaxespad": 0, "frameon": True, "edgecolor": "none"}
         panels[-1].legend(handles.values(), handles, loc="lower right", **style)
         trials = len({run.trial for run in group.runs})
-        counted = f"{len(group.runs)} runs" if len(group.runs) > 1 else "one run"
-        counted += f", {trials} trials" if trials > 1 else ""
-        figure.suptitle(f"{group.name}: all windows ({counted})", fontsize=10)
+        over = counted(len(group.runs), "run") + (f", {trials} trials" if trials > 1 else "")
+        figure.suptitle(f"{group.name}: all windows ({over})", fontsize=10)
     return figure
 
 
