@@ -80,6 +80,9 @@ def weights_label(run: RunData, weights: str | None) -> str:
     >>> run = RunData(Path(), {"algorithm": "erm", "lr_schedule": "constant", "recipe": "imagenet"}, (), True)
     >>> [weights_label(run, weights) for weights in ("swad", "last")]
     ['SWAD', 'ERM (last, constant)']
+    >>> run = RunData(Path(), {"algorithm": "miro", "lr_schedule": "constant", "recipe": "own"}, (), True)
+    >>> weights_label(run, "last")
+    'MIRO (last)'
     """
     if weights is None:
         label = algorithm_label(run.algorithm)
@@ -109,7 +112,8 @@ def shared_label(runs: Iterable[RunData], average: str | None) -> str:
 def _with_schedule(label: str, run: RunData, weights: str | None) -> str:
     schedule = run.config.get("lr_schedule")
     # In the imagenet recipe ERM decays to zero; live weights at the constant rate of SWAD are not those of ERM.
-    if schedule == "cyclic" or (schedule == "constant" and run.config.get("recipe") and weights in LIVE_WEIGHTS):
+    of_imagenet = run.config.get("recipe") == "imagenet"
+    if schedule == "cyclic" or (schedule == "constant" and of_imagenet and weights in LIVE_WEIGHTS):
         label = f"{label[:-1]}, {schedule})" if label.endswith(")") else f"{label} ({schedule})"
     return label
 
