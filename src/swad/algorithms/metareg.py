@@ -51,7 +51,7 @@ PREPARATION = "preparation"
 class MetaRegHyperparameters(Hyperparameters):
     """The common hyperparameters, and how the regularizer is learned."""
 
-    preparation: float = hyper(0.2, Constant(0.2), "length of the preparation, in trainings")
+    preparation: float = hyper(0.2, Constant(0.2), "updates of the preparation, as a share of the steps")
     unroll: int = hyper(20, Constant(20), "heads β_1 to β_unroll through which the regularizer is learned", low=2)
     inner_lr: float = hyper(1e-3, Power(10, -4, -1), "learning rate of the inner steps on the head")
     meta_lr: float = hyper(1e-5, Power(10, -6, -4), "Adam's learning rate for the regularizer")

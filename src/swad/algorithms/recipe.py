@@ -55,13 +55,15 @@ class Recipe:
     def __str__(self) -> str:
         """Return the stated settings in one line.
 
-        >>> print(Recipe(optimizer="sgd", epochs=100, hyperparameters={"lr": 0.001}))
-        optimizer sgd, epochs 100, lr 0.001
+        >>> print(Recipe(epochs=100, augmentation={"crop": 0.8, "grayscale": 0}, hyperparameters={"lr": 0.001}))
+        epochs 100, augmentation crop=0.8,grayscale=0, lr 0.001
         >>> print(Recipe(by_dataset={"PACS": Recipe(hyperparameters={"penalty": 0.01})}))
         on PACS: penalty 0.01
         """
         stated = self.settings("")
-        stated |= {**stated.pop("augmentation", {}), **stated.pop("hyperparameters", {})}
+        if "augmentation" in stated:  # as --augmentation takes it: a hyperparameter may have the name of a part
+            stated["augmentation"] = ",".join(f"{name}={value}" for name, value in stated["augmentation"].items())
+        stated |= stated.pop("hyperparameters", {})
         parts = [", ".join(f"{name} {value}" for name, value in stated.items())]
         parts += [f"on {name}: {recipe}" for name, recipe in self.by_dataset.items()]
         return "; ".join(filter(None, parts))
