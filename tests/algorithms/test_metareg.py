@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from swad.algorithms.base import StepContext
 from swad.algorithms.metareg import MetaReg
 from swad.data.loaders import Batch
 from swad.models import networks
+from swad.results.records import read_records
+from swad.training import loop
 from swad.training.loop import Interrupted, train
+from swad.training.state import Training
 
 
 def softmax(scores):
@@ -204,6 +208,28 @@ def test_no_weights_of_the_preparation_enter_an_average(tmp_path, monkeypatch):
     result = train(short(tmp_path / "run", **SETTINGS, averages=("sma:start=1", "swad", "ema")))
     assert all(np.isfinite(value) for _, _, _, _, _, value, _ in values(tmp_path / "run"))
     assert set(result.scores) == {"best", "last", "sma", "swad", "ema"}
+
+
+def test_every_update_of_a_preparation_is_timed_and_processes_can_stop_in_it(tmp_path, monkeypatch):
+    """Every update takes a second of this clock; several processes stop only where they agree."""
+    seconds, agreed = [0.0], []
+    train_step, stop_requested = Training.train_step, loop._Run._stop_requested
+
+    def timed(self, number, inputs):
+        seconds[0] += 1
+        return train_step(self, number, inputs)
+
+    def asked(self, agree):
+        agreed.extend([self.training.step] * agree)
+        return stop_requested(self, agree)
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr(Training, "train_step", timed)
+    monkeypatch.setattr(loop._Run, "_stop_requested", asked)
+    train(short(tmp_path / "run", **SETTINGS))
+    timings = {r.metric: r.value for r in read_records(tmp_path / "run") if r.metric.startswith("seconds")}
+    assert timings == {"seconds_total": 18, "seconds_per_step": 1, "seconds_evaluation": 0}
+    assert agreed == [-2, 4, 8, 12]
 
 
 def test_a_run_that_stops_in_its_preparation_resumes(tmp_path):

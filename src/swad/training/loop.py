@@ -324,7 +324,8 @@ class _Run:
                 start = time.perf_counter()
             if step == branch_step:
                 self._write_checkpoint(BRANCH)
-            if self._stop_requested(evaluates):
+            # A preparation has no evaluations, but can be stopped as often as if it had.
+            if self._stop_requested(evaluates or (step <= 0 and config.evaluates(number))):
                 clock.steps += time.perf_counter() - start
                 if self.checkpoint_step < step:
                     self._save_checkpoint()
@@ -384,11 +385,11 @@ class _Run:
                     records.append(self._record(metric, value, name))
         return records
 
-    def _stop_requested(self, evaluated: bool) -> bool:
-        """Whether to stop now. Several processes must stop at the same step, so they agree after evaluations only."""
+    def _stop_requested(self, agree: bool) -> bool:
+        """Whether to stop now. Several processes must stop at the same step, so they do where they can `agree`."""
         if self.dist.world_size == 1:
             return self.stop.requested
-        return evaluated and self.dist.any(self.stop.requested)
+        return agree and self.dist.any(self.stop.requested)
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -494,10 +495,10 @@ class _Run:
                 yield name, f"An average of the weights along the trajectory: {name}", whole(average.averaged_state())
 
     def _timing_records(self, seconds: float) -> list[Record]:
-        clock = self.training.clock
+        clock, updates = self.training.clock, self.training.step + self.training.n_preparation
         return [
             self._record("seconds_total", seconds),
-            self._record("seconds_per_step", clock.steps / max(1, self.training.step)),
+            self._record("seconds_per_step", clock.steps / max(1, updates)),
             self._record("seconds_evaluation", clock.evaluation),
         ]
 
