@@ -199,6 +199,26 @@ def test_runs_without_segments_show_the_steps_of_every_setting(fresh, tmp_path):
     assert len((tmp_path / "out" / "tuning.csv").read_text().splitlines()) == 1 + 2 * len(GRID)
 
 
+def test_runs_without_a_target_are_a_group_of_their_own(runs, tmp_path):
+    with_target, other = tune_runs.find_tunable([runs], None)[0]
+    config = {**other.run.config, "target": None}
+    without = dataclasses.replace(other, run=dataclasses.replace(other.run, config=config))
+    first, second = GRID[:2]
+    rows = [
+        dataclasses.replace(run.row(setting), validation=accuracy)
+        for run, accuracies in ((with_target, (0.5, 0.4)), (without, (0.6, 0.9)))
+        for setting, accuracy in zip((first, second), accuracies, strict=True)
+    ]
+    chosen = choose(rows)
+    assert chosen == {("digits", "erm"): first, ("digits, no target", "erm"): second}
+    report = write_tuning(tune.Tuning(tuple(rows), chosen, (), (), ()), tmp_path)
+    assert [table.title for table in report.tables[:2]] == [
+        "Settings of SWAD: digits, ERM",
+        "Settings of SWAD: digits, no target, ERM",
+    ]
+    assert (tmp_path / "digits-no-target-erm.svg").is_file()
+
+
 def test_a_run_that_stopped_early_says_how_far_its_losses_reach(tmp_path):
     rising = {"batch_size": 2, "lr": 0.08}  # the loss rises again soon
     options = {"report_live": False, "averages": (spec("swad", OWN["swad"]),), "hyperparameters": rising}

@@ -88,7 +88,7 @@ def test_equal_averages_share_a_line_and_fallbacks_are_marked():
     assert [line.name for line in table.rows] == names
     assert [line.cells[0].best for line in table.rows] == [False, True, False]
     assert [line.cells[0].value for line in table.rows] == [50, 60, 60]
-    assert table.notes[0] == "4 settings on 1 run: 2 average different steps."
+    assert table.notes[0] == "4 settings on 1 run: 2 different ranges of steps."
     assert any("never converged" in note for note in table.notes)
     bare = settings_table([row(ValleySetting(1)), row(ValleySetting(1), run="b", first_step=4, first_loss=0.25)])
     assert bare.columns == ("First step", "Last step", "Weights", "Loss at first step")

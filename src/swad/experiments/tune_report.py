@@ -12,6 +12,7 @@ from swad.results.figures.tuning import tuning_figure
 from swad.results.tables import Table
 from swad.results.tuning import TuneSelect, by_group, chosen_table, rows_csv, settings_table
 from swad.util.files import write_text
+from swad.util.names import file_stem
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def write_tuning(
         tables.append(settings_table(rows, chosen, tuning.trained_settings))
         if chosen is not None:
             figure = tuning_figure(rows, chosen, select)
-            written += [save_figure(figure, folder / f"{'-'.join(group)}.{suffix}") for suffix in formats]
+            written += [save_figure(figure, folder / f"{file_stem(group)}.{suffix}") for suffix in formats]
     if tuning.chosen:
         tables.append(chosen_table(tuning.rows, tuning.chosen, tuning.trained))
         if select == "oracle":

@@ -73,7 +73,7 @@ class TunableRun:
         assert status.end_step is not None
         return TuneRow(
             run=self.path,
-            dataset=self.run.dataset,
+            dataset=self.run.table_name,
             algorithm=self.run.algorithm,
             target=self.run.target,
             trial=self.run.trial,
@@ -286,7 +286,7 @@ def save_average(run: TunableRun, row: TuneRow, folder: Path, device: torch.devi
     card = model_card(saved.config, saved.held_out.sources, max(run.losses), description, status)
     tuned = {**dataclasses.asdict(row.setting), "validation": row.validation, "target_in": row.target_in}
     name = saved.name if saved.path.name == saved.name else f"{saved.name}-{saved.path.name}"  # in a sweep, a hash
-    path = folder / row.dataset / row.algorithm / f"{name}.safetensors"
+    path = folder / run.run.dataset / row.algorithm / f"{name}.safetensors"
     save_weights(path, state, {**card, "tuned": tuned})
     return path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from swad.results.tables import Table
 from swad.results.window_tables import choices_table, compared_windows_csv, windows_csv
 from swad.results.windows import by_group
 from swad.util.files import write_text
+from swad.util.names import file_stem
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def write_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str
     groups, notes = by_group(measured.runs)
     write_text(written[0], windows_csv(measured.runs))
     for group in groups:
-        name = re.sub(r"[^\w.+-]+", "-", "-".join(group.runs[0].group))
+        name = file_stem(group.runs[0].group)
         compared = {side: group.compare_windows(side) for side in group.sides}
         for side, windows in compared.items():
             tables.append(choices_table(group, side, windows))

@@ -47,6 +47,7 @@ class TuneRow:
     run: str
     """The run directory."""
     dataset: str
+    """The dataset, and whether there is no target: validation accuracies are means over other domains then."""
     algorithm: str
     target: str
     trial: int
@@ -227,7 +228,8 @@ def _notes(
 ) -> list[str]:
     runs = {row.run for row in rows}
     evaluated = {row.run for row in rows if row.validation is not None}
-    notes = [f"{counted(n_settings, 'setting')} on {counted(len(runs), 'run')}: {n_different} average different steps."]
+    settings, ranges = counted(n_settings, "setting"), counted(n_different, "different range")
+    notes = [f"{settings} on {counted(len(runs), 'run')}: {ranges} of steps."]
     if evaluated and evaluated != runs:
         notes.append(f"Accuracies are over the {len(evaluated)} of {len(runs)} runs that kept their segments.")
     if trained:

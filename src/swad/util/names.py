@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 NO_TARGET = "none"
@@ -16,6 +17,15 @@ def plain(name: str) -> str:
     True
     """
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def file_stem(parts: Iterable[str]) -> str:
+    """Join names to the name of a file, without what a shell would have to quote.
+
+    >>> file_stem(("digits, no target", "coral+sam"))
+    'digits-no-target-coral+sam'
+    """
+    return re.sub(r"[^\w.+-]+", "-", "-".join(parts))
 
 
 def counted(n: int, noun: str) -> str:
