@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from swad.results.labels import algorithm_label, run_label
-from swad.results.runs import RunData
+from swad.results.runs import RunData, setting_text
 from swad.results.selection import hyperparameters
 from swad.results.training_curves import last_step, valley, valley_averages
 from swad.util.names import NO_TARGET, counted
@@ -59,7 +59,7 @@ def _mixtures(runs: Sequence[RunData]) -> list[str]:
     for dataset in dict.fromkeys(run.table_name for run in runs):
         members = [run for run in runs if run.table_name == dataset]
         for name in sorted({name for run in members for name in run.settings("protocol")}):
-            values = Counter(str(run.config.get(name)) for run in members)
+            values = Counter(setting_text(run.config.get(name)) for run in members)
             if len(values) > 1:
                 listed = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in values.most_common())
                 problems.append(f"The runs on {dataset} differ in {name}: {listed}. Report them separately.")
