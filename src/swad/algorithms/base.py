@@ -280,13 +280,6 @@ class Algorithm(nn.Module):
         """Return the labels of the whole batch."""
         return self.gather(batch.labels)
 
-    def domain_labels(self, batch: Batch) -> Tensor:
-        """Return the number of the source domain of each image, for the whole batch."""
-        if batch.domains is not None:
-            return self.gather(batch.domains)
-        numbers = torch.arange(self.n_domains, device=batch.labels.device)
-        return numbers.repeat_interleave(self.hyperparameters.batch_size)
-
     def optimizer(
         self, parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], **options: Any
     ) -> torch.optim.Optimizer:

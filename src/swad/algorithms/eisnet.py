@@ -33,7 +33,8 @@ differs in this:
 
 `--recipe own` has its other settings. There the augmentation makes nothing gray, so that both views are as published.
 
-The predictor is f and h, which see whole images in evaluation.
+The predictor is f and h, which see whole images in evaluation, and where the batch norms of averaged weights are
+estimated (`--no-freeze-bn`).
 """
 
 from __future__ import annotations
