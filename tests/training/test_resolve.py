@@ -147,6 +147,14 @@ def test_defaults_come_from_the_dataset(tmp_path):
     assert len(trials) == 3
 
 
+@pytest.mark.parametrize(("steps", "every"), [(None, 20), (6000, 20), (400, 20), (399, 19), (100, 5), (8, 1)])
+def test_a_short_run_without_a_published_schedule_has_20_evaluations(tmp_path, steps, every):
+    run = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, steps=steps))
+    assert run.evaluation.evaluate_every == every
+    assert steps is None or len([n for n in range(1, steps + 1) if run.evaluates(n)]) >= min(steps, 20)
+    assert resolve(pacs(tmp_path, steps=steps)).evaluation.evaluate_every == min(100, steps or 5000)
+
+
 def test_derived_seeds_never_change(tmp_path):
     """Runs of older versions are only reproduced while these numbers stay."""
     config = resolve(short(tmp_path, target=("paper", "board"), trial=2, algorithm="sam+coral"))

@@ -227,7 +227,8 @@ class EvaluationConfig:
         None,
         role="protocol",
         minimum=1,
-        help="Steps between evaluations; the last step is always evaluated. Default: the dataset's.",
+        help="Steps between evaluations; the last step is always evaluated. Default: the dataset's. Shorter "
+        "runs of datasets without a published schedule (digits, folder and your own) have 20 evaluations.",
     )
     schedule: Literal["default", "reference"] = setting(
         "default",

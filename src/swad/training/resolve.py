@@ -111,7 +111,7 @@ def fill_defaults(
         or stored.get("precision")
         or ("bf16" if bf16 and not benchmark.image_spec.low_res else "fp32"),
         steps=steps,
-        evaluate_every=config.evaluation.evaluate_every or min(benchmark.defaults.evaluate_every, steps),
+        evaluate_every=config.evaluation.evaluate_every or benchmark.defaults.evaluate_every_in(steps),
     )
     seed = complete.training.seed
     return complete.replace(seed=derived_seed(complete) if seed is None else seed)
@@ -357,8 +357,10 @@ def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
 def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
     defaults = None if benchmark is None else benchmark.defaults
     steps = config.training.steps or (defaults.steps if defaults and config.training.epochs is None else None)
-    every = config.evaluation.evaluate_every or (defaults.evaluate_every if defaults else None)
+    every = config.evaluation.evaluate_every
     valid = not SETTINGS["steps"].problem(steps) and not SETTINGS["evaluate_every"].problem(every)
+    if steps is not None and valid and defaults:
+        every = every or defaults.evaluate_every_in(steps)
     if steps is None or every is None or not valid:
         return registry.problems(config.evaluation.averages, None)
     problems = []

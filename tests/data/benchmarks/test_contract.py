@@ -53,6 +53,7 @@ def test_the_five_benchmarks_of_the_paper(name, total, classes, steps, every, ra
     assert (defaults.steps, defaults.evaluate_every, defaults.tolerance_ratio) == (steps, every, ratio)
     assert (defaults.batch_size, defaults.lr, benchmark.image_spec.size) == (32, 5e-5, 224)
     assert not benchmark.image_spec.low_res
+    assert [defaults.evaluate_every_in(n) for n in (3 * every, every // 2)] == [every, every // 2]  # as published
 
 
 def test_a_small_copy_can_be_read(benchmark, tmp_path):

@@ -42,7 +42,7 @@ BENCHMARK = Benchmark(
         "sketch": 69128,
     },
     n_classes=345,
-    defaults=Defaults(steps=15000, evaluate_every=500),
+    defaults=Defaults(steps=15000, evaluate_every=500, published_schedule=True),
     license="fair-use notice: non-commercial research",
     citation="Peng, Bai, Xia, Huang, Saenko, Wang: Moment Matching for Multi-Source Domain Adaptation. ICCV 2019.",
     homepage="http://ai.bu.edu/M3SDA/",

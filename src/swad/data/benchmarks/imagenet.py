@@ -40,7 +40,9 @@ BENCHMARK = Benchmark(
     folder="",
     domains=(),
     # 90 epochs of 1,281,167 images in batches of 2,048; another dataset has other steps.
-    defaults=Defaults(steps=90 * 625, evaluate_every=625, batch_size=2048, lr=0.1, recipe="imagenet"),
+    defaults=Defaults(
+        steps=90 * 625, evaluate_every=625, published_schedule=True, batch_size=2048, lr=0.1, recipe="imagenet"
+    ),
     license="non-commercial research",
     citation="Russakovsky et al.: ImageNet Large Scale Visual Recognition Challenge. IJCV, 2015.",
     homepage="https://www.image-net.org",

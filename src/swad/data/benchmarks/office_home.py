@@ -1,6 +1,7 @@
 """OfficeHome: 65 everyday objects as art, clip art, product shots and photographs."""
 
 from swad.data.benchmark import Benchmark, Download
+from swad.data.domains import Defaults
 
 BENCHMARK = Benchmark(
     name="OfficeHome",
@@ -9,6 +10,7 @@ BENCHMARK = Benchmark(
     counts={"Art": 2427, "Clipart": 4365, "Product": 4439, "Real": 4357},
     n_classes=65,
     aliases={"Real World": "Real", "RealWorld": "Real", "Real_World": "Real"},
+    defaults=Defaults(published_schedule=True),
     license="fair-use notice: non-commercial research",
     citation="Venkateswara, Eusebio, Chakraborty, Panchanathan: Deep Hashing Network for Unsupervised "
     "Domain Adaptation. CVPR 2017.",

@@ -1,6 +1,7 @@
 """PACS: seven classes as photographs, art paintings, cartoons and sketches."""
 
 from swad.data.benchmark import Benchmark, Download
+from swad.data.domains import Defaults
 
 BENCHMARK = Benchmark(
     name="PACS",
@@ -9,6 +10,7 @@ BENCHMARK = Benchmark(
     counts={"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
     n_classes=7,
     classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+    defaults=Defaults(published_schedule=True),
     license="none stated: images gathered from the web, for research",
     citation="Li, Yang, Song, Hospedales: Deeper, Broader and Artier Domain Generalization. ICCV 2017.",
     homepage="http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 
 from swad.data.benchmark import Benchmark, Download
-from swad.data.domains import DataError
+from swad.data.domains import DataError, Defaults
 
 LOCATIONS = ("100", "38", "43", "46")
 CATEGORIES = ("bird", "bobcat", "cat", "coyote", "dog", "empty", "opossum", "rabbit", "raccoon", "squirrel")
@@ -58,6 +58,7 @@ BENCHMARK = Benchmark(
     other_totals=(24330,),
     n_classes=10,
     classes=CATEGORIES,
+    defaults=Defaults(published_schedule=True),
     license="Community Data License Agreement (permissive variant)",
     citation="Beery, Van Horn, Perona: Recognition in Terra Incognita. ECCV 2018.",
     homepage="https://lila.science/datasets/caltech-camera-traps",

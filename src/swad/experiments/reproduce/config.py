@@ -106,7 +106,7 @@ class PaperConfig:
 
     def evaluate_every_of(self, dataset: str) -> int:
         """Steps between evaluations on a dataset."""
-        return self.evaluate_every or benchmarks.get(dataset).defaults.evaluate_every
+        return self.evaluate_every or benchmarks.get(dataset).defaults.evaluate_every_in(self.steps_of(dataset))
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -261,7 +261,7 @@ class _RunCost:
         defaults = self._benchmark.defaults
         sources = [n for name, n in self._counts.items() if name not in config.data.targets]
         steps = planned_steps(config, [n_train(n, three_way=config.data.three_way) for n in sources])
-        every = config.evaluation.evaluate_every or min(defaults.evaluate_every, steps)
+        every = config.evaluation.evaluate_every or defaults.evaluate_every_in(steps)
         return steps, -(-steps // every) + config.eval_offset
 
 
