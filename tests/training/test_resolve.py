@@ -131,6 +131,16 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
     ]
 
 
+def test_an_augmentation_of_low_resolution_images_is_ignored_with_a_note(tmp_path):
+    digits = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="er")
+    assert not notes(digits)
+    assert notes(digits.replace(augmentation={"crop": 0.8})) == [
+        "augmentation (crop): ignored, because low-resolution images are not augmented"
+    ]
+    assert notes(digits.replace(recipe="own"))[0].startswith("augmentation (crop, jitter, grayscale): ignored")
+    assert not notes(pacs(tmp_path, algorithm="er", recipe="own"))
+
+
 def test_one_domain_must_be_left_to_train_on(tmp_path):
     targets = ("paper", "board", "clutter", "outline")
     with pytest.raises(ConfigError, match=r"must be left to train on, got the targets 'paper\+board"):

@@ -56,15 +56,15 @@ class Recipe:
         """Return the stated settings in one line.
 
         >>> print(Recipe(epochs=100, augmentation={"crop": 0.8, "grayscale": 0}, hyperparameters={"lr": 0.001}))
-        epochs 100, augmentation crop=0.8,grayscale=0, lr 0.001
+        epochs 100, augmentation (crop 0.8, grayscale 0), lr 0.001
         >>> print(Recipe(by_dataset={"PACS": Recipe(hyperparameters={"penalty": 0.01})}))
         on PACS: penalty 0.01
         """
         stated = self.settings("")
-        if "augmentation" in stated:  # as --augmentation takes it: a hyperparameter may have the name of a part
-            stated["augmentation"] = ",".join(f"{name}={value}" for name, value in stated["augmentation"].items())
+        if "augmentation" in stated:  # in parentheses, because a hyperparameter may have the name of a part
+            stated["augmentation"] = f"({_listed(stated['augmentation'])})"
         stated |= stated.pop("hyperparameters", {})
-        parts = [", ".join(f"{name} {value}" for name, value in stated.items())]
+        parts = [_listed(stated)]
         parts += [f"on {name}: {recipe}" for name, recipe in self.by_dataset.items()]
         return "; ".join(filter(None, parts))
 
@@ -87,3 +87,7 @@ class Recipe:
             stated.pop("steps", None)
             stated.pop("epochs", None)
         return {**stated, **own}
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

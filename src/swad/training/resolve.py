@@ -184,6 +184,8 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
             f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
             f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
         )
+    if benchmark.image_spec.low_res and (given := apply_own_recipe(config).data.augmentation):
+        notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")
     options = {"--cache": config.machine.cache, "--cache-size": config.data.cache_size}
     if unused := [flag for flag, value in options.items() if value]:
         hint = "" if benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
