@@ -277,6 +277,8 @@ def test_the_command_on_a_model_that_always_answers_dog(here, trees, tmp_path):
     assert "on all of their stored images: leave out --images, --seed" in done.stderr
     assert "must be fp32 or bf16" in here(*command, "--precision", "fp16", code=1).stderr
     assert "is no directory of runs" in here("robustness", model, code=1).stderr
+    done = here("robustness", tmp_path, "--precision", "bf16", "--batch-size", "8", code=1)
+    assert "only benchmarks take --precision, --batch-size: leave it out" in done.stderr
     assert stored["test_resnet (dog)"]["Background Challenge"] == {"value": pytest.approx(100 / 9), "partial": True}
 
 
@@ -335,7 +337,7 @@ def test_models_are_found_by_name_and_file(tmp_path):
     for argument, message in (
         (constant_network(tmp_path / "ten.safetensors", 0, n_classes=10), "has 10 classes"),
         (f"test_vit={tmp_path / 'ten.safetensors'}", "does not fit"),
-        ("resnet5", "timm has no network 'resnet5'"),
+        ("resnet5", "there is no directory resnet5, and timm has no network 'resnet5': did you mean"),
         ("runs/missing", "there is no directory runs/missing"),
         (saved_weights(tmp_path / "digits.safetensors", ["0", "1", "2"]), "the classes of .* are 0, 1, 2"),
         (saved_weights(tmp_path / "gray.safetensors", ["n01440764"], channels=1), "takes images of 1 channel"),

@@ -152,8 +152,8 @@ def test_missing_and_broken_weights_files(tmp_path):
 
 
 def test_unknown_names_and_missing_weights():
-    with pytest.raises(NetworkError, match=r"timm has no network 'resnet5O'.*resnet"):
-        networks.build("resnet5O", 5)
+    with pytest.raises(NetworkError, match=r"timm has no network 'resnt50.tv': did you mean 'resnet50'"):
+        networks.build("resnt50.tv", 5)
     with pytest.raises(NetworkError, match="has no pretrained weights"):
         networks.build(networks.SMALL, 5, weights="pretrained")
 

@@ -244,6 +244,7 @@ def _build(items: list[Reproduction], config: PaperConfig) -> None:
                 not_built.append(f"{item.name}: {error}")
                 continue
             print_report(report.tables, report.written, report.row_files)
-    print(f"index: {config.output / INDEX}", flush=True)
+    if (index := config.output / INDEX).exists():
+        print(f"index: {index}", flush=True)
     if not_built:
         raise RunError(f"not built: {'; '.join(not_built)}")

@@ -92,15 +92,18 @@ def robustness(
         return
     benchmarks = Benchmarks(imagenet, imagenet_c, imagenet_r, backgrounds)
     on_benchmarks = benchmarks != Benchmarks()
-    changed = {
+    of_corruptions = {
         "corruptions": bool(corruptions),
         "severities": severities != "1,2,3,4,5",
         "images": images != 200,
         "seed": seed != 0,
     }
-    if on_benchmarks and any(changed.values()):
-        given = ", ".join(f"--{name}" for name, value in changed.items() if value)
-        raise ValueError(f"benchmarks are evaluated on all of their stored images: leave out {given}")
+    of_benchmarks = {"precision": precision != "fp32", "batch-size": batch_size is not None}
+    unused = [f"--{name}" for name, given in (of_corruptions if on_benchmarks else of_benchmarks).items() if given]
+    if unused and on_benchmarks:
+        raise ValueError(f"benchmarks are evaluated on all of their stored images: leave out {', '.join(unused)}")
+    if unused:
+        raise ValueError(f"only benchmarks take {', '.join(unused)}: leave it out, or give one such as --imagenet DIR")
     if on_benchmarks:
         from swad.experiments.imagenet_models import find_models
         from swad.experiments.imagenet_report import measure_imagenet

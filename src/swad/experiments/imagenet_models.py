@@ -119,6 +119,10 @@ def saved_model(path: Path, label: str, weights: str, directory: Path) -> ImageN
 def _of_timm(name: str, file: str, output: Path) -> ImageNetModel:
     if os.sep in name:
         raise RunError(f"there is no directory {name}: give a run directory, a weights file or a timm model")
+    try:
+        networks.require_known(name)
+    except networks.NetworkError as error:
+        raise RunError(f"there is no directory {name}, and {error}") from None
     model = networks.build_classifier(name, Path(file) if file else None)
     n_outputs = int(cast(Any, model).num_classes)
     input = networks.input_config(name)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from swad.models.small_cnn import SmallNet
+from swad.util.names import did_you_mean
 
 DEFAULT = "resnet50.tv_in1k"
 SMALL = "small"
@@ -57,7 +58,7 @@ def input_config(name: str) -> InputConfig:
     >>> input_config("vit_tiny_patch16_384")
     InputConfig(size=384, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), crop=1.0, interpolation='bicubic')
     """
-    _require_known(name)
+    require_known(name)
     known = _pretrained_config(name)
     if known is None:
         return InputConfig()
@@ -336,18 +337,17 @@ def _import_timm() -> Any:
     return timm
 
 
-def _require_known(name: str) -> None:
+def require_known(name: str) -> None:
+    """Require that timm has a network of this name; one of the hub, hf-hub:NAME, is known there."""
     timm = _import_timm()
     if ":" not in name and not timm.is_model(name):
-        similar = timm.list_models(f"*{name.split('.')[0][:6]}*")[:5]
-        names = ", ".join([*similar, SMALL])
-        hint = f"similar names: {names}" if similar else f"see timm.list_models(), or use {SMALL!r}"
-        raise NetworkError(f"timm has no network {name!r}; {hint}")
+        hint = did_you_mean(name.split(".")[0], [*timm.list_models(), SMALL]) or "see timm.list_models()"
+        raise NetworkError(f"timm has no network {name!r}: {hint}")
 
 
 def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None) -> nn.Module:
     options: dict[str, Any] = {"pretrained": pretrained, "num_classes": n_classes, "in_chans": channels}
-    _require_known(name)
+    require_known(name)
     if takes_image_size(name, image_size):
         options["img_size"] = image_size
     model = _create(
@@ -364,7 +364,7 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size
 def _create(name: str, instead: str, **options: Any) -> nn.Module:
     """Create a timm network; `instead` says what to do without the hub."""
     timm = _import_timm()
-    _require_known(name)
+    require_known(name)
     try:
         with _quiet("timm", "huggingface_hub", "httpx", "urllib3"):
             return cast(nn.Module, timm.create_model(name, **options))

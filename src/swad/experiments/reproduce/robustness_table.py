@@ -111,7 +111,8 @@ def _imagenet(config: PaperConfig, directory: Path, folder: Path, progress: Prog
     runs, lines = open_runs([directory])
     benchmarks = find_benchmarks(config.data)
     if benchmarks == Benchmarks():
-        raise RunError(f"Table 6 needs imagenet, imagenet-c, imagenet-r or bg_challenge in --data, got {config.data}")
+        given = "none was given" if config.data is None else f"{config.data} has none of them"
+        raise RunError(f"--data must hold imagenet, imagenet-c, imagenet-r or bg_challenge: {given}")
     rows = find_rows(runs)
     lines += [f"No run has the weights of {name}" for name in WEIGHTS if name not in rows]
     models = [model for members in rows.values() for model in members]
