@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from swad.flatness._hessian import Curvature, CurvatureRow, curvature, require_curvlinops
     from swad.flatness._local import FlatnessRow, LocalFlatness, average_flatness, check_radii, local
     from swad.flatness._losses import ImageLosses, Logits, LossFn, Precision, image_losses
-    from swad.flatness._surface import Line, Plane, Surface, SurfaceRow, line, plane
+    from swad.flatness._surface import Line, Plane, line, plane
+    from swad.flatness._surface_rows import Surface, SurfaceRow
     from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
 
 _MODULES = {
@@ -48,8 +49,8 @@ _MODULES = {
     "Normalize": "_directions",
     "Plane": "_surface",
     "Precision": "_losses",
-    "Surface": "_surface",
-    "SurfaceRow": "_surface",
+    "Surface": "_surface_rows",
+    "SurfaceRow": "_surface_rows",
     "WorstCase": "_worst_case",
     "WorstCaseRow": "_worst_case",
     "average_flatness": "_local",

@@ -1,0 +1,170 @@
+"""Evaluate a model at the points of a plane or line, and continue an evaluation that was interrupted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from swad.averaging.tensors import named_tensors, unwrap
+from swad.flatness._json import Row
+from swad.flatness._losses import LossFn, check_losses
+from swad.flatness._perturb import BN_STATISTICS, State, Weights, chosen_parameters
+from swad.flatness._slice import Slice, Source
+from swad.flatness._surface_rows import HEAD, POINT, Surface, SurfaceRow, point_key
+from swad.util.progress import Progress
+
+OnRow = Callable[[Row], None]
+"""Receives one JSON row at a time, as soon as it is computed."""
+NamedPoints = Mapping[str, tuple[float, float, float, Source]]
+"""Points with weights of their own: x, y, distance from the slice, weights."""
+
+
+class Walk:
+    """A model that visits the points of a plane or line, one after the other."""
+
+    def __init__(
+        self,
+        slice_: Slice,
+        model: nn.Module,
+        loss_fn: LossFn,
+        axes: Sequence[Tensor],
+        update_bn: Callable[[nn.Module], object] | None,
+    ) -> None:
+        _require_parameters_of(model, slice_)
+        _require_usable_buffers(model, slice_, update_bn is not None)
+        self._slice, self._model, self._loss_fn, self._update_bn = slice_, model, loss_fn, update_bn
+        self._weights = Weights(model, names=set(slice_.names))
+        self._vectors = axes
+
+    def __enter__(self) -> Walk:
+        self._weights.__enter__()
+        try:
+            weights, slice_ = self._weights, self._slice
+            weights.put_buffers(slice_.corners["1"])
+            order = {name: i for i, name in enumerate(slice_.names)}
+            self._origin = weights.of(slice_.corners["1"])
+            self._axes = [
+                [
+                    torch.empty_like(live, dtype=dtype).copy_(axis[order[name]])
+                    for name, live, dtype in zip(weights.names, weights.live, weights.dtypes, strict=True)
+                ]
+                for axis in map(slice_.split, self._vectors)
+            ]
+        except BaseException:
+            self._weights.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._weights.__exit__(None, None, None)
+
+    def evaluate(
+        self,
+        xs: tuple[float, ...],
+        ys: tuple[float, ...],
+        named: NamedPoints,
+        on_row: OnRow | None,
+        done_rows: Iterable[Row],
+        progress: Progress | None,
+    ) -> Surface:
+        """Evaluate the points that `done_rows` lacks."""
+        rows = [row for row in done_rows if row.get("kind") in (HEAD, POINT)]
+        head = {"kind": HEAD, "xs": list(xs), "ys": list(ys), "parameters": self._weights.dim}
+        if rows:
+            self._require_same(rows, head)
+        else:
+            rows = [head]
+            if on_row is not None:
+                on_row(head)
+        done = {point_key(row) for row in rows if row["kind"] == POINT}
+        total = len(xs) * len(ys) + len(named)
+        for i, (point, source) in enumerate(self._points(xs, ys, named), 1):
+            if point_key(point) not in done:
+                rows.append({"kind": POINT, **self._evaluate_point(point, source)})
+                if on_row is not None:
+                    on_row(rows[-1])
+            if progress is not None:
+                progress("loss surface", i, total)
+        return Surface.from_rows(rows)
+
+    def _points(
+        self, xs: Sequence[float], ys: Sequence[float], named: NamedPoints
+    ) -> Iterator[tuple[Row, Source | None]]:
+        # Corners come first, so that a wrong model or wrong images show at once.
+        for name, (x, y, distance, source) in named.items():
+            yield {"x": x, "y": y, "name": name, "distance": distance}, source
+        corners = {named[name][:2]: source for name, source in self._slice.corners.items()}
+        for y in ys:
+            for x in xs:  # a grid point that is a corner gets the corner's own weights, without rounding
+                yield {"x": x, "y": y, "name": None, "distance": 0.0}, corners.get((x, y))
+
+    def _evaluate_point(self, point: Row, source: Source | None) -> Row:
+        if source is None:
+            lengths = (point["x"], point["y"])
+            self._weights.put(self._origin, list(zip(self._axes, lengths, strict=False)))
+        else:
+            self._weights.put(self._weights.of(source, f"the weights {point['name']!r}"))
+        if self._update_bn is not None:
+            self._update_bn(self._model)
+        measured = check_losses(self._loss_fn(self._model))  # its values are read here anyway
+        losses = {domain: values.double().mean().item() for domain, values in measured.losses.items()}
+        errors = {domain: values.double().mean().item() for domain, values in measured.errors.items()}
+        return SurfaceRow(point["x"], point["y"], point["name"], point["distance"], losses, errors).as_dict()
+
+    def _require_same(self, rows: Sequence[Row], head: Row) -> None:
+        """Refuse rows of another grid, other weights or other images; the first corner must have the same loss."""
+        old = next((row for row in rows if row["kind"] == HEAD), None)
+        if old is None or any(old[key] != head[key] for key in head):
+            raise ValueError("done_rows are of another grid or other weights: start a new file")
+        first = next((row for row in rows if row["kind"] == POINT and row["name"] == "1"), None)
+        if first is None:
+            return
+        again = self._evaluate_point(first, self._slice.corners["1"])
+        for domain in {**first["losses"], **again["losses"]}:
+            old_loss, new_loss = (float(row["losses"].get(domain, math.nan)) for row in (first, again))
+            same = math.isclose(old_loss, new_loss, rel_tol=1e-3, abs_tol=1e-6)
+            if not same and not (math.isinf(old_loss) and old_loss == new_loss):
+                raise ValueError(
+                    f"done_rows have loss {old_loss:.6g} at the first corner on {domain}, not {new_loss:.6g}, so they "
+                    "are of other images or weights: start a new file"
+                )
+
+
+def _require_parameters_of(model: nn.Module, slice_: Slice) -> None:
+    parameters = chosen_parameters(model)
+    unknown = [name for name in slice_.names if name not in parameters]
+    if unknown:
+        tied = unknown[0] in dict(unwrap(model).named_parameters(remove_duplicate=False))
+        reason = "is tied to another parameter" if tied else "is no floating-point parameter"
+        raise ValueError(
+            f"{unknown[0]} {reason} of {type(unwrap(model)).__name__}: exclude it by name, or build the plane or "
+            "line from modules"
+        )
+
+
+def _require_usable_buffers(model: nn.Module, slice_: Slice, has_update_bn: bool) -> None:
+    """Refuse corners whose buffers differ: a point between them has no buffers, unless statistics are re-estimated."""
+    buffers = [name for name, _, _, is_buffer in named_tensors(unwrap(model)) if is_buffer]
+    different = [name for name in buffers if not _same_buffer(name, list(slice_.corners.values()))]
+    statistics = [name for name in different if name.rpartition(".")[2] in BN_STATISTICS]
+    if statistics and not has_update_bn:
+        raise ValueError(
+            "the weights have different batch-norm statistics, so a point between them has none: give update_bn, "
+            "e.g. update_bn=lambda model: swad.update_bn(loader, model)"
+        )
+    if others := [name for name in different if name not in statistics]:
+        raise ValueError(
+            f"the weights have different buffers {others[0]}, so a point between them has none: give weights "
+            "whose buffers are the same"
+        )
+
+
+def _same_buffer(name: str, corners: Sequence[State]) -> bool:
+    """Return whether a buffer is the same in all corners that have it; the number of batches seen does not matter."""
+    if name.rpartition(".")[2] == "num_batches_tracked":
+        return True
+    values = [corner[name].cpu() for corner in corners if name in corner]
+    return all(torch.equal(values[0], other) for other in values)
