@@ -43,6 +43,7 @@ from swad.training.export import cpu_weights, model_card, save_weights
 from swad.training.failures import explain
 from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.numerics import torch_settings
+from swad.training.range_warnings import range_warnings, too_few_evaluations
 from swad.training.recipe import IMAGENET
 from swad.training.resolve import branch_point, resolve
 from swad.training.result import RunResult, averaged_range
@@ -242,19 +243,8 @@ class _Run:
         segments = self.config.output / SEGMENTS
         self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self._log)
         self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self._log)
-        self._log_few_evaluations()
-
-    def _log_few_evaluations(self) -> None:
-        """Log before the first step that an average will not find its start, as in a short run on a large dataset."""
-        steps = self.config.total_steps
-        evaluations = sum(map(self.config.evaluates, range(1, steps + 1)))
-        for name in self.training.averages:
-            valley = self.training.valley(name)
-            if valley is not None and evaluations < valley.n_converge:
-                self._log(
-                    f"{name} needs {valley.n_converge} evaluations to find its start, and {steps} steps have "
-                    f"{evaluations}: train longer or evaluate more often (--evaluate-every {max(1, steps // 10)})"
-                )
+        for text in too_few_evaluations(self.config, self.training):
+            self._log(text)
 
     def _resume(self) -> None:
         """Load the checkpoint, if there is one."""
@@ -503,40 +493,13 @@ class _Run:
         ]
 
     def _warnings(self) -> tuple[str, ...]:
-        """List the averages whose range should not be trusted, one sentence each."""
-        valleys = {name: self.training.valley(name) for name in self.training.averages}
-        texts = []
-        for name, valley in valleys.items():
-            if valley is not None and not valley.converged:
-                texts.append(
-                    f"the validation loss never converged for {name}, so it averages only the "
-                    "end of training: train longer or evaluate more often"
-                )
-            elif valley is not None and self.run_dir is not None:
-                texts += self._early_start_warnings(name)
+        """List and log the averages whose range should not be trusted, one sentence each."""
+        records = iterate_records(self.config.output) if self.run_dir is not None else ()
+        losses = {record.step: record.value for record in records if record.metric == "valley_loss"}
+        texts = range_warnings(self.training, losses, len(self.sources.classes))
         for text in texts:
             self.callback.on_log(f"warning: {text}")
         return tuple(texts)
-
-    def _early_start_warnings(self, name: str) -> list[str]:
-        """Warn of an average that starts before the network has learned anything."""
-        start = self.training.averages[name].status.start_step
-        losses = {r.step: r.value for r in iterate_records(self.config.output) if r.metric == "valley_loss"}
-        after = [step for step in sorted(losses) if start is not None and step >= start]
-        if start is None or not after:
-            return []
-        texts, chance = [], math.log(len(self.sources.classes))
-        if after[0] == min(losses):
-            texts.append(
-                f"{name} starts at the first evaluation (step {start}), so the validation loss never fell: "
-                "train longer or evaluate more often"
-            )
-        if losses[after[0]] > chance:
-            texts.append(
-                f"{name} starts at step {start} with a validation loss of {losses[after[0]]:.2f}, above chance "
-                f"({chance:.2f}), so it averages weights that have learned nothing: train longer or raise n_converge"
-            )
-        return texts
 
     # -- output ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""Ranges of averages that should not be trusted, one sentence each: what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from swad.training.config import RunConfig
+from swad.training.state import Training
+
+
+def too_few_evaluations(config: RunConfig, training: Training) -> list[str]:
+    """Say before the first step which averages will not find their start, as in a short run on a large dataset."""
+    steps = config.total_steps
+    evaluations = sum(map(config.evaluates, range(1, steps + 1)))
+    return [
+        f"{name} needs {valley.n_converge} evaluations to find its start, and {steps} steps have {evaluations}: train "
+        f"longer or evaluate more often (--evaluate-every {max(1, steps // 10)})"
+        for name in training.averages
+        if (valley := training.valley(name)) is not None and evaluations < valley.n_converge
+    ]
+
+
+def range_warnings(training: Training, losses: Mapping[int, float], n_classes: int) -> list[str]:
+    """Say which averages never found their start, or start before the network has learned anything.
+
+    Args:
+        training: The finished training.
+        losses: The validation loss at every evaluation, by step.
+        n_classes: Number of classes, which decides the loss of chance.
+    """
+    texts = []
+    for name in training.averages:
+        valley = training.valley(name)
+        if valley is not None and not valley.converged:
+            texts.append(
+                f"the validation loss never converged for {name}, so it averages only the "
+                "end of training: train longer or evaluate more often"
+            )
+        elif valley is not None:
+            texts += _early_start(name, training.averages[name].status.start_step, losses, n_classes)
+    return texts
+
+
+def _early_start(name: str, start: int | None, losses: Mapping[int, float], n_classes: int) -> list[str]:
+    after = [step for step in sorted(losses) if start is not None and step >= start]
+    if not after:
+        return []
+    texts, chance = [], math.log(n_classes)
+    if after[0] == min(losses):
+        texts.append(
+            f"{name} starts at the first evaluation (step {start}), so the validation loss never fell: "
+            "train longer or evaluate more often"
+        )
+    if losses[after[0]] > chance:
+        texts.append(
+            f"{name} starts at step {start} with a validation loss of {losses[after[0]]:.2f}, above chance "
+            f"({chance:.2f}), so it averages weights that have learned nothing: train longer or raise n_converge"
+        )
+    return texts
