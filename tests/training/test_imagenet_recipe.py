@@ -18,14 +18,14 @@ from swad.data.loaders import Batch
 from swad.data.splits import DomainSplit, Sources, hold_out
 from swad.experiments.recipe_runs import recipe_runs
 from swad.models import networks
-from swad.training import loop
+from swad.training import loop, recipe
 from swad.training.config import ConfigError, RunConfig
 from swad.training.display import DisplayCallback, LogDisplay
 from swad.training.distributed import Dist
 from swad.training.loop import Interrupted, RunError, train
 from swad.training.resolve import averaging_plan, branch_point, fill_defaults, resolve
 from swad.training.run_data import image_spec, load_dataset
-from swad.training.state import Training, build_algorithm, build_schedulers
+from swad.training.state import Training, build_algorithm, build_averages, build_schedulers
 
 
 @pytest.fixture(scope="session")
@@ -204,6 +204,10 @@ def test_learning_rates_of_the_paper(schedule):
         assert len(ends) == 6
         assert ends == pytest.approx([0.04 if schedule == "constant" else 0.002] * 6)
         assert max(rates[720:]) == pytest.approx(0.04 if schedule == "constant" else 0.04 * (1 - 0.95 / 30))
+        # SWAD takes every update of the last 20 %, SWA that at the end of every cycle.
+        config = config.replace(averages=recipe.AVERAGES[schedule])
+        [average] = build_averages(config, algorithm.predictor).values()
+        assert (average.start, average.end, average.interval) == (720, 900, 1 if schedule == "constant" else 30)
 
 
 def test_problems_are_found_before_training(tree, tmp_path):
