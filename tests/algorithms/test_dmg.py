@@ -11,12 +11,9 @@ from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 from swad.algorithms.dmg import MaskedPredictor
-from swad.algorithms.registry import get_algorithm
 from swad.data.loaders import Batch
 from swad.models import networks
 from swad.models.fused_norm import fuse
-from swad.training.config import RunConfig
-from swad.training.resolve import resolve
 
 
 def small_scores(network, image, masks):
@@ -192,18 +189,6 @@ def test_pooled_batches_use_the_mask_of_each_images_domain():
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_recipe_of_the_paper():
-    options = {"dataset": "PACS", "data_dir": "data", "target": "sketch", "output": "unused", "recipe": "own"}
-    config = resolve(RunConfig.from_options(algorithm="dmg", **options))
-    assert config.training.hyperparameters == {
-        "lr": 1e-4, "batch_size": 64, "weight_decay": 1e-5, "dropout": 0.0, "overlap": 0.1, "mask_lr": 1e-4
-    }  # fmt: skip
-    assert (config.training.epochs, config.training.lr_schedule) == (150, "exponential:gamma=0.99")
-    assert (config.data.batches, config.model.freeze_bn) == ("pooled", False)
-    assert get_algorithm("dmg").constant_lr == ("masks",)
-    assert not resolve(RunConfig.from_options(algorithm="dson", **options)).model.freeze_bn
-
-
 def test_the_penalty_separates_masks():
     def overlap(weight):
         algorithm = make("dmg", overlap=weight, mask_lr=0.05)
@@ -223,6 +208,7 @@ def test_masks_have_a_learning_rate_of_their_own():
         for group in optimizer.param_groups
     }
     assert rates == {"main": (1e-5, 0.5), "masks": (0.1, 0.5)}
+    assert algorithm.constant_lr == ("masks",)
 
 
 def test_networks_without_maps_after_a_stage_are_errors():

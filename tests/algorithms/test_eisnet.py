@@ -127,11 +127,11 @@ def test_the_triplet_loss_and_its_gradient_are_those_of_a_list(seed, margin, mos
     torch.testing.assert_close(*tangent, rtol=1e-4, atol=1e-5)
 
 
-def test_without_a_margin_there_is_no_triplet():
-    """Not even with a negative that is exactly as far as the positive."""
+@pytest.mark.parametrize("margin", [0.0, 1.0])
+def test_a_negative_that_is_as_far_as_the_positive_is_not_semi_hard(margin):
     one, other = torch.eye(2)[:1], torch.eye(2)[1:]
     yes = torch.ones(1, 1, dtype=torch.bool)
-    assert triplet_loss(one, other, yes, other, yes, 0.0).item() == 0
+    assert triplet_loss(one, other, yes, other, yes, margin).item() == 0
     assert triplet_loss(one, one, yes, other, yes, 2.5).item() == pytest.approx(0.5)
 
 

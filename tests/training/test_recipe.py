@@ -142,6 +142,42 @@ def test_every_recipe_is_valid(monkeypatch):
             assert recipe is None or not find_problems(request(dataset, algorithm=name)), name
 
 
+JITTERED = {"crop": 0.8, "flip": 0.5, "jitter": 0.4, "grayscale": 0}
+SGD = {"optimizer": "sgd", "momentum": 0.9, "lr_schedule": "step:at=0.6,gamma=0.1", "epochs": 100, "freeze_bn": False}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "dataset", "settings", "hyperparameters"),
+    [
+        ("masf", "PACS", {"optimizer": "adam", "steps": 10_000, "freeze_bn": True, "batches": "balanced",
+            "augmentation": {"crop": 1, "flip": 0.5, "jitter": 0, "grayscale": 0}},
+            {"lr": 1e-5, "metric_lr": 1e-5, "inner_lr": 1e-5, "batch_size": 128, "dropout": 0.5, "weight_decay": 0}),
+        ("dmg", "PACS", {"optimizer": "adam", "lr_schedule": "exponential:gamma=0.99", "epochs": 150,
+            "freeze_bn": False, "batches": "pooled", "augmentation": JITTERED},
+            {"lr": 1e-4, "mask_lr": 1e-4, "weight_decay": 1e-5, "batch_size": 64, "overlap": 0.1}),
+        ("dmg", "DomainNet", {"lr_schedule": "constant", "epochs": 50}, {"lr": 1e-4, "weight_decay": 0}),
+        ("er", "PACS", {**SGD, "batches": "balanced", "augmentation": JITTERED},
+            {"lr": 1e-3, "lr_c": 0.1, "weight_decay": 5e-4, "batch_size": 64, "warm_up": 0.1}),
+        ("eisnet", "PACS", {**SGD, "batches": "pooled", "augmentation": JITTERED},
+            {"lr": 1e-3, "weight_decay": 2e-5, "batch_size": 64, "grayscale": 0.1}),
+        ("dson", "PACS", {"optimizer": "adam", "steps": 5000, "freeze_bn": False}, {"lr": 5e-5}),
+        ("miro", "PACS", {"steps": 5000, "freeze_bn": True}, {"penalty": 0.01, "lr": 5e-5}),
+        ("miro", "VLCS", {}, {"penalty": 0.01}),
+        ("miro", "OfficeHome", {}, {"penalty": 0.1}),
+        # Weight decays are twice the published ones, as the gradients are.
+        ("sagm", "PACS", {}, {"lr": 3e-5, "matching": 0.001, "weight_decay": 2e-4, "dropout": 0.5, "rho": 0.05}),
+        ("sagm", "VLCS", {}, {"lr": 1e-5, "matching": 0.001, "weight_decay": 2e-4, "dropout": 0.5}),
+        ("sagm", "OfficeHome", {}, {"lr": 1e-5, "matching": 0.0005, "weight_decay": 2e-4, "dropout": 0.5}),
+        ("sagm", "TerraIncognita", {}, {"lr": 1e-5, "matching": 0.001, "weight_decay": 2e-4, "dropout": 0.5}),
+        ("sagm", "DomainNet", {}, {"lr": 3e-5, "matching": 0.0005, "weight_decay": 2e-6, "dropout": 0.5}),
+    ],
+)  # fmt: skip
+def test_the_settings_of_the_papers(algorithm, dataset, settings, hyperparameters):
+    found = resolve(request(dataset, algorithm=algorithm)).options()
+    assert {name: found[name] for name in settings} == settings
+    assert {name: found["hyperparameters"][name] for name in hyperparameters} == hyperparameters
+
+
 # --- training ---------------------------------------------------------------------------------------------------
 
 
