@@ -8,6 +8,7 @@ from torch.nn import functional
 from helpers.tiny_runs import copied, tiny
 from swad.experiments import run_surface
 from swad.experiments.saved_run import Images, open_run
+from swad.models import own
 from swad.results.flatness_rows import SURFACE
 from swad.training import export
 from swad.training.loop import RunError, train
@@ -103,3 +104,38 @@ def test_corners_are_inside_the_averaged_range(tiny_run, ranges, corners):
     assert run_surface.corners_outside(run, chosen) == [
         f"step-{step:06d}" for step in corners if not start <= step <= end
     ]
+
+
+TIED = """
+from torch import nn
+
+class NETWORK(nn.Module):
+    def __init__(self, num_classes, in_chans):
+        super().__init__()
+        self.first = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * in_chans, 16))
+        self.encode, self.decode = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.decode.weight = self.encode.weight
+        self.out = nn.Linear(16, num_classes)
+
+    def forward(self, images):
+        return self.out(self.decode(self.encode(self.first(images)).relu()))
+"""
+
+
+def test_tied_weights_of_your_own_network_are_saved_and_span_a_plane(tmp_path, monkeypatch):
+    pytest.importorskip("timm")
+    monkeypatch.setattr(own, "__path__", [str(tmp_path)])
+    (tmp_path / "own_tied.py").write_text(TIED)
+    run = open_run(
+        train(tiny(tmp_path / "run", network="own_tied", steps=9, evaluate_every=3, snapshots=(5, 7, 9))).run_dir
+    )
+    assert run.config.model.weights == "random"
+    model = run.model("swad")
+    assert model.encode.weight is model.decode.weight
+    state = run.state("swad")
+    torch.testing.assert_close(state["encode.weight"], state["decode.weight"], rtol=0, atol=0)
+    names = ["step-000005", "step-000007", "step-000009"]
+    surface = run_surface.run_surface(run, names, steps=2, n_images=10, points=())
+    first, second = (run.model(name) for name in names[:2])
+    squares = [(a - b).square().sum() for a, b in zip(first.parameters(), second.parameters(), strict=True)]
+    assert surface.points["2"].x == pytest.approx(sum(squares).sqrt().item(), rel=1e-4), "tied weights count once"

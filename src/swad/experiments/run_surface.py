@@ -54,8 +54,8 @@ def run_surface(
     corners = [run.full_name(name) for name in corners] or list(default_corners(run))
     if len(corners) not in (2, 3) or len(set(corners)) < len(corners):
         raise RunError(f"a plane needs three different weights and a line two; got {', '.join(corners)}")
-    states = [run.state(name) for name in corners]
-    surface: Plane | Line = plane(*states) if len(states) == 3 else line(*states)
+    models = [run.model(name) for name in corners]  # not state dicts, which name tied weights twice
+    surface: Plane | Line = plane(*models) if len(models) == 3 else line(*models)
     extra = _averages_near(run, surface) if points is None else [run.full_name(name) for name in points]
     extra = [name for name in extra if name not in corners]
     settings = {
@@ -85,7 +85,10 @@ def run_surface(
                 captured(loss_fn, model),
                 steps,
                 margin,
-                points={"mean": _mean_state(states), **{name: run.state(name) for name in extra}},
+                points={
+                    "mean": _mean_state([model.state_dict() for model in models]),
+                    **{name: run.state(name) for name in extra},
+                },
                 update_bn=_bn_updater(run, model, images),
                 on_row=lambda row: file.append({"key": key, **row}),
                 done_rows=done_rows,

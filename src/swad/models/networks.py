@@ -1,4 +1,4 @@
-"""Predictors: any timm backbone by name with one linear head, or a small network for low-resolution images.
+"""Predictors: any timm backbone by name with one linear head, a small network for low-resolution images, or your own.
 
 A predictor is a plain module from images to class scores. A timm predictor *is* the timm model, without a wrapper, so
 its weights load wherever timm is installed:
@@ -24,14 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from swad.models import own
 from swad.models.small_cnn import SmallNet
 from swad.util.names import did_you_mean
+from swad.util.plugins import PluginError
 
 DEFAULT = "resnet50.tv_in1k"
 SMALL = "small"
 """The name of the network for low-resolution images (digits, MNIST)."""
-OWN = (SMALL, "resnet50_v1")
-"""Networks that plain timm does not have."""
+_NOT_TIMM = (SMALL, "resnet50_v1")
 SMALLEST, LARGEST = 28, 33
 """The range of image sizes that it accepts, in pixels."""
 
@@ -82,19 +83,24 @@ def build(
     """Build a predictor with a fresh head.
 
     Args:
-        name: A timm model name, "resnet50_v1", or "small".
+        name: A timm model name, "resnet50_v1", "small", or the name of your own file (`swad.models.own`).
         n_classes: Number of classes.
         weights: None for random weights, "pretrained" for timm's weights of that name, or a safetensors file.
         channels: Channels of the images.
         freeze_bn: Never change the statistics of batch norms; their scale and shift are trained.
         image_size: Height and width of the images; a network that cannot take them is refused. Default: the network's.
     """
+    own_network = is_own(name)
+    if weights == "pretrained" and not has_pretrained(name):
+        raise NetworkError(f"the network {name!r} has no pretrained weights: use random ones or a safetensors file")
     if name == SMALL:
         model: nn.Module = SmallNet(n_classes, channels)
-        if weights == "pretrained":
-            raise NetworkError("the network 'small' has no pretrained weights: use random ones or a safetensors file")
     else:
-        model = _timm(name, n_classes, channels, weights == "pretrained", image_size)
+        model = (
+            _own(name, n_classes, channels)
+            if own_network
+            else _timm(name, n_classes, channels, weights == "pretrained", image_size)
+        )
         if image_size is not None:
             _require_fitting(model, name, n_classes, channels, image_size)
     if weights is not None and weights != "pretrained":
@@ -102,6 +108,28 @@ def build(
     if freeze_bn:
         freeze_statistics(model)
     return model
+
+
+def is_own(name: str) -> bool:
+    """Whether a network is your own: a file in a folder that SWAD_NETWORKS names."""
+    try:
+        if name not in own.names():
+            return False
+    except PluginError as error:
+        raise NetworkError(str(error)) from error
+    if name == SMALL or _import_timm().is_model(name):
+        raise NetworkError(f"network names must be unique, and there is a {name!r} already: rename your {name}.py")
+    return True
+
+
+def has_pretrained(name: str) -> bool:
+    """Whether a network may have pretrained weights under its name."""
+    return name != SMALL and not is_own(name)
+
+
+def in_timm(name: str) -> bool:
+    """Whether plain timm has the network."""
+    return name not in _NOT_TIMM and not is_own(name)
 
 
 def build_classifier(name: str, weights: Path | None = None) -> nn.Module:
@@ -133,18 +161,26 @@ def scores(predictor: nn.Module, images: Tensor, dropout_mask: Tensor | None = N
 def features(predictor: nn.Module, images: Tensor) -> Tensor:
     """Return the features before the head, one row for every image."""
     model = cast(Any, predictor)
+    missing = [name for name in ("forward_features", "forward_head") if not hasattr(model, name)]
+    if missing:
+        raise _no_features(predictor, f"without {' and '.join(missing)}")
     return cast(Tensor, model.forward_head(model.forward_features(images), pre_logits=True))
 
 
 def head(predictor: nn.Module) -> nn.Linear:
     """Return the linear layer at the end of the network."""
-    layer = cast(Any, predictor).get_classifier()
+    layer = cast(Any, predictor).get_classifier() if hasattr(predictor, "get_classifier") else None
     if not isinstance(layer, nn.Linear):
-        raise NetworkError(
-            f"dropout, and algorithms that use features, need a network with one linear head, got "
-            f"{type(layer).__name__} in {type(predictor).__name__}: choose another network, or ERM without dropout"
-        )
+        raise _no_features(predictor, "without get_classifier" if layer is None else f"with {type(layer).__name__}")
     return layer
+
+
+def _no_features(predictor: nn.Module, reason: str) -> NetworkError:
+    return NetworkError(
+        "dropout, and algorithms that use features, need a network with timm's forward_features, forward_head and "
+        f"get_classifier, which returns one linear head; got {type(predictor).__name__} {reason}: choose another "
+        "network, or ERM without dropout"
+    )
 
 
 def stages(model: nn.Module) -> list[nn.Module]:
@@ -338,11 +374,17 @@ def _import_timm() -> Any:
 
 
 def require_known(name: str) -> None:
-    """Require that timm has a network of this name; one of the hub, hf-hub:NAME, is known there."""
+    """Require that timm or a file of your own has a network of this name; one of the hub, hf-hub:NAME, is known there."""
     timm = _import_timm()
-    if ":" not in name and not timm.is_model(name):
-        hint = did_you_mean(name.split(".")[0], [*timm.list_models(), SMALL]) or "see timm.list_models()"
-        raise NetworkError(f"timm has no network {name!r}: {hint}")
+    if ":" in name or is_own(name) or timm.is_model(name):
+        return
+    hint = (
+        did_you_mean(name.split(".")[0], [*timm.list_models(), *own.names(), SMALL])
+        or "timm.list_models() lists timm's."
+    )
+    raise NetworkError(
+        f"timm has no network {name!r}: {hint} For your own, name the folder of its file in SWAD_NETWORKS"
+    )
 
 
 def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None) -> nn.Module:
@@ -357,6 +399,23 @@ def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size
         # Initialize the head like any linear layer of torch. timm's initialization of EfficientNets and MobileNets is
         # 13 times as wide for 7 classes and gives a first loss of 8 instead of 2, which spoils the features.
         layer.reset_parameters()
+    _disable_stochastic(model)
+    return model
+
+
+def _own(name: str, n_classes: int, channels: int) -> nn.Module:
+    try:
+        model = own.get(name)(num_classes=n_classes, in_chans=channels)
+    except PluginError as error:
+        raise NetworkError(f"{error}; correct the file") from error
+    except Exception as error:  # the file may contain anything
+        reason = " ".join(str(error).split())[:200]
+        raise NetworkError(
+            f"{name}.py must build a network by NETWORK(num_classes={n_classes}, in_chans={channels}), and it raises "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise NetworkError(f"NETWORK in {name}.py must return a torch.nn.Module, got {type(model).__name__}")
     _disable_stochastic(model)
     return model
 
@@ -378,8 +437,8 @@ def _create(name: str, instead: str, **options: Any) -> nn.Module:
 
 
 def _pretrained_config(name: str) -> Any:
-    """Return timm's description of the pretrained weights of a name; None for networks of a hub."""
-    if ":" in name:
+    """Return timm's description of the pretrained weights of a name; None for networks of a hub and your own."""
+    if ":" in name or is_own(name):
         return None
     try:
         return _import_timm().models.get_pretrained_cfg(name, allow_unregistered=True)
@@ -416,9 +475,10 @@ def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int,
             shape = model.eval()(torch.zeros(1, channels, image_size, image_size)).shape
     except Exception as error:  # every network raises its own
         reason = " ".join(str(error).split())[:200]
+        instead = "the size that it takes" if is_own(name) else f"{input_config(name).size} pixels"
         raise NetworkError(
             f"{name} cannot take images of {channels}×{image_size}×{image_size}: {reason}; use images of "
-            f"{input_config(name).size} pixels (image_size), or another network"
+            f"{instead} (image_size), or another network"
         ) from None
     finally:
         model.train()

@@ -122,12 +122,14 @@ class ModelConfig:
     network: str | None = setting(
         None,
         role="protocol",
-        help="timm model, or `small` (about 32 pixels). Default: small for low-resolution data, else ResNet-50.",
+        help="timm model, `small` (about 32 pixels), or your own: a file in a folder that SWAD_NETWORKS names. "
+        "Default: small for low-resolution data, else ResNet-50.",
     )
     weights: str | None = setting(
         None,
         role="protocol",
-        help="Initial weights: pretrained, random or a safetensors file. Default: pretrained; random for small.",
+        help="Initial weights: pretrained, random or a safetensors file. Default: pretrained; random for small and "
+        "your own networks.",
     )
     freeze_bn: bool | None = setting(
         None,

@@ -34,6 +34,11 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, A
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
+    stored: set[int] = set()
+    for name, tensor in tensors.items():
+        if (address := tensor.untyped_storage().data_ptr()) in stored:  # safetensors refuses tied weights
+            tensors[name] = tensor.clone()
+        stored.add(address)
     text = json.dumps(card, default=str)
     metadata = {"format": "pt", networks.CARD: text, networks.CHECKSUM: networks.checksum(tensors, text)}
     with atomic_write(path) as partial:
@@ -266,7 +271,7 @@ def _wraps_network(card: Mapping[str, Any]) -> bool:
 
 
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
-    if _wraps_network(card) or card["network"] in networks.OWN:
+    if _wraps_network(card) or not networks.in_timm(card["network"]):
         return ["import swad", f'model, transform, class_names = swad.load_predictor("{file_name}")']
     channels = card["input"]["channels"]
     options = "" if channels == 3 else f", in_chans={channels}"

@@ -29,7 +29,7 @@ from swad.data.benchmark import Benchmark
 from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.data.domains import DataError
 from swad.data.epoch_loader import steps_per_epoch
-from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST, input_config
+from swad.models.networks import DEFAULT, LARGEST, SMALL, SMALLEST, has_pretrained, input_config
 from swad.results.trackers.base import name_problems
 from swad.training import recipe
 from swad.training.config import PROTOCOL, SETTINGS, ConfigError, RunConfig
@@ -104,7 +104,7 @@ def fill_defaults(
         momentum=0.9 if sgd and config.training.momentum is None else config.training.momentum,
         network=network,
         **images,
-        weights=config.model.weights or ("random" if network == SMALL else "pretrained"),
+        weights=config.model.weights or ("pretrained" if has_pretrained(network) else "random"),
         threads=config.machine.threads or (1 if network == SMALL else None),
         input_pipeline=_input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
         precision=config.training.precision
