@@ -34,7 +34,7 @@ from swad.data.splits import hold_out
 from swad.results.records import Record, RecordError, iterate_records
 from swad.results.trackers.base import TrackedRun
 from swad.results.trackers.tracking import Tracking
-from swad.training.batch_norms import estimate_statistics
+from swad.training.batch_norms import estimate_statistics, frozen_random_norms
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist, in_main_process, process_group
@@ -243,7 +243,8 @@ class _Run:
         segments = self.config.output / SEGMENTS
         self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self._log)
         self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self._log)
-        for text in too_few_evaluations(self.config, self.training):
+        norms = frozen_random_norms(self.config.model, self.training.predictor)
+        for text in (*too_few_evaluations(self.config, self.training), *norms):
             self._log(text)
 
     def _resume(self) -> None:
