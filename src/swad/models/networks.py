@@ -374,7 +374,7 @@ def _import_timm() -> Any:
 
 
 def require_known(name: str) -> None:
-    """Require that timm or a file of your own has a network of this name; one of the hub, hf-hub:NAME, is known there."""
+    """Require that timm, or a file of your own, has this network; one of the hub, hf-hub:NAME, is known there."""
     timm = _import_timm()
     if ":" in name or is_own(name) or timm.is_model(name):
         return
