@@ -109,6 +109,13 @@ def test_scores_of_a_model_that_is_right_on_given_images(trees, tmp_path):
     assert by_severity == pytest.approx({0: 1 / 3, 1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 1.0})
 
 
+def test_the_gap_is_to_imagenets_own_images_of_the_same_classes():
+    counts = {"imagenet": (50_000, 40_000), "imagenet-200": (10_000, 9_000), "imagenet-r": (30_000, 12_000)}
+    found = scores({name: PartResult(correct, n, n) for name, (n, correct) in counts.items()})
+    assert found["ImageNet top-1"].value == pytest.approx(80)
+    assert found["gap to ImageNet-R"].value == pytest.approx(90 - 40)
+
+
 def test_alexnets_own_errors_have_an_mce_of_100():
     def result(error: float) -> PartResult:
         return PartResult(round(50_000 * (1 - error)), 50_000, 50_000)
