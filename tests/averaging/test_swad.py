@@ -20,31 +20,39 @@ from swad import SWAD, NeverConvergedWarning
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
 
+def evaluations(rng, losses, options):
+    """Yield the average and the steps of all evaluations so far after each one; resumed at a random update."""
+    model = OneHot()
+    averager = SWAD(model, **options)
+    step, steps = 0, []
+    resume_at = rng.randrange(60)
+    for loss in losses:
+        for _ in range(rng.randint(1, 3)):
+            step += 1
+            model.go_to(step)
+            averager.update_parameters(model)
+            if step == resume_at:
+                averager = reload(averager, SWAD(model, **options))
+                model.go_to(step)
+        averager.observe(loss)
+        steps.append(step)
+        yield averager, steps
+
+
 @pytest.mark.slow
 def test_swad_follows_the_definition_on_hundreds_of_sequences():
     """All semantics, all settings, at every evaluation and between two, resumed at a random point."""
     for seed in range(400):
         rng = random.Random(seed)
         losses, options = losses_of(rng), settings_of(rng)
-        model = OneHot()
-        averager = SWAD(model, **options)
-        step, steps = 0, []
-        resume_at = rng.randrange(60)
-        for k, loss in enumerate(losses):
-            for _ in range(rng.randint(1, 3)):
-                step += 1
-                model.go_to(step)
-                averager.update_parameters(model)
-                if step == resume_at:
-                    averager = reload(averager, SWAD(model, **options))
-                    model.go_to(step)
-            steps.append(step)
-            averager.observe(loss)
-            want = {i: float(w) for i, w in expected(losses[: k + 1], steps, step, options).items()}
+        for averager, steps in evaluations(rng, losses, options):
+            step = steps[-1]
+            want = {i: float(w) for i, w in expected(losses[: len(steps)], steps, step, options).items()}
             assert weights_of(averager) == pytest.approx(want, rel=1e-5), (seed, options)
             assert averager.n_buffers <= averager.max_buffers + (options["semantics"] == "paper")  # ties to the digit
             # Buffers are those of the last averaged update.
             assert averager.averaged_state()["count"].item() == max(want), (seed, options)
+        model = averager.tracked.model
         model.go_to(step + 1)  # a tail without an evaluation
         averager.update_parameters(model)
         want = {i: float(w) for i, w in expected(losses, steps, step + 1, options).items()}
@@ -148,21 +156,9 @@ def test_an_interval_takes_every_so_many_updates_of_the_definition():
         if options["semantics"] == "reference":
             options["semantics"] = "paper"
         options["interval"] = interval = rng.randint(2, 7)
-        model = OneHot()
-        averager = SWAD(model, **options)
-        step, steps = 0, []
-        resume_at = rng.randrange(60)
-        for k, loss in enumerate(losses):
-            for _ in range(rng.randint(1, 3)):
-                step += 1
-                model.go_to(step)
-                averager.update_parameters(model)
-                if step == resume_at:
-                    averager = reload(averager, SWAD(model, **options))
-                    model.go_to(step)
-            steps.append(step)
-            status = averager.observe(loss)
-            dense = expected(losses[: k + 1], steps, step, options)
+        for averager, steps in evaluations(rng, losses, options):
+            status = averager.status
+            dense = expected(losses[: len(steps)], steps, steps[-1], options)
             want = [i for i in dense if (i - min(dense)) % interval == 0]
             assert weights_of(averager) == uniform(want), (seed, options)
             assert (status.n_averaged, status.start_step, status.end_step) == (len(want), want[0], want[-1])

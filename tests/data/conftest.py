@@ -1,10 +1,12 @@
-"""A local server for downloads."""
+"""A local server for downloads, and image files with a folder for their cache."""
 
 import random
+from pathlib import Path
 
 import pytest
 
 from helpers.download_server import Server
+from helpers.image_files import make_files
 
 
 @pytest.fixture
@@ -14,3 +16,13 @@ def server(monkeypatch):
     yield server
     server.http.shutdown()
     server.http.server_close()
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    return make_files(tmp_path / "data")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "caches"

@@ -16,17 +16,6 @@ from swad.data.cache import default_folder, open_cache
 from swad.data.cache_build import FORMAT, IMAGES, INDEX
 from swad.data.domains import ArrayDomain, DataError, Dataset
 
-
-@pytest.fixture
-def root(tmp_path) -> Path:
-    return make_files(tmp_path / "data")
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return tmp_path / "caches"
-
-
 # --- content ----------------------------------------------------------------------------------------
 
 

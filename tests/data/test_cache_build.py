@@ -23,16 +23,6 @@ from swad.data.domains import ArrayDomain, DataError, Dataset
 WORKER = Path(__file__)
 
 
-@pytest.fixture
-def root(tmp_path) -> Path:
-    return make_files(tmp_path / "data")
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return tmp_path / "caches"
-
-
 def test_worker_processes_give_the_same_bytes_and_report_progress(tmp_path, folder):
     dataset = read(make_files(tmp_path / "data", per_domain=BLOCK + 3))
     seen: list[tuple[str, int, int | None]] = []

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from helpers import HELPERS
 from helpers.forked import run_ranks
+from helpers.states import assert_close, assert_equal
 
 pl = pytest.importorskip("lightning.pytorch")
 
@@ -35,17 +36,6 @@ def fit(callbacks, model=None, max_epochs=8, ckpt_path=None, train=None, **optio
     )
     trainer.fit(model, train or loader(), loader(1), ckpt_path=ckpt_path)
     return trainer, model
-
-
-def assert_close(ours, twin):
-    assert ours.keys() == twin.keys()
-    for name in twin:
-        torch.testing.assert_close(ours[name], twin[name], rtol=1e-6, atol=1e-7)
-
-
-def assert_equal(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def every_epoch(folder, **options):

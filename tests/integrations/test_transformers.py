@@ -21,6 +21,7 @@ from transformers import (
 )
 
 import swad
+from helpers.states import assert_close, assert_equal
 from swad.integrations.transformers import SWADCallback
 
 EVERY = 4  # steps per evaluation
@@ -104,17 +105,6 @@ def unbroken(tmp_path_factory):
     keep, callback = KeepAll(), SWADCallback(**OPTIONS)
     trainer = train(folder, keep, callback, **SAVED)
     return folder, keep, callback, trainer
-
-
-def assert_close(ours, twin):
-    assert ours.keys() == twin.keys()
-    for name in twin:
-        torch.testing.assert_close(ours[name], twin[name], rtol=1e-6, atol=1e-7)
-
-
-def assert_equal(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_leaves_the_mean_of_the_valley_in_the_model_and_stops(unbroken):
