@@ -134,6 +134,8 @@ def test_only_the_group_updates_its_members():
             call(model)
     with pytest.raises(ValueError, match="swad has started already"):
         AverageGroup(model, {"swad": average})
+    with pytest.raises(TypeError, match=r"have names, got a list: pass {name: average}"):
+        AverageGroup(model, [SWAD(model)])
     with pytest.raises(ValueError, match="at least one average"):
         AverageGroup(model, {})
     with pytest.raises(ValueError, match="head has others"):

@@ -248,7 +248,7 @@ def test_the_warning_names_what_was_averaged_instead():
         model.go_to(step)
         averager.update_parameters(model)
     averager.observe(1.0)
-    with pytest.warns(NeverConvergedWarning, match="holds the updates 3-3, everything since the best evaluation"):
+    with pytest.warns(NeverConvergedWarning, match=r"updates 3-3, everything since the best evaluation. Train longer"):
         averager.copy_to(OneHot())
     for _ in range(2):
         averager.update_parameters(model)

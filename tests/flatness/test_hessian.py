@@ -14,6 +14,7 @@ from torch.nn import functional
 from helpers.landscapes import Point, Quadratic, fingerprint, network, symmetric, trained
 from swad.flatness import curvature, image_losses, local
 from swad.flatness._directions import Directions
+from swad.flatness._hessian import require_curvlinops
 from swad.flatness._perturb import Weights
 
 pytest.importorskip("curvlinops")
@@ -229,3 +230,11 @@ def test_attention_and_a_loss_without_curvature():
     level = curvature(torch.nn.Linear(3, 2), lambda model: model.weight.sum(), 2, trace_vectors=2).row()
     assert level.eigenvalues == (0.0, 0.0)
     assert level.trace == 0
+
+
+def test_importing_its_package_warns_of_nothing(tmp_path, monkeypatch, recwarn):
+    (tmp_path / "curvlinops.py").write_text("import warnings\nwarnings.warn('deprecated', FutureWarning)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "curvlinops")
+    assert require_curvlinops().__file__ == str(tmp_path / "curvlinops.py")
+    assert not recwarn.list

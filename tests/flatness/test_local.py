@@ -170,6 +170,8 @@ def test_the_seed_decides_the_result():
     result = measure()
     assert same(result, measure())
     assert not same(result, measure(seed=2))
+    shown = [f"{row.mean:.4g} at {row.radius:g}" for row in result.rows if row.domain is None]
+    assert repr(result) == f"LocalFlatness(F = {', '.join(shown)}; 8 directions; intervals in .rows)"
 
 
 def test_radii_and_the_number_of_directions_change_no_direction():

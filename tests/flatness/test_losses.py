@@ -89,6 +89,8 @@ def test_image_losses_refuse():
         image_losses({})
     with pytest.raises(ValueError, match="'photo' has 7 images and 6 labels"):
         image_losses({"photo": (x, y[:6])})
+    with pytest.raises(TypeError, match=r"must be {domain: \(images, labels\)}, got a tuple: name the domain"):
+        image_losses((x, y))
     with pytest.raises(ValueError, match="measure must be"):
         image_losses({"photo": (x, y)}, measure="accuracy")
 

@@ -51,6 +51,10 @@ class AverageGroup(Mapping[str, Average]):
     """
 
     def __init__(self, model: nn.Module, averages: Mapping[str, Average]) -> None:
+        if not isinstance(averages, Mapping):
+            raise TypeError(
+                f"the averages of a group have names, got a {type(averages).__name__}: pass {{name: average}}"
+            )
         if not averages:
             raise ValueError("a group needs at least one average, got none")
         self._members = dict(averages)

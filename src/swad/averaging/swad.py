@@ -237,7 +237,7 @@ class SWAD(Average):
         rule = "the last segment, as in the published code" if reference else "everything since the best evaluation"
         warnings.warn(
             f"the validation loss has not converged ({self.valley.status.reason}): "
-            f"the average holds the updates {spans}, {rule}",
+            f"the average holds the updates {spans}, {rule}. Train longer or evaluate more often",
             NeverConvergedWarning,
             stacklevel=3,
         )

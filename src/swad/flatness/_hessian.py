@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -156,7 +157,9 @@ def _wanted_domains(losses: Losses, domains: Sequence[str | None] | None) -> lis
 def require_curvlinops() -> Any:
     """Return the package curvlinops, or raise an error that says how to install it."""
     try:
-        import curvlinops
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a package that it imports uses a deprecated part of torch
+            import curvlinops
     except ImportError:
         raise ValueError('curvature needs curvlinops and scipy: pip install "swad[flatness]"') from None
     return curvlinops

@@ -82,6 +82,12 @@ class LocalFlatness:
     groups: Groups = field(default_factory=dict)
     confidence: float = 0.95
 
+    def __repr__(self) -> str:
+        """Show F at every radius over all domains, without the tensors behind it."""
+        means = mean_over(self.domains, {domain: rises.mean(0) for domain, rises in self.rises.items()})
+        values = ", ".join(f"{mean:.4g} at {radius:g}" for radius, mean in zip(self.radii, means.tolist(), strict=True))
+        return f"LocalFlatness(F = {values}; {self.n_directions} directions; intervals in .rows)"
+
     @property
     def domains(self) -> list[str]:
         """The domains, in the loss function's order."""

@@ -142,6 +142,8 @@ def image_losses(
     >>> image_losses(data)(nn.Linear(2, 2, bias=False))["photo"].mul(1000).round().tolist()
     [693.0, 693.0, 693.0]
     """
+    if not isinstance(images, Mapping):
+        raise TypeError(f"images must be {{domain: (images, labels)}}, got a {type(images).__name__}: name the domain")
     if precision not in (None, "fp32", "bf16"):
         raise ValueError(f"precision must be 'fp32' or 'bf16'; got {precision!r}")
     if precision is not None and autocast is not nullcontext:
