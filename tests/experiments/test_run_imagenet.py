@@ -341,6 +341,9 @@ def test_models_are_found_by_name_and_file(tmp_path):
     of_two = saved_weights(tmp_path / "two=2.safetensors", ["n02099601", "n01443537"])
     (model,), _ = find_models([of_two], (), tmp_path)
     assert (model.classes, model.n_outputs, model.label) == ((DOG, GOLDFISH), 2, "two=2")
+    numbered = saved_weights(tmp_path / "numbered.safetensors", [str(label) for label in range(1000)])
+    (model,), _ = find_models([numbered], (), tmp_path)
+    assert (model.classes, model.n_outputs) == (None, 1000)  # ImageNet's, in their order
     for argument, message in (
         (constant_network(tmp_path / "ten.safetensors", 0, n_classes=10), "has 10 classes"),
         (f"test_vit={tmp_path / 'ten.safetensors'}", "does not fit"),

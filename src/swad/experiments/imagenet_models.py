@@ -99,6 +99,8 @@ def saved_model(path: Path, label: str, weights: str, directory: Path) -> ImageN
     # The crop of `eval_transform`: 224 of 256 pixels.
     input = InputConfig(size, tuple(spec["mean"]), tuple(spec["std"]), crop=size / round(size * 8 / 7))
     known = imagenet_classes()
+    if names == [str(label) for label in range(N_CLASSES)]:  # shards that number ImageNet's classes, in their order
+        names = list(known)
     if not set(names) <= known.keys() and names != list(backgrounds.FOLDERS):
         raise RunError(
             f"the classes of {path} are {', '.join(names[:3])}, ...: the benchmarks need a classifier of classes of "
