@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from helpers.tiny_algorithms import make
 from helpers.tiny_runs import copied, tiny
 from swad.experiments import run_surface
 from swad.experiments.saved_run import Images, open_run
-from swad.models import own
+from swad.models import networks, own
 from swad.results.flatness_rows import SURFACE
 from swad.training import export
 from swad.training.loop import RunError, train
@@ -60,22 +61,34 @@ def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
         run_surface.run_surface(open_run(folder), ["swad", "swad"])
 
 
-def test_statistics_of_points_are_those_of_the_seen_images():
-    seen = torch.randn(200, 3, 4, 4) * 2 + 5
+def test_statistics_of_points_are_those_of_the_seen_images_in_batches_of_all_domains():
+    """Batches of one domain would miss the variance between domains, and DSON has statistics for each."""
+    seen = torch.randn(200, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 + 5
+    seen[90:] += 8
     pictures = {
         "a": (seen[:90], torch.zeros(90)),
         "b": (seen[90:], torch.zeros(110)),
         "t": (seen + 99, torch.zeros(200)),
     }
     images = Images(pictures, ("a", "b"), ("t",))
+
+    def updater(algorithm, frozen):
+        training, model = SimpleNamespace(algorithm=algorithm), SimpleNamespace(freeze_bn=frozen)
+        return run_surface._bn_updater(SimpleNamespace(config=SimpleNamespace(training=training, model=model)), images)
+
+    assert updater("erm", frozen=True) is None
+    assert not updater("erm", frozen=False)(torch.nn.Sequential(torch.nn.Linear(2, 2)))
     model = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
-    frozen, trained = (
-        SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(freeze_bn=frozen))) for frozen in (True, False)
-    )
-    assert run_surface._bn_updater(frozen, model, images) is None
-    assert run_surface._bn_updater(trained, torch.nn.Sequential(torch.nn.Linear(2, 2)), images) is None
-    run_surface._bn_updater(trained, model, images)(model)
-    assert torch.allclose(model[0].running_mean, seen.mean((0, 2, 3)), atol=1e-4)
+    assert updater("erm", frozen=False)(model)
+    used = torch.cat([seen[:64], seen[90:154]]).transpose(0, 1).flatten(1)  # two batches of 32 images of each domain
+    torch.testing.assert_close(model[0].running_mean, used.mean(1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model[0].running_var, used.var(1), rtol=1e-2, atol=0)
+
+    predictor = make("dson", networks.build("test_resnet", 5, freeze_bn=False), domains=2).predictor
+    assert updater("dson", frozen=False)(predictor)
+    convolution, norm, *_ = predictor.network.conv1
+    maps = convolution(seen[90:154]).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(norm.running_mean[1], maps.mean(1), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -223,8 +223,11 @@ class Algorithm(nn.Module):
         """Return how many images of a domain are evaluated together, or None if predictions do not depend on it."""
         return None
 
-    def estimate_statistics(self, predictor: nn.Module, batches: Iterable[Tensor]) -> bool:
+    @classmethod
+    def estimate_statistics(cls, predictor: nn.Module, batches: Iterable[Tensor]) -> bool:
         """Estimate the statistics of a predictor's batch norms, for averaged weights, on batches of training images.
+
+        Images are sorted by domain, except in pooled batches.
 
         Return False if it has no batch norms.
         """

@@ -203,8 +203,9 @@ class DSON(BranchedERM):
         )
         return {"main": self.optimizer(self.predictor.network.parameters()), "mixtures": mixtures}
 
+    @classmethod
     @torch.no_grad()
-    def estimate_statistics(self, predictor: nn.Module, batches: Iterable[Tensor]) -> bool:
+    def estimate_statistics(cls, predictor: nn.Module, batches: Iterable[Tensor]) -> bool:
         """Estimate the statistics of every domain on its own images; the predictor is in evaluation mode afterwards."""
         assert isinstance(predictor, NormalizedPredictor)
         norms = [norm for norm in predictor.modules() if isinstance(norm, DomainNorm) and not norm.frozen]

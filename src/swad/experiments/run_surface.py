@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.batchnorm import update_bn
+from swad.algorithms.registry import get_algorithm
 from swad.experiments.measured_rows import image_settings, require_same_weights, source_domains
 from swad.experiments.saved_run import Images, SavedRun, find_device
 from swad.flatness import Line, Plane, Surface, captured, image_losses, line, plane
-from swad.models.networks import batch_norms
 from swad.results.flatness_rows import SURFACE, RowFile
 from swad.training.run_dir import RunError
 from swad.util.progress import Progress
@@ -22,6 +21,8 @@ PAPER_CORNERS = (50, 70, 90)
 GRID = 21
 MARGIN = 0.4
 """How far a surface extends beyond its corners, as a share of its longer side."""
+BN_BATCH = 64
+"""Images in a batch on which batch norms are re-estimated."""
 
 
 def run_surface(
@@ -89,7 +90,7 @@ def run_surface(
                     "mean": _mean_state([model.state_dict() for model in models]),
                     **{name: run.state(name) for name in extra},
                 },
-                update_bn=_bn_updater(run, model, images),
+                update_bn=_bn_updater(run, images),
                 on_row=lambda row: file.append({"key": key, **row}),
                 done_rows=done_rows,
                 progress=progress,
@@ -161,13 +162,18 @@ def _mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _bn_updater(run: SavedRun, model: nn.Module, images: Images) -> Callable[[nn.Module], object] | None:
+def _bn_updater(run: SavedRun, images: Images) -> Callable[[nn.Module], object] | None:
     """Return a function that re-estimates batch-norm statistics on seen images; None if they were frozen.
 
     Weights between trained ones have no statistics of their own.
     """
-    if run.config.model.freeze_bn or not batch_norms(model):
+    if run.config.model.freeze_bn:
         return None
-    seen = torch.cat([domain_images for domain_images, _ in images.side("seen").values()])
-    batches = [seen[start : start + 64] for start in range(0, len(seen), 64)]
-    return lambda point: update_bn(batches, point)
+    # As in training, a batch has the same number of images of every domain, one domain after another.
+    domains = [domain_images for domain_images, _ in images.side("seen").values()]
+    n_images = min(map(len, domains))
+    share = min(n_images, max(1, BN_BATCH // len(domains)))
+    starts = range(0, n_images - share + 1, share)
+    batches = [torch.cat([rows[start : start + share] for rows in domains]) for start in starts]
+    algorithm = get_algorithm(run.config.training.algorithm)
+    return lambda point: algorithm.estimate_statistics(point, batches)
