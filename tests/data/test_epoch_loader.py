@@ -108,11 +108,15 @@ def test_devices_get_files_that_they_can_decode(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "rgb.jpg")
     Image.fromarray(pixels).convert("CMYK").save(tmp_path / "cmyk.jpg")
     Image.fromarray(pixels).save(tmp_path / "png.jpg", "PNG")
-    domain = FileDomain("a", np.zeros(3, np.int64), tmp_path, ("rgb.jpg", "cmyk.jpg", "png.jpg"))
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn, which only TorchCodec applies
+    Image.fromarray(pixels).save(tmp_path / "exif.jpg", exif=turned)
+    names = ("rgb.jpg", "cmyk.jpg", "png.jpg", "exif.jpg")
+    domain = FileDomain("a", np.zeros(4, np.int64), tmp_path, names)
     assert jpeg(domain, 0) == (tmp_path / "rgb.jpg").read_bytes()
-    for number in (1, 2):
+    for number in (1, 2, 3):
         with Image.open(io.BytesIO(jpeg(domain, number))) as image:
-            assert (image.format, image.mode) == ("JPEG", "RGB")
+            assert (image.format, image.mode, image.size, dict(image.getexif())) == ("JPEG", "RGB", (8, 9), {})
 
 
 def test_a_batch_larger_than_the_data_is_refused():

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from swad.data.augmentation import Augmentation
@@ -67,7 +67,7 @@ class DeviceDecoder:
     def _decode(self, contents: tuple[Tensor, ...]) -> list[Tensor]:
         try:
             from torchcodec.decoders import decode_jpeg
-        except ImportError:
+        except (ImportError, RuntimeError):  # the latter where it finds no FFmpeg
             from torchvision.io import decode_jpeg
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torchvision says in every process that its decoders move to TorchCodec
@@ -75,12 +75,24 @@ class DeviceDecoder:
 
 
 def jpeg(domain: Domain, key: int) -> bytes:
-    """Return an image as JPEG. Other formats, and colors that devices do not decode, are encoded with quality 100."""
+    """Return an image as JPEG. Other formats, colors that devices do not decode, and turned images are encoded with
+    quality 100.
+    """
     if isinstance(domain, FileDomain | ShardDomain):
         content = domain.content(key)
         with Image.open(io.BytesIO(content)) as image:
-            if image.format == "JPEG" and image.mode in ("RGB", "L"):
+            if image.format == "JPEG" and image.mode in ("RGB", "L") and _is_upright(image):
                 return content
     out = io.BytesIO()
     to_pil(domain.image(key)).convert("RGB").save(out, "JPEG", quality=100, subsampling=0)
     return out.getvalue()
+
+
+def _is_upright(image: Image.Image) -> bool:
+    """Whether the image has no EXIF orientation: TorchCodec always applies it, but crops are drawn without it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damaged EXIF data
+            return image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+    except Exception:  # Pillow raises many classes
+        return False
