@@ -93,6 +93,6 @@ def _is_upright(image: Image.Image) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damaged EXIF data
-            return image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+            return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
     except Exception:  # Pillow raises many classes
         return False
