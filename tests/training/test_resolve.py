@@ -129,6 +129,13 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
         "--cache-size: ignored, because the torchvision input pipeline uses no image cache; "
         "pass --input-pipeline gpu to use one"
     ]
+    monkeypatch.setattr(resolve_module, "training_images", lambda config: (5000,))
+    monkeypatch.setattr(resolve_module, "_count_files", lambda folder: pytest.fail("the recipe builds no cache"))
+    large = pacs(tmp_path, dataset="imagenet", target="none", device="cuda")
+    assert not notes(large)
+    for pipeline in ("torchvision", "gpu"):
+        [note] = notes(large.replace(input_pipeline=pipeline, cache_size=64))
+        assert note == "--cache-size: ignored, because the imagenet recipe uses no image cache"
 
 
 def test_an_augmentation_of_low_resolution_images_is_ignored_with_a_note(tmp_path):

@@ -172,12 +172,13 @@ def derived_seed(config: RunConfig) -> int:
 
 def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
     """List choices of `resolve`, which returned `resolved`, that a user may not expect, one sentence each."""
-    if resolved.data.input_pipeline == "gpu":
+    by_recipe = resolved.training.recipe == recipe.IMAGENET  # which never builds a cache
+    if resolved.data.input_pipeline == "gpu" and not by_recipe:
         return []
     benchmark = benchmarks.get(config.data.dataset)
     notes = []
     on_gpu = resolved.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
-    if on_gpu and config.data.input_pipeline is None and not stored_settings(config.output):
+    if on_gpu and not by_recipe and config.data.input_pipeline is None and not stored_settings(config.output):
         on_device = config.replace(device=resolved.machine.device)  # the user may have asked for auto
         size = _cache_bytes(config, _count_images(on_device)) / 1e9
         notes.append(
@@ -188,8 +189,9 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
         notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")
     options = {"--cache": config.machine.cache, "--cache-size": config.data.cache_size}
     if unused := [flag for flag, value in options.items() if value]:
-        hint = "" if benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
-        notes.append(f"{', '.join(unused)}: ignored, because the torchvision input pipeline uses no image cache{hint}")
+        hint = "" if by_recipe or benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
+        without = "imagenet recipe" if by_recipe else "torchvision input pipeline"
+        notes.append(f"{', '.join(unused)}: ignored, because the {without} uses no image cache{hint}")
     return notes
 
 
@@ -450,7 +452,8 @@ def _cache_bytes(config: RunConfig, n_images: int) -> int:
 def _count_images(config: RunConfig) -> int:
     """The number of images; 0 where it is unknown and no default depends on it."""
     total = benchmarks.get(config.data.dataset).total
-    needed = config.machine.device.startswith("cuda") and config.data.input_pipeline is None
+    on_gpu, by_recipe = config.machine.device.startswith("cuda"), _recipe(config) == recipe.IMAGENET
+    needed = on_gpu and not by_recipe and config.data.input_pipeline is None
     return _count_files(config.data.data_dir) if total is None and needed else total or 0
 
 
