@@ -84,6 +84,13 @@ def test_all_problems_are_reported_together():
         mce(errors)
     for part in ("'frosst'", "contrast are missing", "snow needs an error for each of 5", "divide percent by 100"):
         assert part in str(caught.value)
+    extra = {"spatter": [0.5] * 5}
+    for score in (mce, lambda *given: relative_mce(given[0], 0.2, given[1])):
+        with pytest.raises(ValueError, match="AlexNet's errors under spatter are not known: use mean_error"):
+            score(extra, ["spatter"])
+        with pytest.raises(ValueError, match="no corruption was given"):
+            score(extra, [])
+    assert mean_error(extra, ["spatter"]) == 50
 
 
 def test_nested_and_flat_archives_are_found(tmp_path):

@@ -67,7 +67,7 @@ def mce(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> float:
         errors: By corruption, the error at severities 1 to 5 as fractions.
         names: The corruptions to average over. Default: all 15; over fewer it is no mCE to compare with papers.
     """
-    _require(errors, names)
+    _require(errors, names, of_alexnet=True)
     return 100 * _mean(sum(errors[name]) / sum(ALEXNET_ERRORS[name]) for name in names)
 
 
@@ -79,7 +79,7 @@ def relative_mce(errors: Errors, clean_error: float, names: Sequence[str] = tupl
         clean_error: The error on uncorrupted images, as a fraction.
         names: The corruptions to average over. Default: all 15.
     """
-    _require(errors, names)
+    _require(errors, names, of_alexnet=True)
     return 100 * _mean(
         sum(error - clean_error for error in errors[name])
         / sum(error - ALEXNET_CLEAN_ERROR for error in ALEXNET_ERRORS[name])
@@ -98,14 +98,18 @@ def mean_error(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> flo
     return 100 * _mean(_mean(errors[name]) for name in names)
 
 
-def _require(errors: Errors, names: Iterable[str]) -> None:
-    """Require the error of every corruption at every severity."""
+def _require(errors: Errors, names: Sequence[str], of_alexnet: bool = False) -> None:
+    """Require the error of every corruption at every severity, and if asked for, that AlexNet's are known."""
     known = {*CORRUPTIONS, *EXTRA}
     problems = [
         f"there is no corruption {name!r}: {did_you_mean(name, known) or ', '.join(CORRUPTIONS)}"
         for name in errors
         if name not in known
     ]
+    if not names:
+        problems.append("no corruption was given: name at least one")
+    if of_alexnet and (unknown := [name for name in names if name in EXTRA]):
+        problems.append(f"AlexNet's errors under {', '.join(unknown)} are not known: use mean_error")
     if missing := [name for name in names if name not in errors]:
         problems.append(f"the errors of {', '.join(missing)} are missing")
     for name, values in errors.items():
