@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from swad.results.figures import style
 from swad.results.figures.style import FORMATS, save_figure, themed_svg
 from swad.results.figures.training import valley_figure
 from swad.results.runs import RunData
@@ -35,3 +36,17 @@ def test_a_figure_of_the_page_takes_its_colors_from_the_page(runs: list[RunData]
     assert all(str(name).startswith("p1-") for name in ids)
     for name in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg):
         assert (name[0] or name[1]) in ids
+
+
+def test_characters_without_a_font_are_named_once(tmp_path: Path, monkeypatch, recwarn) -> None:
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(style, "_installed_fallbacks", lambda: ())
+    style._warn_missing.cache_clear()
+    figure = Figure()
+    figure.text(0.5, 0.5, "\u65e5\u672c \u00c9t\u00e9")
+    for suffix in ("png", "pdf"):
+        with style.figure_style():
+            save_figure(figure, tmp_path / f"a.{suffix}")
+    (warning,) = recwarn.list
+    assert "no installed font has (\u65e5\u672c): install Noto Sans CJK" in str(warning.message)

@@ -6,8 +6,10 @@ import io
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,6 @@ INK, FAINT, RANGE = "#1a1a1a", "#8a8f98", "#4c6fff"
 FORMATS = ("svg", "pdf", "png")
 
 _STYLE = {
-    "font.family": "sans-serif",
     "font.size": 9,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
@@ -50,6 +51,13 @@ _STYLE = {
 }
 
 
+_FALLBACKS = (
+    *(f"Noto Sans CJK {language}" for language in ("JP", "SC", "TC", "KR")),
+    *("Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Malgun Gothic", "Arial Unicode MS"),
+)
+"""Fonts with characters that matplotlib's own lacks, for names of domains and classes."""
+
+
 def require_matplotlib() -> Any:
     """Return matplotlib, or raise an error that says how to install it."""
     try:
@@ -62,8 +70,34 @@ def require_matplotlib() -> Any:
 @contextmanager
 def figure_style() -> Iterator[None]:
     """Draw or save figures in the block with this project's style."""
-    with require_matplotlib().rc_context(_STYLE):
-        yield
+    with require_matplotlib().rc_context({**_STYLE, "font.family": ["sans-serif", *_installed_fallbacks()]}):
+        with warnings.catch_warnings(record=True) as caught:
+            yield
+        missing: set[str] = set()
+        for warning in caught:
+            if glyph := re.match(r"Glyph (\d+) .*missing from font", str(warning.message)):
+                missing.add(chr(int(glyph[1])))
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        if missing:
+            _warn_missing("".join(sorted(missing)))
+
+
+@cache
+def _installed_fallbacks() -> tuple[str, ...]:
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return tuple(name for name in _FALLBACKS if name in installed)
+
+
+@cache  # once, not for every figure and every character
+def _warn_missing(characters: str) -> None:
+    warnings.warn(
+        f"figures show boxes for characters that no installed font has ({characters}): install Noto Sans CJK, or "
+        "rename what has them",
+        stacklevel=2,
+    )
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from swad.results.labels import directory_names
 from swad.results.method_results import DatasetResults
 from swad.results.runs import RunData
 from swad.results.training_curves import Curve, Valley, mean_curve, source_curves, valley, valley_averages
+from swad.util.names import file_stem
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def save_valley_figures(
             for name, runs in figures.items():
                 if runs:
                     figure = valleys_figure(runs, average)
-                    path = Path(directory) / re.sub(r"[^\w.-]+", "_", name)
+                    path = Path(directory) / file_stem([name])
                     written += [save_figure(figure, f"{path}.{suffix}") for suffix in formats]
     return written
 
