@@ -52,10 +52,8 @@ def print_notes(notes: Sequence[str]) -> None:
 
 
 @contextmanager
-def measuring() -> Iterator[Progress]:
-    """Show the progress of a measurement, and each warning once; after Ctrl-C say that it can be resumed."""
-    from swad.util.progress import progress_report
-
+def short_warnings() -> Iterator[None]:
+    """Show each warning once and as one line, without the line of code that it came from."""
     shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
@@ -63,9 +61,18 @@ def measuring() -> Iterator[Progress]:
             shown.add(str(message))
             print(f"warning: {message}", file=sys.stderr, flush=True)
 
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def measuring() -> Iterator[Progress]:
+    """Show the progress of a measurement, and short warnings; after Ctrl-C say that it can be resumed."""
+    from swad.util.progress import progress_report
+
     try:
-        with warnings.catch_warnings(), progress_report() as progress:
-            warnings.showwarning = show
+        with short_warnings(), progress_report() as progress:
             yield progress
     except KeyboardInterrupt:
         print("Finished measurements are saved. Run the same command again to resume.", file=sys.stderr, flush=True)

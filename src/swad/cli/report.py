@@ -150,7 +150,7 @@ def print_report(
     """
     from rich.text import Text
 
-    from swad.cli._console import make_console
+    from swad.cli._console import make_console, short_warnings
     from swad.results.comparison_tables import comparisons_tables
     from swad.results.comparisons import UNIT_CHOICES, not_compared
     from swad.results.diagnostics import find_problems
@@ -226,9 +226,10 @@ def print_report(
             written.append(str(page))
         if figure_folder is not None:
             formats = tuple(figure_formats.split(","))
-            figures = save_valley_figures(by_dataset, figure_folder, formats=formats)
-            if (ranked := rank_results(by_dataset)) is not None:
-                figures += save_critical_difference_figure(ranked, figure_folder, formats)
+            with short_warnings():
+                figures = save_valley_figures(by_dataset, figure_folder, formats=formats)
+                if (ranked := rank_results(by_dataset)) is not None:
+                    figures += save_critical_difference_figure(ranked, figure_folder, formats)
             written.append(f"{len(figures)} figures in {figure_folder}")
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)
