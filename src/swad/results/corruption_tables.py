@@ -41,8 +41,8 @@ def corruption_table(results: CorruptionErrors) -> Table:
         notes.append(left_out)
     if results.side != STORED:
         notes.append(
-            "Corruptions are computed here by the definitions of ImageNet-C: do not compare with errors on its stored "
-            "images."
+            "Corruptions are computed here by the definitions of ImageNet-C, frost with a computed texture: do not "
+            "compare with errors on its stored images."
         )
     if results.partial:
         notes.append("Partial: do not compare it with published numbers.")
