@@ -41,6 +41,8 @@ from swad.training.run_dir import result_checksum
 from swad.util.files import atomic_write, sha256, write_json, write_text
 from swad.util.jsonl import compressed_path, read_lines, stored_path
 
+FIT_ON_VAL = "fit_on_val.json"
+"""What `swad reproduce table5` found; its code needs torch, so the name is repeated here."""
 PATHS = ("data_dir", "weights", "cache", "branch_from")
 """Settings that may hold paths of the machine, of which the last part is kept."""
 RANGES = ("start_step", "end_step", "n_averaged", "threshold")
@@ -70,6 +72,8 @@ def keep_run(run: Path, destination: Path) -> int:
             rows = _lines(filter(_is_shown, _parsed(run / name)))
             with atomic_write(compressed_path(destination / name)) as partial:
                 partial.write_bytes(gzip.compress(rows.encode(), mtime=0))  # the same rows give the same file
+    if (run / FIT_ON_VAL).exists():
+        write_json(destination / FIT_ON_VAL, json.loads((run / FIT_ON_VAL).read_text()))
     checksums = {name: sha256(destination / name) for name in (CONFIG, RECORDS)}
     write_json(destination / DONE, done | {"checksums": {**checksums, DONE: result_checksum(done)}})
     return sum(path.stat().st_size for path in destination.iterdir())

@@ -21,6 +21,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from keep_records import FIT_ON_VAL
 from swad.results.column_marks import LOWER
 from swad.results.comparison_tables import comparisons_table
 from swad.results.comparisons import compare, correct
@@ -59,6 +60,28 @@ def accuracies(source: Path) -> Table:
     results = _results(source)
     is_resnet = all(str(run.config.get("network")).startswith("resnet50") for run in results.runs)
     return _accuracies(results, "few" if is_resnet else "none")
+
+
+def fit_on_val(source: Path) -> Table:
+    """Accuracy of the window that is best on validation, the row of Table 5 that is no average of a run."""
+    fitted: dict[str, list[dict[str, float]]] = {}
+    for run in find_runs(source):
+        if (path := run.path / FIT_ON_VAL).exists():
+            fitted.setdefault(run.target, []).append(json.loads(path.read_text()))
+    by_target = {target: _mean_of(runs, "out_of_domain") for target, runs in fitted.items()}
+    every = [one for runs in fitted.values() for one in runs]
+    cells = [*by_target.values(), Cell(mean(cell.value for cell in by_target.values())), _mean_of(every, "in_domain")]
+    steps = [sorted(one[end] for one in every) for end in ("first", "last")]
+    note = (
+        "Accuracy in %, as in the table above. The windows start at the steps "
+        f"{steps[0][0]:,} to {steps[0][-1]:,} and end at {steps[1][0]:,} to {steps[1][-1]:,}."
+    )
+    columns = (*by_target, "Avg.", "In-domain")
+    return Table("Fit-on-val", columns, (Row("SWAD fit-on-val", tuple(cells)),), (note,))
+
+
+def _mean_of(fitted: Sequence[dict[str, float]], accuracy: str) -> Cell:
+    return Cell(100 * mean(one[accuracy] for one in fitted))
 
 
 def methods(source: Path) -> Table:
@@ -330,6 +353,7 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
     for table in (
         accuracies,
         differences,
+        fit_on_val,
         methods,
         gains,
         flatness,

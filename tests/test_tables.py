@@ -215,3 +215,17 @@ def test_speeds_are_those_of_a_file(tmp_path):
     assert [[cell.value for cell in row.cells] for row in steps.rows] == [[5, 5], [7, 1], [4, 4], [6, 6]]
     speeds = tables.corruption_speeds(tmp_path / "speeds.json")
     assert [(row.name, row.cells[0].printed) for row in speeds.rows] == [("snow", "2,000"), ("fog", "1")]
+
+
+def test_fit_on_val_is_averaged_over_trials_then_targets(tmp_path):
+    for number, target in enumerate(("art_painting", "photo")):
+        for trial in range(2):
+            folder = tmp_path / f"{target}-{trial}"
+            write_measured_run(folder, target, trial, 1.0)
+            window = {"first": 1 + trial, "last": 50, "validation": 1.0}
+            accuracies = {"out_of_domain": 0.5 + 0.2 * number + 0.1 * trial, "in_domain": 0.9}
+            (folder / "fit_on_val.json").write_text(json.dumps(window | accuracies))
+    table = tables.fit_on_val(tmp_path)
+    assert table.columns == ("art_painting", "photo", "Avg.", "In-domain")
+    assert [cell.value for cell in table.rows[0].cells] == pytest.approx([55, 75, 65, 90])
+    assert "start at the steps 1 to 2 and end at 50 to 50" in table.notes[0]

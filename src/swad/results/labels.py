@@ -55,6 +55,8 @@ def method_label(algorithm: str, average: str | None) -> str:
     ('ERM (best)', 'CORAL (last)')
     >>> method_label("erm", "swad"), method_label("coral", "swad_no_overfit")
     ('SWAD', 'CORAL + SWAD no overfit')
+    >>> method_label("erm", "without_opt_overfit")
+    'SWAD w/o opt-overfit'
     >>> method_label("erm", None), method_label("ERM (DomainBed)", None)
     ('ERM (selected step)', 'ERM (DomainBed, selected step)')
     """
@@ -64,7 +66,10 @@ def method_label(algorithm: str, average: str | None) -> str:
     if average in LIVE_WEIGHTS:
         return f"{name} ({average})"
     first, *rest = average.split("_")
-    average_name = " ".join([first.upper() if first in ("swad", "swa", "sma", "ema") else first, *rest])
+    if first == "without":  # an ablation of SWAD
+        average_name = f"SWAD w/o {'-'.join(rest)}"
+    else:
+        average_name = " ".join([first.upper() if first in ("swad", "swa", "sma", "ema") else first, *rest])
     return average_name if name == "ERM" else f"{name} + {average_name}"
 
 
