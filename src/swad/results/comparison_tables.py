@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from swad.results.comparisons import UNITS, Comparison, p_text
 from swad.results.records import make_frame
 from swad.results.tables import Cell, Row, Table
+from swad.util.names import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -49,7 +50,7 @@ def comparisons_table(comparisons: Sequence[Comparison], further_notes: Sequence
             Cell(100 * comparison.difference, decimals=2, signed=True, mark=f" {comparison.arrow}".rstrip()),
             interval,
             *(Cell(p, text=p_text(p)) if p is not None else Cell() for p in (test.p, comparison.corrected_p)),
-            Cell(text=f"{test.n} {comparison.unit}{', t' if test.test == 't' else ''}"),
+            Cell(text=f"{counted(test.n, comparison.unit.removesuffix('s'))}{', t' if test.test == 't' else ''}"),
         ]
         if several_datasets:
             cells.insert(0, Cell(text=comparison.dataset))

@@ -37,6 +37,18 @@ def test_warnings_are_shown(faulty: list[RunData]) -> None:
     assert "unfinished" in text
 
 
+def test_runs_that_look_for_no_valley_show_none(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    assert "loss valley" in build_page(find_runs(tmp_path))
+    records = tmp_path / "a" / "records.jsonl"
+    kept = [line for line in records.read_text().splitlines(keepends=True) if '"swad"' not in line]
+    records.write_text("".join(kept))
+    text = build_page(find_runs(tmp_path))
+    assert "Validation curves</h2>" in text
+    assert "loss valley" not in text
+    assert ">threshold<" not in text
+
+
 def test_a_page_needs_a_run() -> None:
     with pytest.raises(ValueError, match="at least one run"):
         build_page([])

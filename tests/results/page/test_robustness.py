@@ -1,6 +1,7 @@
 """The section of the page on errors under corruption."""
 
 import re
+from itertools import product
 from xml.etree import ElementTree
 
 import pytest
@@ -45,3 +46,16 @@ def test_the_page_shows_errors_against_the_severity(tmp_path):
         ElementTree.fromstring(svg)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
+
+
+def test_the_legend_shows_the_lines_as_they_are_drawn(tmp_path):
+    run = write_measured_run(tmp_path / "a")
+    weights = [f"swad_{number}" for number in range(5)]
+    with RowFile(run.path, ROBUSTNESS) as file:
+        for name, (corruption, severity) in product(weights, {"none": 0, "fog": 1}.items()):
+            row = {"weights": name, "domain": "seen", "side": "seen", "corruption": corruption, "severity": severity}
+            file.append({"key": "k", "fingerprint": "f", "kind": "error", **row, "error": 0.1, "n": 10})
+        file.append({"key": "k", "kind": "settings"})
+        file.mark_shown("k", weights=weights)
+    (section,) = robustness_sections([run])
+    assert [dashed for _, _, dashed in section.legend] == [False, True, True, True, False], "there are four styles"

@@ -92,6 +92,11 @@ class Target:
     legend: tuple[tuple[str, int], ...]
     trials: tuple[Trial, ...]
 
+    @property
+    def has_valley(self) -> bool:
+        """Whether any of its runs looked for a loss valley."""
+        return any(trial.valley is not None for trial in self.trials)
+
 
 @dataclass(frozen=True)
 class Experiment:

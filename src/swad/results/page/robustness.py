@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from swad.results.corruption_errors import SIDES, CorruptionErrors, read_corruption_errors
 from swad.results.corruption_tables import comparison_table, corruption_table
-from swad.results.figures.flatness import method_colors
+from swad.results.figures.flatness import DASHES, method_colors
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import themed_svg
 from swad.results.imagenet_parts import read_stored_errors
@@ -48,5 +48,5 @@ def _section(id: str, name: str, sides: Sequence[CorruptionErrors]) -> Robustnes
         label = f"Error against the severity of corruptions, {SIDES[errors.side]}"
         plots.append(Plot(heading, themed_svg(figure, f"{id}-{errors.side}", label)))
         tables += [table for table in (corruption_table(errors), comparison_table(errors)) if table is not None]
-    legend = tuple((method, colors[method] + 1, index > 0) for index, method in enumerate(methods))
+    legend = tuple((method, colors[method] + 1, index % len(DASHES) > 0) for index, method in enumerate(methods))
     return RobustnessSection(id, name, legend, tuple(plots), tuple(tables))
