@@ -94,15 +94,33 @@ def test_kill_9_leaves_complete_lines_only(tmp_path: Path) -> None:
 
 def test_a_file_can_be_read_while_a_process_writes_it(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    process = start_python(APPEND_FOREVER, str(path))
+    # With pauses: a reader takes longer for a line than a writer, so each time it would find several times as much.
+    process = start_python("import time" + APPEND_FOREVER.replace("True", "time.sleep(0.001) is None"), str(path))
     try:
         assert process.stdout is not None
-        process.stdout.readline()
+        assert process.stdout.readline() == "ready\n"
         counts = [len(lines_of(path)) for _ in range(8)]
     finally:
         process.kill()
         process.communicate()
     assert counts == sorted(counts)
+
+
+def test_a_reader_takes_what_was_there_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    size_of = os.fstat
+    with JsonlWriter(path) as writer:
+        writer.append("1", "2")
+
+        def written_to_afterwards(fd: int) -> os.stat_result:
+            result = size_of(fd)
+            monkeypatch.undo()
+            writer.append("3")
+            return result
+
+        monkeypatch.setattr(os, "fstat", written_to_afterwards)
+        assert lines_of(path) == ["1", "2"]
+        assert lines_of(path) == ["1", "2", "3"]
 
 
 def test_truncate_removes_what_was_written_after_the_offset(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     A file that does not exist may have been compressed: its lines are then those of `stored_path`.
     """
     stored = stored_path(path)
-    content = stored.read_bytes()
+    with stored.open("rb") as file:
+        content = file.read(os.fstat(file.fileno()).st_size)  # not what a writer adds in the meantime, without end
     if stored != Path(path):
         try:
             content = gzip.decompress(content)
