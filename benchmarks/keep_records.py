@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from swad.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_stats import SIDES
@@ -41,8 +42,6 @@ from swad.training.run_dir import result_checksum
 from swad.util.files import atomic_write, sha256, write_json, write_text
 from swad.util.jsonl import compressed_path, read_lines, stored_path
 
-FIT_ON_VAL = "fit_on_val.json"
-"""What `swad reproduce table5` found; its code needs torch, so the name is repeated here."""
 PATHS = ("data_dir", "weights", "cache", "branch_from")
 """Settings that may hold paths of the machine, of which the last part is kept."""
 RANGES = ("start_step", "end_step", "n_averaged", "threshold")

@@ -174,7 +174,7 @@ def test_an_average_is_measured_with_the_buffers_of_its_last_update(tmp_path):
 
 
 def test_long_runs_are_merged_by_default(runs, monkeypatch):
-    monkeypatch.setattr(run_windows, "MAX_SEGMENTS", 4)
+    monkeypatch.setattr(segment_runs, "MAX_SEGMENTS", 4)
     run = open_run(runs / "paper-0")
     files = load_segments(runs / "paper-0" / "segments")
     assert run_windows._settings(run, files, WindowsConfig())["segments"] == [[1, 8], [9, 16], [17, 24]]

@@ -8,7 +8,6 @@ measurement resumes. A complete one is read back and needs neither segments, wei
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,11 @@ from swad.data.splits import DomainSplit
 from swad.experiments.measured_rows import image_settings
 from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, open_run, stratified_subset
 from swad.experiments.segment_runs import (
-    MAX_SEGMENTS,
     Evaluate,
     build_evaluation,
     build_fast_network,
     finished_runs,
+    merged_by_default,
     skip_notes,
 )
 from swad.results.flatness_rows import RowFile
@@ -49,7 +48,7 @@ class WindowsConfig:
     n_images: int | None = 500
     """Images of every domain, stratified by class; None: all."""
     every: int | None = None
-    """Merge so many segments into one. None: so many that at most `MAX_SEGMENTS` remain."""
+    """Merge so many segments into one. None: so many that at most 25 remain."""
     average: str = "swad"
     """The average of the run that windows are compared with."""
 
@@ -174,7 +173,7 @@ def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan
 def _settings(run: SavedRun, files: Sequence[Path], config: WindowsConfig) -> dict[str, Any]:
     """Return all settings but the device, which a complete measurement need not have in common with a new one."""
     chosen = run.ranges[config.average]
-    every = config.every or math.ceil(len(files) / MAX_SEGMENTS)
+    every = config.every or merged_by_default(len(files))
     lasts = [last_update(file) for file in files]
     lasts = [*lasts[every - 1 : -1 : every], lasts[-1]]
     return {

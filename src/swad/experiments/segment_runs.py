@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from swad.training.run_dir import RunError
 from swad.util.packages import has_triton
 
 MAX_SEGMENTS = 25
-"""By default segments are merged so that no more than this many remain: 325 windows."""
+"""Segments that remain at most after merging: 325 windows."""
 
 Evaluate = Callable[[], Mapping[str, Score]]
 
@@ -58,6 +59,11 @@ def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
         for reason, paths in skipped.items()
         if paths
     ]
+
+
+def merged_by_default(n_segments: int) -> int:
+    """Return how many segments to merge into one, so that there are not too many windows to evaluate."""
+    return math.ceil(n_segments / MAX_SEGMENTS)
 
 
 def build_network(run: SavedRun, device: torch.device) -> nn.Module:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.runs import short
-from swad.experiments.reproduce import fit_on_val
+from swad.experiments import segment_runs
 from swad.experiments.reproduce.fit_on_val import FILE, fit_run
 from swad.experiments.saved_run import open_run
 from swad.training.loop import train
@@ -23,7 +23,7 @@ def test_the_chosen_window_is_the_best_of_all(tmp_path, monkeypatch):
     options = {"averages": ("swad",), "split": "60/20/20", "hyperparameters": {"lr": 0.005}}
     path = tmp_path / "paper-0"
     train(short(path, keep_segments=True, snapshots=tuple(range(1, STEPS + 1)), **options))
-    monkeypatch.setattr(fit_on_val, "MAX_SEGMENTS", 3)  # of six segments of four steps
+    monkeypatch.setattr(segment_runs, "MAX_SEGMENTS", 3)  # of six segments of four steps
     fitted = fit_run(path)
     run = open_run(path)
     model, (sources, target) = run.model("last"), run.held_out

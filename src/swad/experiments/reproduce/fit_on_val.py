@@ -6,7 +6,6 @@ is evaluated as the run's own averages are. The result is stored in the run dire
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from swad.averaging.segment_log import load_segments
 from swad.averaging.segment_windows import fit_on_val
 from swad.data.splits import DomainSplit
 from swad.experiments.saved_run import find_device, open_run
-from swad.experiments.segment_runs import MAX_SEGMENTS, build_evaluation, build_fast_network
+from swad.experiments.segment_runs import build_evaluation, build_fast_network, merged_by_default
 from swad.training.run_dir import SEGMENTS, RunError, read_json
 from swad.util.files import write_json
 from swad.util.progress import Progress
@@ -71,8 +70,7 @@ def fit_run(
         return lambda: mean(score.accuracy for score in evaluate().values())
 
     on_validation = mean_accuracy(sources.val)
-    every = math.ceil(len(segments) / MAX_SEGMENTS)
-    choice = fit_on_val(segments, model, lambda _: on_validation(), progress, every=every)
+    choice = fit_on_val(segments, model, lambda _: on_validation(), progress, every=merged_by_default(len(segments)))
     fitted = FittedWindow(
         choice.first,
         choice.last,
