@@ -52,10 +52,12 @@ def keep_runs(runs: Path, destination: Path) -> int:
     """Copy every finished run below `runs` to the same path below `destination`, and return the bytes written."""
     kept = 0
     for run in find_runs(runs):
-        if run.finished:
-            kept += keep_run(run.path, destination / run.path.relative_to(runs))
-        else:
+        if not run.finished:
             print(f"skipped {run.path}, which is unfinished")
+        elif not (run.path / CONFIG).exists():
+            print(f"skipped {run.path}, which is of another program")
+        else:
+            kept += keep_run(run.path, destination / run.path.relative_to(runs))
     return kept
 
 

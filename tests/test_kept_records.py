@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.domainbed_sweep import write_published
 from helpers.measured_runs import write_measured_run
 from keep_records import _is_shown, keep_accuracies, keep_runs
 from swad.experiments.flatness_report import flatness_tables
@@ -38,6 +39,16 @@ def runs(tmp_path):
             (folder / "weights").mkdir()
             (folder / "weights" / "swad.safetensors").write_bytes(b"large")
     return root
+
+
+def test_runs_of_other_programs_and_unfinished_ones_are_skipped(runs, tmp_path, capsys):
+    write_published(runs / "published")
+    (runs / "PACS" / "erm" / "art-0" / "done.json").unlink()
+    keep_runs(runs, tmp_path / "kept")
+    out = capsys.readouterr().out
+    assert out.count("which is of another program") == 4  # a run for each target
+    assert out.count("which is unfinished") == 1
+    assert len(find_runs(tmp_path / "kept")) == 5
 
 
 @pytest.mark.slow
