@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import logging
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from swad.models import networks
 from swad.models.networks import NetworkError
 
 timm = pytest.importorskip("timm")
+huggingface_hub = pytest.importorskip("huggingface_hub")
 
 REAL = ROOT.parent / "shared" / "weights" / "mobilenetv2_100.in1k.safetensors"
 TINY = "test_resnet"  # timm's test network, with half a million parameters and batch norms
@@ -158,13 +160,44 @@ def test_unknown_names_and_missing_weights():
         networks.build(networks.SMALL, 5, weights="pretrained")
 
 
-def test_unreachable_pretrained_weights(monkeypatch):
-    def offline(*args, **options):
+@pytest.mark.parametrize("name", [networks.DEFAULT, f"hf-hub:timm/{networks.DEFAULT}"])
+def test_an_unreachable_hub_is_asked_once_and_fails_in_one_line(name, capfd, monkeypatch):
+    asked = []
+
+    def offline(url):
+        asked.append(url)
         raise OSError("no route to\nthe hub")
 
-    monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(NetworkError, match=r"weights of resnet50\.tv_in1k: no route to the hub"):
-        networks.build(networks.DEFAULT, 5, weights="pretrained")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args, **options: None)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", offline)
+    logged = []
+    rule = rf"weights of {name}: no route to the hub; .*\(--weights FILE\).*\(--weights random\)"
+    with pytest.raises(NetworkError, match=rule) as caught:
+        networks.build(name, 5, weights="pretrained", log=logged.append)
+    assert "\n" not in str(caught.value)
+    assert asked == [f"https://huggingface.co/timm/{networks.DEFAULT}/resolve/main/model.safetensors"]
+    assert logged == [f"downloading pretrained weights from https://huggingface.co/timm/{networks.DEFAULT}"]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_reachable_hub_leaves_the_download_and_its_errors_to_timm(cached, capfd, monkeypatch):
+    def answer(url):
+        assert not cached
+        raise huggingface_hub.errors.HfHubHTTPError("not found", response=mock.MagicMock())
+
+    def refuse(name, **options):
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise OSError("the hub\nrefuses")
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args, **options: "file" if cached else None)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", answer)
+    monkeypatch.setattr(timm, "create_model", refuse)
+    logged = []
+    with pytest.raises(NetworkError, match=r"weights of mobilenetv2_100: the hub refuses; "):
+        networks.build("mobilenetv2_100", 5, weights="pretrained", log=logged.append)
+    assert len(logged) == (not cached)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"needs the real weights at {REAL.name} in ../shared/weights")
@@ -255,20 +288,6 @@ def test_an_unknown_tag_is_one_line_with_the_known_ones():
     with pytest.raises(NetworkError, match=r"timm has no weights 'resnet50.nope' .*; it has resnet50\.") as caught:
         networks.input_config("resnet50.nope")
     assert "\n" not in str(caught.value)
-
-
-def test_an_unreachable_hub_is_one_line(capfd, monkeypatch):
-    def unreachable(name, **options):
-        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
-        raise OSError("We couldn't connect to the hub\nand found nothing in the cache")
-
-    monkeypatch.setattr(timm, "create_model", unreachable)
-    with pytest.raises(
-        NetworkError, match=r"cannot get the pretrained weights of .*\(--weights FILE\).*\(--weights random\)"
-    ) as caught:
-        networks.build("mobilenetv2_100", 5, weights="pretrained")
-    assert "\n" not in str(caught.value)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_resnet50_v1_has_its_strides_in_the_first_convolution():

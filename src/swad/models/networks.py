@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from swad.models import own
+from swad.models.hub import require_hub
 from swad.models.small_cnn import SmallNet
 from swad.util.names import did_you_mean
 from swad.util.plugins import PluginError
@@ -32,6 +33,7 @@ from swad.util.plugins import PluginError
 DEFAULT = "resnet50.tv_in1k"
 SMALL = "small"
 """The name of the network for low-resolution images (digits, MNIST)."""
+_HUB_PREFIXES = ("hf-hub:", "hf_hub:")
 _NOT_TIMM = (SMALL, "resnet50_v1")
 SMALLEST, LARGEST = 28, 33
 """The range of image sizes that it accepts, in pixels."""
@@ -79,6 +81,7 @@ def build(
     channels: int = 3,
     freeze_bn: bool = True,
     image_size: int | None = None,
+    log: Callable[[str], None] = print,
 ) -> nn.Module:
     """Build a predictor with a fresh head.
 
@@ -89,6 +92,7 @@ def build(
         channels: Channels of the images.
         freeze_bn: Never change the statistics of batch norms; their scale and shift are trained.
         image_size: Height and width of the images; a network that cannot take them is refused. Default: the network's.
+        log: Called with a message before weights are downloaded.
     """
     own_network = is_own(name)
     if weights == "pretrained" and not has_pretrained(name):
@@ -99,7 +103,7 @@ def build(
         model = (
             _own(name, n_classes, channels)
             if own_network
-            else _timm(name, n_classes, channels, weights == "pretrained", image_size)
+            else _timm(name, n_classes, channels, weights == "pretrained", image_size, log)
         )
         if image_size is not None:
             _require_fitting(model, name, n_classes, channels, image_size)
@@ -387,13 +391,15 @@ def require_known(name: str) -> None:
     )
 
 
-def _timm(name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None) -> nn.Module:
+def _timm(
+    name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None, log: Callable[[str], None]
+) -> nn.Module:
     options: dict[str, Any] = {"pretrained": pretrained, "num_classes": n_classes, "in_chans": channels}
     require_known(name)
     if takes_image_size(name, image_size):
         options["img_size"] = image_size
     model = _create(
-        name, "use a local safetensors file (--weights FILE), or train from scratch (--weights random)", **options
+        name, "use a local safetensors file (--weights FILE), or train from scratch (--weights random)", log, **options
     )
     if isinstance(layer := cast(Any, model).get_classifier(), nn.Linear):
         # Initialize the head like any linear layer of torch. timm's initialization of EfficientNets and MobileNets is
@@ -420,11 +426,13 @@ def _own(name: str, n_classes: int, channels: int) -> nn.Module:
     return model
 
 
-def _create(name: str, instead: str, **options: Any) -> nn.Module:
+def _create(name: str, instead: str, log: Callable[[str], None] = print, **options: Any) -> nn.Module:
     """Create a timm network; `instead` says what to do without the hub."""
     timm = _import_timm()
     require_known(name)
     try:
+        if options.get("pretrained") and (repository := _hub_repository(name)):
+            require_hub(repository, log)
         with _quiet("timm", "huggingface_hub", "httpx", "urllib3"):
             return cast(nn.Module, timm.create_model(name, **options))
     except Exception as error:  # timm, the hub and the model code raise many classes; the text has the cause
@@ -445,6 +453,14 @@ def _pretrained_config(name: str) -> Any:
     except RuntimeError as error:  # the part after the dot
         known = ", ".join(_import_timm().list_pretrained(f"{name.split('.')[0]}.*")[:5]) or "none"
         raise NetworkError(f"timm has no weights {name!r} ({error}); it has {known}") from None
+
+
+def _hub_repository(name: str) -> str | None:
+    """Return where the pretrained weights are on the hub; None if timm has them elsewhere or not at all."""
+    if name.startswith(_HUB_PREFIXES):
+        return name.partition(":")[2]
+    known = _pretrained_config(name)
+    return None if known is None else known.hf_hub_id
 
 
 def takes_image_size(name: str, image_size: int | None) -> bool:

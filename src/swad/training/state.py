@@ -100,7 +100,7 @@ class Training:
         log: Callable[[str], None] = print,
     ) -> None:
         self.config, self.dist = config, dist
-        self.algorithm = build_algorithm(config, sources, dist)
+        self.algorithm = build_algorithm(config, sources, dist, log)
         self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.n_preparation
         self.loader = build_loader(config, sources, dist, self.algorithm, cache, log)
         # Sharded parameters are other tensors, so optimizers and averages come after it.
@@ -307,7 +307,7 @@ class Training:
 # -- builders -----------------------------------------------------------------------------------------------------
 
 
-def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorithm:
+def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callable[[str], None] = print) -> Algorithm:
     """Build the network and the algorithm that trains it, on the device of this process."""
     assert config.training.seed is not None
     assert config.model.network is not None
@@ -325,6 +325,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist) -> Algorith
         channels=image_spec.channels,
         freeze_bn=bool(config.model.freeze_bn),
         image_size=image_spec.size,
+        log=log,
     )
     hyperparameters = algorithm_class.Hyperparameters(**config.training.hyperparameters)  # type: ignore[arg-type]
     algorithm = algorithm_class(network, hyperparameters, n_domains)
