@@ -214,9 +214,19 @@ def points_table(surfaces: Sequence[RunSurface]) -> Table:
         corners = dict(zip(CORNERS, surface.corners, strict=False))
         for name, (_, _, distance) in surface.points.items():
             label = mean_label if name == MEAN else weights_label(surface.run, corners.get(name, name))
-            losses = (Cell(surface.losses[name].get(side), decimals=4) for side in SIDES)
+            losses = (_loss_cell(surface.losses[name].get(side)) for side in SIDES)
             rows.append(Row(f"{title}, {label}", (*losses, Cell(distance, decimals=2))))
     return Table("Loss", (*SIDES, f"distance from the {shape}"), tuple(rows), corner="Weights")
+
+
+def _loss_cell(loss: float | None) -> Cell:
+    """Show two digits of a loss, however small: the losses of a figure span orders of magnitude.
+
+    >>> _loss_cell(0.000043).printed, _loss_cell(0.93).printed
+    ('0.000043', '0.93')
+    """
+    is_small = loss is not None and 0 < abs(loss) < 0.1
+    return Cell(loss, decimals=1 - math.floor(math.log10(abs(loss))) if loss and is_small else 2)
 
 
 def _unit(flatness: RunFlatness) -> str:

@@ -200,17 +200,7 @@ def difference_cell(ours: Cell, paper: Cell) -> Cell:
     if ours.value is None or paper.value is None or ours.mark.startswith(INCOMPLETE):
         return Cell()
     error = None if ours.error is None or paper.error is None else math.hypot(ours.error, paper.error)
-    return SignedCell(ours.value - paper.value, error)
-
-
-class SignedCell(Cell):
-    """A cell whose number has a sign."""
-
-    @property
-    def number(self) -> str:
-        """The value as text, with its sign."""
-        assert self.value is not None
-        return f"{self.value:+.{self.decimals}f}".replace("-", "−")
+    return Cell(ours.value - paper.value, error, signed=True)
 
 
 def _has_content(cell: Cell) -> bool:

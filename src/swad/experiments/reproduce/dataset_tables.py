@@ -13,7 +13,6 @@ from swad.experiments.reproduce.accuracy import (
     DIFFERENCE,
     ComparedRow,
     MethodAccuracy,
-    SignedCell,
     compared_table,
     method_accuracy,
     printed_cell,
@@ -136,7 +135,7 @@ def _with_gains(table: Table) -> Table:
         if base is not None and row.group != DIFFERENCE:
             pairs = zip(row.cells[columns], base.cells[columns], strict=True)
             gains = [a.value - b.value for a, b in pairs if a.value is not None and b.value is not None]
-            gain = SignedCell(mean(gains)) if gains else gain
+            gain = Cell(mean(gains), signed=True) if gains else gain
         rows.append(replace(row, cells=(*row.cells, gain)))
     note = "Δ: gain over the method without averaging, mean over the datasets at hand."
     return replace(table, columns=(*table.columns, "Δ"), rows=tuple(rows), notes=(*table.notes, note))

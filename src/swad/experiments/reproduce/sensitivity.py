@@ -14,7 +14,6 @@ from pathlib import Path
 from swad.data import benchmarks
 from swad.experiments import tune
 from swad.experiments.flatness_report import Report
-from swad.experiments.reproduce.accuracy import SignedCell
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
@@ -67,7 +66,7 @@ def sensitivity_table(dataset: str, rows: Sequence[TuneRow], center: ValleySetti
         for setting in settings:
             members = by_setting[setting]
             mark = "*" if any(row.threshold is None for row in members) else ""
-            difference = SignedCell(_target(members) - base) if setting != center else Cell(text="0")
+            difference = Cell(_target(members) - base, signed=True) if setting != center else Cell(text="0")
             label = f"{LABELS[name]} = {_shown(name, setting):g}" + (" (paper)" if setting == center else "")
             cells = (
                 Cell(mean(row.first_step for row in members), decimals=0),

@@ -112,7 +112,7 @@ def draw_contours(axes: Axes, surface: RunSurface, side: str, *, short: bool = F
     scale = LogNorm(low, high) if steep else Normalize(low, high)
     filled = axes.contourf(surface.xs, surface.ys, grid, levels, cmap=SURFACE_COLORS, norm=scale)
     axes.contour(surface.xs, surface.ys, grid, levels, colors="white", linewidths=0.4, alpha=0.6)
-    axes.set_aspect("equal", adjustable="box")
+    axes.set_aspect("equal", adjustable="box", anchor="N")  # titles of a row stay level if the planes' heights differ
     axes.locator_params(nbins=4)
     axes.tick_params(length=2, labelsize=7)
     for spine in axes.spines.values():
