@@ -21,7 +21,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from keep_records import FIT_ON_VAL
+from swad.experiments.reproduce.accuracy import DIFFERENCE
+from swad.experiments.reproduce.base import Results
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.items import ITEMS
+from swad.experiments.reproduce.trainings import Training
+from swad.experiments.sweep.directory import SweepDir
 from swad.results.column_marks import LOWER
 from swad.results.comparison_tables import comparisons_table
 from swad.results.comparisons import compare, correct
@@ -30,12 +35,13 @@ from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.domainbed import DOMAINS
 from swad.results.flatness_runs import OVER_TARGETS, RunFlatness, curves_by_target, read_flatness, with_mean
 from swad.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
-from swad.results.flatness_tables import interval_cell
+from swad.results.flatness_tables import interval_cell, points_table
 from swad.results.labels import algorithm_label
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.records import Record
 from swad.results.run_tables import PaperRows, accuracy_table
 from swad.results.runs import RunData, find_runs
+from swad.results.surfaces import read_surface
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.window_tables import choices_table
 from swad.results.windows import by_group, read_windows
@@ -62,26 +68,40 @@ def accuracies(source: Path) -> Table:
     return _accuracies(results, "few" if is_resnet else "none")
 
 
-def fit_on_val(source: Path) -> Table:
-    """Accuracy of the window that is best on validation, the row of Table 5 that is no average of a run."""
-    fitted: dict[str, list[dict[str, float]]] = {}
-    for run in find_runs(source):
-        if (path := run.path / FIT_ON_VAL).exists():
-            fitted.setdefault(run.target, []).append(json.loads(path.read_text()))
-    by_target = {target: _mean_of(runs, "out_of_domain") for target, runs in fitted.items()}
-    every = [one for runs in fitted.values() for one in runs]
-    cells = [*by_target.values(), Cell(mean(cell.value for cell in by_target.values())), _mean_of(every, "in_domain")]
-    steps = [sorted(one[end] for one in every) for end in ("first", "last")]
-    note = (
-        "Accuracy in %, as in the table above. The windows start at the steps "
-        f"{steps[0][0]:,} to {steps[0][-1]:,} and end at {steps[1][0]:,} to {steps[1][-1]:,}."
+def table3(source: Path) -> Table:
+    """Table 3 of the paper, from kept runs with the 60/20/20 split."""
+    return _of_paper(source, "table3")
+
+
+def table5(source: Path) -> Table:
+    """Table 5 of the paper, from kept runs with the 60/20/20 split."""
+    return _of_paper(source, "table5")
+
+
+class _KeptResults(Results):
+    """Kept runs have lost their place in a sweep: they are found by the settings of the training instead."""
+
+    def runs(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
+        wanted = {name: getattr(training, name) for name in ("algorithm", "split", "lr_schedule")}
+        return [run for run in find_runs(self.sweep.path, summary=False) if wanted.items() <= run.config.items()]
+
+
+def _of_paper(source: Path, name: str) -> Table:
+    """Build a table as `swad reproduce` does, and leave out the columns that have no number of ours."""
+    runs = find_runs(source, summary=False)
+    config = PaperConfig(
+        source,
+        datasets=("PACS",),
+        trials=tuple(sorted({run.trial for run in runs})),
+        protocol="defaults",
+        steps=runs[0].config["steps"],
+        evaluate_every=runs[0].config["evaluate_every"],
     )
-    columns = (*by_target, "Avg.", "In-domain")
-    return Table("Fit-on-val", columns, (Row("SWAD fit-on-val", tuple(cells)),), (note,))
-
-
-def _mean_of(fitted: Sequence[dict[str, float]], accuracy: str) -> Cell:
-    return Cell(100 * mean(one[accuracy] for one in fitted))
+    (table,) = ITEMS[name].build(config, _KeptResults(SweepDir(source)), source, None).tables
+    ours = [row for row in table.rows if row.group not in (PAPER, DIFFERENCE)]
+    kept = [i for i in range(len(table.columns)) if any(row.cells[i].printed != "–" for row in ours)]
+    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
 
 
 def methods(source: Path) -> Table:
@@ -247,6 +267,11 @@ def _at(curve: FlatnessCurve, radius: float, values: Sequence[float]) -> float:
 # ------------------------------------------------------------ windows, robustness
 
 
+def surfaces(source: Path) -> Table:
+    """The loss of live weights and averages, on seen and unseen images, of the runs behind Figure 4."""
+    return points_table([surface for run in _runs(source) if (surface := read_surface(run)) is not None])
+
+
 def windows(source: Path) -> Table | None:
     """Accuracy on the target of SWAD's window and of others."""
     groups, _ = by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))
@@ -353,11 +378,13 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
     for table in (
         accuracies,
         differences,
-        fit_on_val,
+        table3,
+        table5,
         methods,
         gains,
         flatness,
         curves,
+        surfaces,
         windows,
         robustness,
         robustness_differences,

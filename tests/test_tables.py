@@ -217,15 +217,22 @@ def test_speeds_are_those_of_a_file(tmp_path):
     assert [(row.name, row.cells[0].printed) for row in speeds.rows] == [("snow", "2,000"), ("fog", "1")]
 
 
-def test_fit_on_val_is_averaged_over_trials_then_targets(tmp_path):
-    for number, target in enumerate(("art_painting", "photo")):
-        for trial in range(2):
-            folder = tmp_path / f"{target}-{trial}"
-            write_measured_run(folder, target, trial, 1.0)
-            window = {"first": 1 + trial, "last": 50, "validation": 1.0}
-            accuracies = {"out_of_domain": 0.5 + 0.2 * number + 0.1 * trial, "in_domain": 0.9}
-            (folder / "fit_on_val.json").write_text(json.dumps(window | accuracies))
-    table = tables.fit_on_val(tmp_path)
-    assert table.columns == ("art_painting", "photo", "Avg.", "In-domain")
-    assert [cell.value for cell in table.rows[0].cells] == pytest.approx([55, 75, 65, 90])
-    assert "start at the steps 1 to 2 and end at 50 to 50" in table.notes[0]
+def test_tables_of_the_paper_take_each_row_from_its_own_runs(tmp_path):
+    runs = {(schedule, target): tmp_path / schedule / target for schedule in ("constant", "cyclic") for target in PACS}
+    for number, ((schedule, target), run) in enumerate(runs.items()):
+        write_run(run, target=target, lr=number, split="60/20/20", lr_schedule=schedule)  # lr: other accuracies
+        window = {"first": 1, "last": 50, "validation": 1.0, "out_of_domain": 0.5 + 0.1 * number, "in_domain": 0.9}
+        (run / "fit_on_val.json").write_text(json.dumps(window))
+    write_run(tmp_path / "80-20", target="photo", split="80/20")
+    cells = {row.name: row.cells for row in tables.table5(tmp_path).rows if row.group == "ours"}
+    assert tables.table5(tmp_path).columns == ("t_s", "t_e", "lr", "interval", "Out: PACS", "In: PACS")
+    means = {
+        schedule: 100 * statistics.fmean(accuracy(runs[schedule, target], "swa") for target in PACS)
+        for schedule in ("constant", "cyclic")
+    }
+    assert cells["SWA w/ const"][4].value == pytest.approx(means["constant"])
+    assert cells["SWA w/ cyclic"][4].value == pytest.approx(means["cyclic"]) != pytest.approx(means["constant"])
+    assert [cell.value for cell in cells["SWAD fit-on-val"][4:]] == pytest.approx([65, 90])
+    table = tables.table3(tmp_path)
+    assert table.columns == ("Out-of-domain: PACS", "In-domain: PACS")
+    assert next(row for row in table.rows if row.name == "SWA").cells[0].value == pytest.approx(means["cyclic"])

@@ -29,6 +29,7 @@ def write_run(
     lr: float = 5e-5,
     finished: bool = True,
     converges: bool = True,
+    **settings: object,
 ) -> None:
     rng = random.Random(f"{dataset}{target}{trial}{algorithm}{lr}")
     name = f"{target}-{trial}"
@@ -45,6 +46,7 @@ def write_run(
         "lr": lr,
         "backbone": "resnet50.tv_in1k",
         "batch_size": 32,
+        **settings,
     }
     (folder / "config.json").write_text(json.dumps(stored(config)))
     sources = [domain for domain in domains if domain != target]
