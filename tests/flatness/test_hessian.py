@@ -173,6 +173,25 @@ def test_zero_eigenvalues_repeat():
     assert one.eigenvalues == (pytest.approx(6), 0.0, 0.0)
 
 
+@pytest.mark.parametrize(("n_eigenvalues", "restarts"), [(1, False), (9, True)])
+def test_progress_moves_with_every_product_and_waits_for_restarts(n_eigenvalues, restarts):
+    model, data = trained()
+    calls = []
+
+    def progress(*call):
+        calls.append(call)
+
+    found = curvature(model, image_losses(data), n_eigenvalues, trace_vectors=4, progress=progress)
+    expected = 4 + 22
+    assert any(row.products > expected for row in found.rows) == restarts
+    done = [
+        k * expected + number
+        for k, row in enumerate(found.rows)
+        for number in (*(min(product, expected - 1) for product in range(1, row.products + 1)), expected)
+    ]
+    assert calls == [("curvature", number, 3 * expected) for number in done]
+
+
 def test_the_seed_decides():
     model, data = trained()
     loss = image_losses(data)

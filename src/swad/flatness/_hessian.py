@@ -101,7 +101,7 @@ def curvature(
         domains: Domains to compute rows for; None among them stands for the mean over domains. By default all.
         include: Name patterns of the parameters to differentiate by; by default all floating-point parameters.
         exclude: Name patterns of parameters to leave out.
-        progress: Called after every domain.
+        progress: Called after every product of the Hessian with a vector.
     """
     curvlinops = require_curvlinops()
     from swad.flatness._hessian_products import HessianOperator, spectral_density, top_eigenvalues
@@ -124,9 +124,20 @@ def curvature(
             fit_logits(loss_fn, model)
             losses = check_losses(loss_fn(model))
         wanted = _wanted_domains(losses, domains)
-        rows = []
-        for i, domain in enumerate(wanted):
-            operator = HessianOperator(model, loss_fn, weights, domain, len(losses.losses))
+        # Of one domain, if the eigenvalues need no restart: one to look for zeros, then ARPACK's basis and its start.
+        n_products = max(1, trace_vectors)
+        n_products += max(2 * n_eigenvalues + 1, 20) + 2 if n_eigenvalues else 0
+        n_products += density_steps * density_repeats if density else 0
+        rows: list[CurvatureRow] = []
+
+        def report(products: int) -> None:
+            if progress is not None:
+                # A domain with restarts stays at its last product but one.
+                done = len(rows) * n_products + min(products, n_products - 1)
+                progress("curvature", done, len(wanted) * n_products)
+
+        for domain in wanted:
+            operator = HessianOperator(model, loss_fn, weights, domain, len(losses.losses), report)
             with torch.random.fork_rng(devices=[weights.device] if weights.device.type == "cuda" else []):
                 torch.manual_seed(seed)
                 # One vector per call: only one is in memory, and the spread of the traces gives the standard error.
@@ -140,8 +151,7 @@ def curvature(
             trace = statistics.fmean(traces) if traces else math.nan
             error = statistics.stdev(traces) / math.sqrt(len(traces)) if traces else math.nan
             rows.append(CurvatureRow(domain, eigenvalues, trace, error, spectrum, weights.dim, operator.products))
-            if progress is not None:
-                progress("curvature", i + 1, len(wanted))
+            report(0)
     return Curvature(rows)
 
 

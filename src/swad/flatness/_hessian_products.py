@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from curvlinops._torch_base import PyTorchLinearOperator  # the base class that curvlinops documents for extension
@@ -29,11 +29,20 @@ class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
 
     SELF_ADJOINT = True
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn, weights: Weights, domain: str | None, n_domains: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        weights: Weights,
+        domain: str | None,
+        n_domains: int,
+        report: Callable[[int], None],
+    ) -> None:
         shapes = [tuple(tensor.shape) for tensor in weights.live]
         super().__init__(shapes, shapes)
         self._model, self._loss_fn, self._weights = model, loss_fn, weights
         self._domain, self._n_domains = domain, n_domains
+        self._report = report
         self.products = 0
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
@@ -42,6 +51,7 @@ class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
         columns = [[tensor[..., k].to(dtype) for tensor, dtype in zip(X, dtypes, strict=True)] for k in range(n)]
         products = hessian_product(self._loss_fn, self._model, self._weights, self._domain, self._n_domains, columns)
         self.products += n
+        self._report(self.products)
         return [torch.stack(by_column, -1).to(X[0].dtype) for by_column in zip(*products, strict=True)]
 
     @property
