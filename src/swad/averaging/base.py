@@ -17,20 +17,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from swad.averaging import tensors
 from swad.averaging.arguments import as_number
-from swad.averaging.optimizer_hook import OptimizerHook
-from swad.averaging.semantics import OPEN, Terms
+from swad.averaging.averager import STATE_VERSION, Averager, read_header, require_unskipped
+from swad.averaging.mean import Mean
+from swad.averaging.semantics import OPEN
 from swad.averaging.sums import FusedUpdate, Segment, WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
 from swad.averaging.valley import Status
 
-STATE_VERSION = 1
 
-
-class Average:
+class Average(Averager):
     """The common part of all averages: following a model's tensors, swapping, copying, hooks and exact resume.
 
     A subclass defines which updates it takes (`_wants`), what it does with a segment at an evaluation (`_evaluated`),
@@ -55,50 +53,15 @@ class Average:
         exclude: Patterns = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
+        super().__init__()
         self.tracked = TrackedTensors(model, buffers, include, exclude)
         self._offload = offload
         self._process_group = process_group
-        self._segment = Segment()
         self._sums: dict[str, WeightSum] = {}
-        self._updates = 0  # calls so far; `step` subtracts those that a GradScaler skipped
-        self._skips: Tensor | None = None  # how many it skipped, still on the device
-        self._observed = 0  # the update of the last evaluation
-        self._hook: OptimizerHook | None = None
-        self._in_group = False
         self._resolve_group: Callable[[], None] | None = None  # set where the segment is shared with a group
         self._carryover: WeightSum | None = None  # the part of the open segment that a shared segment has dropped
 
     # -- during training ----------------------------------------------------------------------------------
-
-    def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the weights after an optimizer step. Costs one foreach addition and never waits for the device.
-
-        In a CUDA graph capture only the addition is recorded; call `count_replays` once per replay.
-
-        Args:
-            model: The model, which may also be wrapped (DDP, `torch.compile`) or another one with the same tensors. By
-                default the one followed so far.
-        """
-        if self._attached:
-            raise RuntimeError("attached to an optimizer, this average is updated by its step: drop the extra call")
-        self._require_no_group("update_parameters")
-        self.take_update(model, skipped=None)
-
-    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
-        """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle.
-
-        Gradient accumulation works as it is: no step, no update. A step that a `GradScaler` skips does not count,
-        also with fused optimizers, whose step runs but leaves the weights unchanged.
-
-        Args:
-            optimizer: The optimizer that trains the averaged parameters.
-        """
-        self._require_no_group("attach")
-        if self._attached:
-            raise RuntimeError("attached already: an average follows one optimizer, or it would count steps twice")
-        self.tracked.require_same_modules()
-        self._hook = OptimizerHook(optimizer, self.tracked, self.take_update)
-        return self._hook
 
     def count_replays(self, n: int = 1) -> None:
         """Count replays of a CUDA graph that captured `update_parameters`.
@@ -122,12 +85,6 @@ class Average:
         self.tracked.require_same_modules()
         self.tracked.require_frozen()
         return self.take_loss(self.agreed_loss(as_number(loss)))
-
-    @property
-    def step(self) -> int:
-        """Updates so far."""
-        self._resolve_skips()
-        return self._updates
 
     @property
     def observed_step(self) -> int:
@@ -157,7 +114,6 @@ class Average:
 
     # -- using the average --------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def copy_to(self, model: nn.Module | None = None) -> None:
         """Copy the average, as if training ended now, into `model`. The state of the average does not change.
 
@@ -168,17 +124,7 @@ class Average:
         """
         self.tracked.require_same_modules()
         target = self._target(model)
-        sums, total = self._result_sums()
-        tensors.reshard(target.model)
-        for index, tensor in enumerate(target.live()):
-            tensor.copy_(_mean(sums, index, total, tensor.device))
-        for tensor, value in zip(target.live_buffers(), self._newest_buffers(sums), strict=True):
-            if tensor is not value:
-                tensor.copy_(value)
-        excluded = target.live_excluded()
-        for name, value in self.tracked.live_excluded().items():
-            if excluded[name] is not value:
-                tensors.local(excluded[name]).copy_(tensors.local(value))
+        self._mean().copy_to(target)
 
     @contextmanager
     def average_parameters(self, model: nn.Module | None = None) -> Iterator[nn.Module]:
@@ -207,19 +153,7 @@ class Average:
         It contains frozen and excluded parameters and the buffers too, so that it loads strictly.
         """
         self.tracked.require_same_modules()
-        sums, total = self._result_sums()
-        with torch.no_grad():
-            state = {
-                name: tensors.like(tensor, _mean(sums, index, total, tensor.device).to(tensor.dtype))
-                for index, (name, tensor) in enumerate(self.tracked.averaged.items())
-            }
-            for (name, tensor), value in zip(self.tracked.buffers.items(), self._newest_buffers(sums), strict=True):
-                state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
-            for name, tensor in self.tracked.live_excluded().items():
-                state[name] = tensor.detach().clone()
-        for alias, name in self.tracked.aliases():
-            state[alias] = state[name]
-        return state
+        return self._mean().state()
 
     # -- resume -------------------------------------------------------------------------------------------
 
@@ -378,7 +312,7 @@ class Average:
         """Take the validation loss, which all ranks agree on, and return the new status."""
         self.require_live("observe")
         self._resolve_skips()
-        require_new_update(self._updates, self._observed)
+        self._require_new_update()
         status = self._evaluated(loss, self._updates)
         self._observed = self._updates
         return status
@@ -453,7 +387,7 @@ class Average:
     def _evaluated(self, loss: float, step: int) -> Status:
         raise NotImplementedError
 
-    def _result(self) -> Terms:
+    def _result(self) -> list[str]:
         raise NotImplementedError
 
     def _why_empty(self) -> str:
@@ -486,8 +420,7 @@ class Average:
             raise RuntimeError(
                 f"a captured update cannot choose its steps: update this {type(self).__name__} outside the graph"
             )
-        if skipped is not None:
-            raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
+        require_unskipped(skipped)
         if not self._segment.allocated or (not self.dense and not self._segment.weight):
             raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
 
@@ -508,10 +441,6 @@ class Average:
 
     # -- internals ----------------------------------------------------------------------------------------
 
-    @property
-    def _attached(self) -> bool:
-        return self._hook is not None and self._hook.active
-
     def _count_replays(self, n: int) -> None:
         if n < 1:
             raise ValueError(f"the number of replays must be at least 1, got {n}")
@@ -520,81 +449,20 @@ class Average:
         if self.dense:  # an EMA is a mean already, and its weight is one
             self._segment.count(n)
 
-    def _count_skip(self, skipped: Tensor) -> Tensor:
-        skip = (skipped > 0).to(torch.float32).reshape(())
-        if self._skips is None:
-            self._skips = torch.zeros((), dtype=torch.int64, device=skip.device)
-        self._skips += skip.to(torch.int64)
-        return skip
-
     def _resolve_skips(self) -> None:
-        """Read how many steps were skipped. Waits for the device, so only evaluations and checkpoints call it."""
         if self._resolve_group is not None:
             self._resolve_group()
-            return
-        if self._skips is not None:
-            self._updates -= int(self._skips)
-            self._skips = None
-            self._segment.last = min(self._segment.last, self._updates)
-        self._segment.resolve_count()
+        else:
+            super()._resolve_skips()
 
-    def _result_sums(self) -> tuple[list[WeightSum], float]:
-        """Return the sums that the result adds up, and their total weight."""
+    def _mean(self) -> Mean:
         self._resolve_skips()
-        sums: list[WeightSum] = []
-        for name, factor in self._result().items():
-            if factor != 1:
-                raise AssertionError("a result is a plain sum of kept sums")
-            sums += self._open_sums() if name == OPEN else [self._sums[name]]
-        total = sum(part.weight for part in sums)
-        if not total > 0:
+        sums = [part for name in self._result() for part in (self._open_sums() if name == OPEN else [self._sums[name]])]
+        if not sum(part.weight for part in sums) > 0:
             raise RuntimeError(f"there is nothing to average yet: {self._why_empty()}")
-        return sums, total
-
-    def _newest_buffers(self, sums: list[WeightSum]) -> list[Tensor]:
-        return max(sums, key=lambda part: part.last).buffers(self.tracked)
+        return Mean(sums, self.tracked)
 
     def _target(self, model: nn.Module | None) -> TrackedTensors:
         if model is None or tensors.unwrap(model) is self.tracked.model:
             return self.tracked
         return self.tracked.follow_copy(model)
-
-    def _require_no_group(self, method: str) -> None:
-        if self._in_group:
-            raise RuntimeError(f"this average is a member of an AverageGroup: call {method} of the group instead")
-
-
-def read_header(state: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return the header of a state that was written for an average or a group, or raise."""
-    rule = f"{owner} loads what its state_dict() returned"
-    if not isinstance(state, Mapping):
-        raise TypeError(f"{rule}, got a {type(state).__name__}: load the file first, and pass its content")
-    if not isinstance(state.get("header"), str):
-        keys = ", ".join(map(str, list(state)[:3])) or "nothing"
-        raise ValueError(f"{rule}, got a dict of {keys}: load weights with model.load_state_dict")
-    try:
-        header: dict[str, Any] = json.loads(state["header"])
-    except ValueError:
-        raise ValueError(f"{rule}, got a header that is no JSON: load the checkpoint again") from None
-    if header.get("version") != STATE_VERSION:
-        raise ValueError(
-            f"this state has version {header.get('version')!r}, expected {STATE_VERSION}: "
-            f"load it with the version of swad that wrote it"
-        )
-    return header
-
-
-def require_new_update(updates: int, observed: int) -> None:
-    """Raise if no update was made since the last evaluation."""
-    if updates <= observed:
-        raise RuntimeError(
-            f"observe needs an update since the last one, at update {observed}: "
-            f"call update_parameters after every optimizer step, observe once per evaluation"
-        )
-
-
-def _mean(sums: list[WeightSum], index: int, total: float, device: torch.device) -> Tensor:
-    value = sums[0].values[index].to(device, copy=True)
-    for part in sums[1:]:
-        value += part.values[index].to(device)
-    return value.div_(total)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import OPEN, Phase, Terms
+from swad.averaging.semantics import OPEN, Phase
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
 
@@ -89,8 +89,8 @@ class EMA(Average):
         if self.warmup and self._taken is None:  # after a resume
             raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
 
-    def _result(self) -> Terms:
-        return {OPEN: 1.0}
+    def _result(self) -> list[str]:
+        return [OPEN]
 
     _extra_state_names = ("decay",)
 

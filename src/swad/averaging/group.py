@@ -13,17 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from swad.averaging.arguments import as_number
-from swad.averaging.base import STATE_VERSION, Average, read_header, require_new_update
-from swad.averaging.optimizer_hook import OptimizerHook
+from swad.averaging.averager import STATE_VERSION, Averager, read_header, require_unskipped
+from swad.averaging.base import Average
 from swad.averaging.semantics import OPEN
-from swad.averaging.sums import FusedUpdate, Segment, WeightSum
+from swad.averaging.sums import FusedUpdate, WeightSum
 from swad.averaging.valley import Status
 
 
-class AverageGroup(Mapping[str, Average]):
+class AverageGroup(Averager, Mapping[str, Average]):
     """Many averages of one trajectory with one addition per step.
 
     The cost of a step does not depend on the number of members: all three semantics, other tolerances, SMA and fixed
@@ -57,13 +56,9 @@ class AverageGroup(Mapping[str, Average]):
             )
         if not averages:
             raise ValueError("a group needs at least one average, got none")
+        super().__init__()
         self._members = dict(averages)
-        self._segment = Segment()
         self._fused = self._segment.fused = FusedUpdate()
-        self._updates = 0
-        self._observed = 0
-        self._skips: Tensor | None = None
-        self._hook: OptimizerHook | None = None
         self._broken = False
         self._dense = [average for average in self._members.values() if average.dense]
         self._others = [average for average in self._members.values() if not average.dense]
@@ -82,6 +77,7 @@ class AverageGroup(Mapping[str, Average]):
         for average in self._dense:
             average.share_segment(self._segment, self._dense[0].tracked, self._resolve_skips)
             average.tracked.follow(model)
+        self.tracked = self._first.tracked
 
     def __getitem__(self, name: str) -> Average:
         return self._members[name]
@@ -95,12 +91,6 @@ class AverageGroup(Mapping[str, Average]):
     def __repr__(self) -> str:
         members = "".join(f"  ({name}): {average!r}\n" for name, average in self._members.items())
         return f"AverageGroup(\n{members})"
-
-    @property
-    def step(self) -> int:
-        """Updates so far."""
-        self._resolve_skips()
-        return self._updates
 
     @property
     def should_stop(self) -> bool:
@@ -118,29 +108,6 @@ class AverageGroup(Mapping[str, Average]):
         return min((edge for edge in self._edges if edge > self._updates), default=None)
 
     # -- during training ----------------------------------------------------------------------------------
-
-    def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the weights after an optimizer step, for all averages.
-
-        Args:
-            model: The model, which may also be wrapped (DDP, `torch.compile`) or another one with the same tensors. By
-                default the one followed so far.
-        """
-        if self._attached:
-            raise RuntimeError("attached to an optimizer, this group is updated by its step: drop the extra call")
-        self._update(model, None)
-
-    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
-        """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle.
-
-        Args:
-            optimizer: The optimizer that trains the averaged parameters.
-        """
-        if self._attached:
-            raise RuntimeError("attached already: a group follows one optimizer, or it would count steps twice")
-        self._require_same_modules()
-        self._hook = OptimizerHook(optimizer, self._first.tracked, self._update)
-        return self._hook
 
     def count_replays(self, n: int = 1) -> None:
         """Count `n` replays of a CUDA graph that captured `update_parameters`.
@@ -207,7 +174,7 @@ class AverageGroup(Mapping[str, Average]):
         """
         self._require_intact()
         self._resolve_skips()
-        require_new_update(self._updates, self._observed)
+        self._require_new_update()
         loss = self._first.agreed_loss(as_number(loss))
         self._require_same_modules()
         for average in self._members.values():  # check all before the first one changes
@@ -322,10 +289,6 @@ class AverageGroup(Mapping[str, Average]):
     def _first(self) -> Average:
         return next(iter(self._members.values()))
 
-    @property
-    def _attached(self) -> bool:
-        return self._hook is not None and self._hook.active
-
     def _require_intact(self) -> None:
         if self._broken:
             raise RuntimeError("an evaluation failed after some averages had taken it: load the last state_dict")
@@ -334,7 +297,8 @@ class AverageGroup(Mapping[str, Average]):
         for tracked in {id(average.tracked): average.tracked for average in self._members.values()}.values():
             tracked.require_same_modules()
 
-    def _update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+    def take_update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
+        """Take the weights after a step, for all averages."""
         self._require_intact()
         self._fused.discard()
         in_capture = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
@@ -351,16 +315,14 @@ class AverageGroup(Mapping[str, Average]):
         capturing = live[0].is_cuda and torch.cuda.is_current_stream_capturing()
         adds = self._segment.captured or not all(average.finished() for average in self._dense)
         if capturing:
-            _require_capturable(self._segment, skipped, adds)
+            require_unskipped(skipped)
+            if adds and not self._segment.allocated:
+                raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
             self._segment.captured = adds
         else:
             self._updates += 1
             self._segment.last = self._updates
-        weight = None
-        if skipped is not None:
-            skip = (skipped > 0).to(torch.float32).reshape(())
-            self._skips = skip.clone() if self._skips is None else self._skips.add_(skip)
-            weight = 1 - skip
+        weight = None if skipped is None else 1 - self._count_skip(skipped)
         if adds:
             self._segment.add_live(live, weight, counted=not capturing)
         else:
@@ -386,20 +348,9 @@ class AverageGroup(Mapping[str, Average]):
         if not self._dense:
             self._updates = self._others[0].step
             return
-        if self._skips is not None:
-            self._updates -= int(self._skips)
-            self._skips = None
-            self._segment.last = min(self._segment.last, self._updates)
-        self._segment.resolve_count()
+        super()._resolve_skips()
         self._sync_steps()
 
     def _sync_steps(self) -> None:
         for average in self._dense:
             average.set_step(self._updates)
-
-
-def _require_capturable(segment: Segment, skipped: Tensor | None, adds: bool) -> None:
-    if skipped is not None:
-        raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
-    if adds and not segment.allocated:
-        raise RuntimeError("a graph needs allocated buffers: make one update before capturing")

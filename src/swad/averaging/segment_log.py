@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from swad.averaging import tensors
 from swad.averaging.base import Average
 from swad.averaging.group import AverageGroup
-from swad.averaging.semantics import Phase, Terms
+from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
@@ -134,7 +134,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         """Keep the group's segment until the next evaluation."""
         self._add_to_carryover()
 
-    def _result(self) -> Terms:
+    def _result(self) -> list[str]:
         raise NotImplementedError("a segment log is no average: choose among its segments with fit_on_val")
 
     def _file(self, step: int) -> Path:

@@ -93,8 +93,8 @@ class Rule:
         """Take the loss of the next evaluation and return which sums to keep."""
         raise NotImplementedError
 
-    def result(self) -> Terms:
-        """Return the terms of the average as if training ended now."""
+    def result(self) -> list[str]:
+        """Return the names of the sums that are the average if training ends now."""
         raise NotImplementedError
 
     def max_buffers(self) -> int:
@@ -168,10 +168,8 @@ class _CandidateRule(Rule):
             self._set_reason_searching(len(self.window), self.window[0])
         return plan
 
-    def result(self) -> Terms:
-        if self.phase is Phase.STOPPED:
-            return {"start": 1.0}
-        return {**dict.fromkeys(self.kept, 1.0), OPEN: 1.0}
+    def result(self) -> list[str]:
+        return ["start"] if self.phase is Phase.STOPPED else [*self.kept, OPEN]
 
     def _new_candidate(self) -> KeepPlan:
         return KeepPlan({"start": {LIVE: 1.0}})
@@ -389,16 +387,15 @@ class _Reference(Rule):
         self.pending, self.has_final = False, True
         return KeepPlan({"final": {**final, **waiting}})
 
-    def result(self) -> Terms:
+    def result(self) -> list[str]:
         if not self.evaluations:
-            return {OPEN: 1.0}
+            return [OPEN]
         if self.threshold is None:
-            return {f"segment{self.evaluations - 1}": 1.0}
-        terms: Terms = {"final": 1.0} if self.has_final else {}
+            return [f"segment{self.evaluations - 1}"]
+        names = ["final"] if self.has_final else []
         if not self.settled:
-            inside = len(self.losses) - self.run
-            terms.update({f"segment{self.first + k}": 1.0 for k in range(1, inside)})
-        return terms or {"lowest" if self.settled else f"segment{self.lowest}": 1.0}
+            names += [f"segment{self.first + k}" for k in range(1, len(self.losses) - self.run)]
+        return names or ["lowest" if self.settled else f"segment{self.lowest}"]
 
     def _trim(self, length: int, sums: dict[str, Terms]) -> None:
         """Drop segments from the front of the queue until it has the given length."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import OPEN, Phase, Terms
+from swad.averaging.semantics import OPEN, Phase
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status, every_nth
@@ -118,9 +118,8 @@ class SWA(Average):
             self._segment.first > self.start and (self.end is None or self._updates <= self.end)
         )
 
-    def _result(self) -> Terms:
-        terms: Terms = dict.fromkeys(self._sums, 1.0)
-        return {**terms, OPEN: 1.0} if self._segment_inside() else terms
+    def _result(self) -> list[str]:
+        return [*self._sums, OPEN] if self._segment_inside() else [*self._sums]
 
     def _why_empty(self) -> str:
         first = self.start + self.interval

@@ -151,7 +151,7 @@ class SWAD(Average):
     def _wants(self, step: int | Tensor) -> bool | Tensor:
         return True if self.interval == 1 else (step - self._anchor) % self.interval == 0
 
-    def _result(self) -> Terms:
+    def _result(self) -> list[str]:
         return self.valley.result()
 
     def _why_empty(self) -> str:

@@ -238,17 +238,15 @@ class LossValley:
                 f"or pass nonfinite='skip' to skip such evaluations"
             )
 
-    def result(self) -> Terms:
-        """Return the average as if training ended now: which sums, and whether the open segment."""
+    def result(self) -> list[str]:
+        """Return the names of the sums that are the average if training ends now."""
         return self._rule.result()
 
     def spans(self, step: int | None = None) -> tuple[Span, ...]:
         """Return the updates that are averaged if training ends at `step`, by default the last evaluation."""
         step = self._step if step is None else step
         return _tidy(
-            Span(span.first, span.last, span.times * factor)
-            for name, factor in self.result().items()
-            for span in (self._open(step) if name == OPEN else self._sums[name])
+            span for name in self.result() for span in (self._open(step) if name == OPEN else self._sums[name])
         )
 
     def state_dict(self) -> dict[str, Any]:

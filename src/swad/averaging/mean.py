@@ -1,0 +1,63 @@
+"""The mean of several sums, written into a model or a state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swad.averaging import tensors
+from swad.averaging.sums import WeightSum
+from swad.averaging.tensors import TrackedTensors
+
+
+class Mean:
+    """All sums added up and divided by their total weight, tensor by tensor, so that no second model is in memory.
+
+    Args:
+        sums: The sums, which do not change.
+        tracked: The tensors of the model that they were taken from.
+    """
+
+    def __init__(self, sums: Sequence[WeightSum], tracked: TrackedTensors) -> None:
+        self._sums, self._tracked = sums, tracked
+        self._total = sum(part.weight for part in sums)
+
+    @torch.no_grad()
+    def copy_to(self, target: TrackedTensors) -> None:
+        """Copy the mean, the newest buffers and the excluded tensors into the target's model."""
+        tensors.reshard(target.model)
+        for index, tensor in enumerate(target.live()):
+            tensor.copy_(self._value(index, tensor.device))
+        for tensor, value in zip(target.live_buffers(), self._newest_buffers(), strict=True):
+            if tensor is not value:
+                tensor.copy_(value)
+        excluded = target.live_excluded()
+        for name, value in self._tracked.live_excluded().items():
+            if excluded[name] is not value:
+                tensors.local(excluded[name]).copy_(tensors.local(value))
+
+    @torch.no_grad()
+    def state(self) -> dict[str, Tensor]:
+        """Return a state dict of new tensors in the model's dtypes."""
+        state = {
+            name: tensors.like(tensor, self._value(index, tensor.device).to(tensor.dtype))
+            for index, (name, tensor) in enumerate(self._tracked.averaged.items())
+        }
+        for (name, tensor), value in zip(self._tracked.buffers.items(), self._newest_buffers(), strict=True):
+            state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
+        for name, tensor in self._tracked.live_excluded().items():
+            state[name] = tensor.detach().clone()
+        for alias, name in self._tracked.aliases():
+            state[alias] = state[name]
+        return state
+
+    def _value(self, index: int, device: torch.device) -> Tensor:
+        value = self._sums[0].values[index].to(device, copy=True)
+        for part in self._sums[1:]:
+            value += part.values[index].to(device)
+        return value.div_(self._total)
+
+    def _newest_buffers(self) -> list[Tensor]:
+        return max(self._sums, key=lambda part: part.last).buffers(self._tracked)
