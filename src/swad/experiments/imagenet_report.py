@@ -17,6 +17,7 @@ from swad.results.tables import Cell, Row, Table
 from swad.robustness import backgrounds, imagenet_c, imagenet_r
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
 from swad.util.files import write_json
+from swad.util.names import listed
 from swad.util.progress import Progress
 
 Parts = Mapping[str, PartResult]
@@ -235,12 +236,7 @@ def _partial_parts(results: Mapping[str, Parts]) -> list[str]:
                 if part.backgrounds not in (None, part.expected):
                     text += f" on {part.backgrounds:,} of {part.expected:,} backgrounds"
                 if part.missing:
-                    more = f" and {len(part.missing) - 3} more" if part.missing[3:] else ""
-                    text += f", no image of {', '.join(part.missing[:3])}{more}"
+                    text += f", no image of {listed(part.missing)}"
                 if name not in by_text.setdefault(text, []):
                     by_text[text].append(name)
-    lines = []
-    for text, names in by_text.items():
-        more = f" and {len(names) - 3} more" if names[3:] else ""
-        lines.append(f"{', '.join(names[:3])}{more}: {text}.")
-    return lines
+    return [f"{listed(names)}: {text}." for text, names in by_text.items()]

@@ -27,6 +27,7 @@ from swad.averaging.tensors import (
     named_tensors,
     unwrap,
 )
+from swad.util.names import listed
 
 State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
@@ -187,7 +188,9 @@ class Weights:
         found = by_name(state)
         missing = [name for name in self.names if name not in found]
         if missing:
-            raise ValueError(f"{what} lack {_some(missing)} of {type(self.model).__name__}: give weights of that model")
+            raise ValueError(
+                f"{what} lack {listed(missing)} of {type(self.model).__name__}: give weights of that model"
+            )
         tensors = []
         for name, tensor in zip(self.names, self.live, strict=True):
             if found[name].shape != tensor.shape:
@@ -269,7 +272,3 @@ def parameters_by_name(state: State | nn.Module) -> dict[str, Tensor]:
         for name, tensor in by_name(state).items()
         if tensor.is_floating_point() and name.rpartition(".")[2] not in BN_STATISTICS
     }
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

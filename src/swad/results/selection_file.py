@@ -28,6 +28,7 @@ from swad.results.method_results import DatasetResults
 from swad.results.runs import RunData
 from swad.results.selection import ORACLES, SELECTORS, TargetResult, weights_step
 from swad.util.files import sha256, write_text
+from swad.util.names import listed
 from swad.util.progress import Progress
 from swad.util.version import __version__
 
@@ -113,7 +114,7 @@ class SelectionFile:
         runs = [run for run in self.runs if (run.dataset, run.algorithm, run.target) == (dataset, algorithm, target)]
         if not runs:
             methods = sorted({f"{run.algorithm} on {run.dataset} with target {run.target}" for run in self.runs})
-            raise ValueError(f"the selection has no run of {wanted}: it has {_listed(methods)}")
+            raise ValueError(f"the selection has no run of {wanted}: it has {listed(methods, 6)}")
         trials = {run.trial for run in runs}
         number = trial if trial in trials else min(trials)
         runs = [run for run in runs if run.trial == number]
@@ -122,7 +123,7 @@ class SelectionFile:
             return averages[average]
         if len({json.dumps(run.options(), sort_keys=True) for run in runs}) > 1:
             raise ValueError(
-                f"the selection of {wanted} has other hyperparameters for each of {_listed(list(averages))}: name one"
+                f"the selection of {wanted} has other hyperparameters for each of {listed(averages, 6)}: name one"
                 + (f", got {average!r}" if average else "")
             )
         return runs[0]
@@ -149,10 +150,6 @@ class SelectionFile:
             elif sha256(path) != run.sha256:
                 problems.append(f"{path} is not the file that was exported: its SHA-256 differs")
         return problems
-
-
-def _listed(names: Sequence[str], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 # ------------------------------------------------------------ writing

@@ -16,6 +16,7 @@ from swad.data.verify import find_bad_images
 from swad.training.config import RunConfig
 from swad.training.recipe import IMAGENET
 from swad.training.run_dir import RunError
+from swad.util.names import listed
 from swad.util.progress import Progress
 
 
@@ -131,8 +132,8 @@ def require_decodable(
         return
     bad = find_bad_images(paths, progress, workers or None)
     if bad:
-        listed = ", ".join(str(image.path) for image in bad[:5]) + (f" and {len(bad) - 5} more" if bad[5:] else "")
-        raise DataError(f"cannot decode {len(bad)} of {len(paths):,} images: {listed}; replace or remove them")
+        files = listed((image.path for image in bad), 5)
+        raise DataError(f"cannot decode {len(bad)} of {len(paths):,} images: {files}; replace or remove them")
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()

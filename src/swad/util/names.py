@@ -37,6 +37,16 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
+def listed(names: Iterable[object], most: int = 3) -> str:
+    """Join the first names and count the others.
+
+    >>> listed(["conv1", "bn1", "layer1", "fc", "head"])
+    'conv1, bn1, layer1 and 2 more'
+    """
+    texts = list(map(str, names))
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if texts[most:] else "")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that suggests the known name closest to `name`; "" if none is close.
 
