@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from helpers import ROOT
-from swad.models import networks
+from swad.models import networks, weight_files
 from swad.models.networks import NetworkError
 
 timm = pytest.importorskip("timm")
@@ -205,7 +205,7 @@ def test_real_weights():
     model = networks.build("mobilenetv2_100", 7, weights=REAL).eval()
     assert next(model.parameters()).dtype == torch.float32
     plain = timm.create_model("mobilenetv2_100")
-    plain.load_state_dict({name: t.float() for name, t in networks.read_safetensors(REAL).items()}, strict=False)
+    plain.load_state_dict({name: t.float() for name, t in weight_files.read_safetensors(REAL).items()}, strict=False)
     x = images(1, 224)
     with torch.no_grad():
         torch.testing.assert_close(networks.features(model, x), networks.features(plain.eval(), x))

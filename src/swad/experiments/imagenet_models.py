@@ -12,7 +12,7 @@ from torch import nn
 
 from swad.experiments.flatness_report import choose_weights
 from swad.experiments.saved_run import fingerprint, open_runs
-from swad.models import networks
+from swad.models import networks, weight_files
 from swad.models.networks import InputConfig
 from swad.results.labels import directory_names, weights_label
 from swad.results.runs import RunData, load_run
@@ -132,7 +132,7 @@ def _of_timm(name: str, file: str, output: Path) -> ImageNetModel:
         input = input._replace(mean=backgrounds.MEAN, std=backgrounds.STD)
     elif n_outputs != N_CLASSES:
         raise RunError(f"{file or name} has {n_outputs:,} classes: the benchmarks need the {N_CLASSES:,} of ImageNet")
-    mark = fingerprint(Path(file)) if file else networks.checksum(model.state_dict(), name)[:16]
+    mark = fingerprint(Path(file)) if file else weight_files.checksum(model.state_dict(), name)[:16]
     label = f"{name} ({Path(file).stem})" if file else name
     return ImageNetModel(label, label, output, mark, input, n_outputs, lambda: model, file=Path(file) if file else None)
 

@@ -23,7 +23,7 @@ from swad.algorithms.registry import get_algorithm
 from swad.data.domains import DataError, IntArray
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit, HeldOut, Sources, hold_out
-from swad.models import networks
+from swad.models import weight_files
 from swad.results.records import CONFIG
 from swad.results.runs import find_runs
 from swad.training import export
@@ -135,7 +135,7 @@ class SavedRun:
 
     def state(self, name: str) -> dict[str, Tensor]:
         """Read weights as a state dict."""
-        return networks.read_safetensors(self.file(name))
+        return weight_files.read_safetensors(self.file(name))
 
     def model(self, name: str, device: torch.device | str = "cpu") -> nn.Module:
         """Build the network with these weights, in evaluation mode."""

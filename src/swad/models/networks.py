@@ -13,9 +13,8 @@ step can be computed twice, and the saved model has no dropout to switch off.
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -27,6 +26,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from swad.models import own
 from swad.models.hub import require_hub
 from swad.models.small_cnn import SmallNet
+from swad.models.weight_files import NetworkError as NetworkError
+from swad.models.weight_files import head_prefixes, load_backbone, load_weights, read_safetensors
 from swad.util.names import did_you_mean
 from swad.util.plugins import PluginError
 
@@ -37,10 +38,6 @@ _HUB_PREFIXES = ("hf-hub:", "hf_hub:")
 _NOT_TIMM = (SMALL, "resnet50_v1")
 SMALLEST, LARGEST = 28, 33
 """The range of image sizes that it accepts, in pixels."""
-
-
-class NetworkError(ValueError):
-    """A network cannot be built or its weights cannot be loaded; the message says what to do."""
 
 
 class InputConfig(NamedTuple):
@@ -99,14 +96,12 @@ def build(
         raise NetworkError(f"the network {name!r} has no pretrained weights: use random ones or a safetensors file")
     if name == SMALL:
         model: nn.Module = SmallNet(n_classes, channels)
+    elif own_network:
+        model = _own(name, n_classes, channels)
     else:
-        model = (
-            _own(name, n_classes, channels)
-            if own_network
-            else _timm(name, n_classes, channels, weights == "pretrained", image_size, log)
-        )
-        if image_size is not None:
-            _require_fitting(model, name, n_classes, channels, image_size)
+        model = _timm(name, n_classes, channels, weights == "pretrained", image_size, log)
+    if name != SMALL and image_size is not None:
+        _require_fitting(model, name, n_classes, channels, image_size)
     if weights is not None and weights != "pretrained":
         load_backbone(model, Path(weights))
     if freeze_bn:
@@ -148,10 +143,10 @@ def build_classifier(name: str, weights: Path | None = None) -> nn.Module:
         return _create(name, instead, pretrained=True)
     stored = read_safetensors(weights)
     model = _create(name, instead)
-    n_outputs = {len(stored[head]) for prefix in _head_prefixes(model) if (head := f"{prefix}bias") in stored}
+    n_outputs = {len(stored[head]) for prefix in head_prefixes(model) if (head := f"{prefix}bias") in stored}
     if n_outputs and n_outputs != {getattr(model, "num_classes", None)}:
         model = _create(name, instead, num_classes=max(n_outputs))
-    _load(model, stored, weights)
+    load_weights(model, stored, weights)
     return model
 
 
@@ -213,8 +208,7 @@ def stem(model: nn.Module) -> list[tuple[nn.Module, int]]:
         return [(patches, patches.out_channels)]
     if isinstance(model, SmallNet):
         return []
-    info = getattr(model, "feature_info", ())
-    finer = [entry for entry in getattr(info, "info", info) if entry["reduction"] < 4]
+    finer = [entry for entry in _feature_info(model) if entry["reduction"] < 4]
     if finer and isinstance(pooling := getattr(model, "maxpool", None), nn.Module):
         return [(pooling, finer[-1]["num_chs"])]
     return [(model.get_submodule(entry["module"]), entry["num_chs"]) for entry in finer[-1:]]
@@ -223,18 +217,16 @@ def stem(model: nn.Module) -> list[tuple[nn.Module, int]]:
 def _stages(model: nn.Module) -> list[tuple[nn.Module, int]]:
     if isinstance(model, SmallNet):
         return [(stage, cast(nn.Conv2d, stage[0]).out_channels) for stage in (model.stem, model.body)]
-    info = getattr(model, "feature_info", ())
-    entries = {entry["module"]: entry for entry in getattr(info, "info", info)}
-    reductions = {name: entry["reduction"] for name, entry in entries.items()}
-    names = list(reductions)
+    entries = {entry["module"]: entry for entry in _feature_info(model)}
+    names = list(entries)
     if not names:
         raise NetworkError(
             f"stages need timm's feature_info, which {type(model).__name__} does not have: choose another network"
         )
-    if len(set(reductions.values())) == 1:
+    if len({entry["reduction"] for entry in entries.values()}) == 1:
         chosen = sorted({names[-(-len(names) * quarter // 4) - 1] for quarter in (1, 2, 3, 4)}, key=names.index)
     else:
-        chosen = [name for name, reduction in reductions.items() if reduction >= 4]
+        chosen = [name for name in names if entries[name]["reduction"] >= 4]
     try:
         return [(model.get_submodule(name), entries[name]["num_chs"]) for name in chosen]
     except AttributeError:  # for some networks timm names feature maps that no module puts out
@@ -242,6 +234,11 @@ def _stages(model: nn.Module) -> list[tuple[nn.Module, int]]:
             f"the stages of a network must be modules, and those of {type(model).__name__} are not: choose another "
             "network"
         ) from None
+
+
+def _feature_info(model: nn.Module) -> list[dict[str, Any]]:
+    info = getattr(model, "feature_info", [])
+    return cast(list[dict[str, Any]], getattr(info, "info", info))
 
 
 # --- batch norm -------------------------------------------------------------------------------------------------
@@ -293,78 +290,6 @@ def frozen_copy(model: nn.Module) -> nn.Module:
     return twin
 
 
-# --- weights from files -----------------------------------------------------------------------------------------
-
-
-def load_backbone(model: nn.Module, path: Path) -> None:
-    """Load all weights but the head's from a safetensors file with timm's names, in any floating-point precision.
-
-    The head of the file is ignored. Any other tensor that is missing, unknown or of another shape is an error.
-    """
-    _load(model, read_safetensors(path), path, ignore=_head_prefixes(model))
-
-
-def _load(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ignore: tuple[str, ...] = ()) -> None:
-    own = model.state_dict()
-    wanted = {name for name in own if not name.startswith(ignore)}
-    offered = {name: tensor for name, tensor in stored.items() if not name.startswith(ignore)}
-    # Nothing here reads this counter, and half of the published files lack it.
-    missing = sorted(name for name in wanted - offered.keys() if not name.endswith("num_batches_tracked"))
-    unknown = sorted(offered.keys() - wanted)
-    mismatched = sorted(
-        f"{name} {_shape(offered[name])} instead of {_shape(own[name])}"
-        for name in wanted & offered.keys()
-        if offered[name].shape != own[name].shape
-    )
-    problems = [
-        f"{words} {_shorten(names)}"
-        for words, names in (("it lacks", missing), ("it has unknown", unknown), ("it has", mismatched))
-        if names
-    ]
-    if problems:
-        raise NetworkError(
-            f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}; "
-            "use the weights of this network, with timm's names"
-        )
-    with torch.no_grad():
-        for name in wanted & offered.keys():
-            own[name].copy_(offered[name])
-
-
-CHECKSUM, CARD = "swad_sha256", "swad"
-"""Keys in the metadata of a weights file that a run wrote: the checksum of its content, and the model card."""
-
-
-def checksum(tensors: Mapping[str, Tensor], card: str) -> str:
-    """Return the SHA-256 of weights and their model card, to be stored in the file with them."""
-    digest = hashlib.sha256(card.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file by name; a file that a run wrote is compared with its checksum."""
-    try:
-        from safetensors import safe_open
-        from safetensors.torch import load_file
-    except ImportError:
-        raise NetworkError("reading weights needs safetensors: pip install safetensors") from None
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        tensors = dict(load_file(path))
-        if CHECKSUM in metadata and checksum(tensors, metadata.get(CARD, "")) != metadata[CHECKSUM]:
-            raise ValueError("its content does not match its checksum, so it is damaged")
-        return tensors
-    except FileNotFoundError:
-        raise NetworkError(f"there is no weights file {path}: check the path") from None
-    except Exception as error:  # safetensors has an error class of its own, and raises OSError for folders
-        reason = " ".join(str(error).split())
-        raise NetworkError(f"cannot read {path} as safetensors: {reason}; use a complete .safetensors file") from None
-
-
 def _import_timm() -> Any:
     try:
         import timm
@@ -382,10 +307,8 @@ def require_known(name: str) -> None:
     timm = _import_timm()
     if ":" in name or is_own(name) or timm.is_model(name):
         return
-    hint = (
-        did_you_mean(name.split(".")[0], [*timm.list_models(), *own.names(), SMALL])
-        or "timm.list_models() lists timm's."
-    )
+    known = [*timm.list_models(), *own.names(), SMALL]
+    hint = did_you_mean(name.split(".")[0], known) or "timm.list_models() lists timm's."
     raise NetworkError(
         f"timm has no network {name!r}: {hint} For your own, name the folder of its file in SWAD_NETWORKS"
     )
@@ -513,18 +436,3 @@ def _disable_stochastic(model: nn.Module) -> None:
         for name in ("drop_prob", "prob"):  # timm's DropPath and DropBlock, and PatchDropout
             if type(module).__module__.startswith("timm.") and isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
-
-
-def _head_prefixes(model: nn.Module) -> tuple[str, ...]:
-    named = getattr(model, "pretrained_cfg", {}).get("classifier", "head")
-    return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named))
-
-
-def _shape(tensor: Tensor) -> str:
-    return "×".join(map(str, tensor.shape)) or "scalar"
-
-
-def _shorten(names: Iterable[str], limit: int = 4) -> str:
-    names = list(names)
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

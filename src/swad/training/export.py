@@ -19,7 +19,7 @@ from swad.algorithms.registry import AlgorithmError, get_algorithm
 from swad.data.domains import ImageSpec
 from swad.data.splits import Sources
 from swad.data.transforms import Normalize, eval_transform
-from swad.models import networks
+from swad.models import networks, weight_files
 from swad.training.config import RunConfig
 from swad.training.sharding import whole
 from swad.util.files import atomic_write, write_text
@@ -40,7 +40,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, A
             tensors[name] = tensor.clone()
         stored.add(address)
     text = json.dumps(card, default=str)
-    metadata = {"format": "pt", networks.CARD: text, networks.CHECKSUM: networks.checksum(tensors, text)}
+    metadata = {"format": "pt", weight_files.CARD: text, weight_files.CHECKSUM: weight_files.checksum(tensors, text)}
     with atomic_write(path) as partial:
         save_file(tensors, partial, metadata=metadata)
         _sort_metadata(partial)
@@ -66,9 +66,9 @@ def read_card(path: Path | str) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-        if networks.CARD not in metadata:
+        if weight_files.CARD not in metadata:
             raise networks.NetworkError(f"{path} has no model card: use a weights file that a run wrote")
-        card = json.loads(metadata[networks.CARD])
+        card = json.loads(metadata[weight_files.CARD])
         if not isinstance(card, dict):
             raise TypeError(f"the model card is {type(card).__name__}, not an object")
     except networks.NetworkError:
@@ -107,7 +107,7 @@ def load_predictor(path: Path | str) -> Predictor:
         files = sorted(path.glob("weights/*.safetensors")) or sorted(path.glob("*.safetensors"))
         names = f", one of {', '.join(map(str, files))}" if files else " in the weights directory of a run"
         raise networks.NetworkError(f"{path} is a directory: name a file{names}")
-    weights, card = networks.read_safetensors(path), read_card(path)
+    weights, card = weight_files.read_safetensors(path), read_card(path)
     try:
         return _predictor(weights, card)
     except networks.NetworkError as error:

@@ -1,0 +1,95 @@
+"""Weights in safetensors files: reading them, checking them against their checksum, and loading them into a network."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from swad.util.names import listed
+
+CHECKSUM, CARD = "swad_sha256", "swad"
+"""Keys in the metadata of a weights file that a run wrote: the checksum of its content, and the model card."""
+
+
+class NetworkError(ValueError):
+    """A network cannot be built or its weights cannot be loaded; the message says what to do."""
+
+
+def load_backbone(model: nn.Module, path: Path) -> None:
+    """Load all weights but the head's from a safetensors file with timm's names, in any floating-point precision.
+
+    The head of the file is ignored. Any other tensor that is missing, unknown or of another shape is an error.
+    """
+    load_weights(model, read_safetensors(path), path, ignore=head_prefixes(model))
+
+
+def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ignore: tuple[str, ...] = ()) -> None:
+    """Load tensors that were read from `path`, all but those with an ignored prefix; what does not fit is an error."""
+    own = model.state_dict()
+    wanted = {name for name in own if not name.startswith(ignore)}
+    offered = {name: tensor for name, tensor in stored.items() if not name.startswith(ignore)}
+    # Nothing here reads this counter, and half of the published files lack it.
+    missing = sorted(name for name in wanted - offered.keys() if not name.endswith("num_batches_tracked"))
+    unknown = sorted(offered.keys() - wanted)
+    mismatched = sorted(
+        f"{name} {_shape(offered[name])} instead of {_shape(own[name])}"
+        for name in wanted & offered.keys()
+        if offered[name].shape != own[name].shape
+    )
+    problems = [
+        f"{words} {listed(names, 4)}"
+        for words, names in (("it lacks", missing), ("it has unknown", unknown), ("it has", mismatched))
+        if names
+    ]
+    if problems:
+        raise NetworkError(
+            f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}; "
+            "use the weights of this network, with timm's names"
+        )
+    with torch.no_grad():
+        for name in wanted & offered.keys():
+            own[name].copy_(offered[name])
+
+
+def checksum(tensors: Mapping[str, Tensor], card: str) -> str:
+    """Return the SHA-256 of weights and their model card, to be stored in the file with them."""
+    digest = hashlib.sha256(card.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name; a file that a run wrote is compared with its checksum."""
+    try:
+        from safetensors import safe_open
+        from safetensors.torch import load_file
+    except ImportError:
+        raise NetworkError("reading weights needs safetensors: pip install safetensors") from None
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        tensors = dict(load_file(path))
+        if CHECKSUM in metadata and checksum(tensors, metadata.get(CARD, "")) != metadata[CHECKSUM]:
+            raise ValueError("its content does not match its checksum, so it is damaged")
+        return tensors
+    except FileNotFoundError:
+        raise NetworkError(f"there is no weights file {path}: check the path") from None
+    except Exception as error:  # safetensors has an error class of its own, and raises OSError for folders
+        reason = " ".join(str(error).split())
+        raise NetworkError(f"cannot read {path} as safetensors: {reason}; use a complete .safetensors file") from None
+
+
+def head_prefixes(model: nn.Module) -> tuple[str, ...]:
+    """Return how the names of the head's tensors begin, as timm says."""
+    named = getattr(model, "pretrained_cfg", {}).get("classifier", "head")
+    return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named))
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "scalar"
