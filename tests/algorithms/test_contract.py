@@ -24,9 +24,9 @@ from swad.algorithms.hyperparameters import draw, fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.models import networks
 from swad.models.cuda_graph import CapturedGraph, run_on_stream
+from swad.training.checks import find_problems
 from swad.training.evaluation import eval_mode
 from swad.training.loop import RunError, train
-from swad.training.resolve import find_problems
 
 NAMES = (*list_algorithms(), "coral+sam", "group_dro+sam", "vat+sam", "mixup+sagm")
 every = pytest.mark.parametrize("name", NAMES)

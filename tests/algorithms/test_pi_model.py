@@ -11,8 +11,8 @@ from helpers.tiny_algorithms import batch_for, make, noise_for, update
 from swad.algorithms.pi_model import ramp
 from swad.algorithms.registry import get_algorithm, list_algorithms
 from swad.data import benchmarks
+from swad.training.checks import find_problems
 from swad.training.config import RunConfig
-from swad.training.resolve import find_problems
 
 
 def probabilities(scores):

@@ -20,10 +20,11 @@ from swad.experiments.recipe_runs import recipe_runs
 from swad.models import networks
 from swad.training import loop, recipe
 from swad.training.config import ConfigError, RunConfig
+from swad.training.defaults import averaging_plan, branch_point
 from swad.training.display import DisplayCallback, LogDisplay
 from swad.training.distributed import Dist
 from swad.training.loop import Interrupted, RunError, train
-from swad.training.resolve import averaging_plan, branch_point, fill_defaults, resolve
+from swad.training.resolve import fill_defaults, resolve
 from swad.training.run_data import image_spec, load_dataset
 from swad.training.state import Training, build_algorithm, build_averages, build_schedulers
 

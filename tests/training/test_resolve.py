@@ -14,7 +14,8 @@ from helpers.runs import short
 from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD
 from swad.training import resolve as resolve_module
 from swad.training.config import ConfigError, RunConfig
-from swad.training.resolve import averaging_plan, derived_seed, resolution_notes, resolve
+from swad.training.defaults import averaging_plan
+from swad.training.resolve import derived_seed, resolution_notes, resolve
 
 
 def pacs(tmp_path: Path, **options: Any) -> RunConfig:

@@ -374,7 +374,7 @@ def _check_targets(configs: Sequence[RunConfig]) -> None:
     """Check that every target of a folder can be held out, before the first run trains."""
     from swad.data import benchmarks
     from swad.data.splits import hold_out
-    from swad.training.resolve import find_problems, source_problems
+    from swad.training.checks import find_problems, source_problems
 
     for config in configs:  # first the settings, which can be checked without data
         if problems := find_problems(config):

@@ -24,11 +24,11 @@ from swad.results.flatness_rows import Row, RowFile
 from swad.results.records import RECORDS
 from swad.results.runs import RunData
 from swad.results.tuning import TuneRow, ValleySetting
+from swad.training.defaults import averaging_plan
 from swad.training.distributed import Dist
 from swad.training.evaluation import evaluate_splits
 from swad.training.export import model_card, save_weights
 from swad.training.numerics import autocast
-from swad.training.resolve import averaging_plan
 from swad.training.result import averaged_range
 from swad.training.run_dir import SEGMENTS, RunError
 from swad.util.files import sha256

@@ -1,4 +1,4 @@
-"""What a run takes where its settings say nothing: hyperparameters, the recipe of a paper, and the steps of epochs."""
+"""What a run takes where its settings say nothing: hyperparameters, the recipe of a paper, steps and windows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from swad.algorithms.hyperparameters import Constant, Hyperparameters
 from swad.algorithms.registry import get_algorithm
+from swad.averaging import registry
 from swad.data import benchmarks
 from swad.data.splits import hold_out, n_train
 from swad.training.config import RunConfig
+from swad.training.recipe import IMAGENET
 
 OWN = "own"
 """The recipe of the algorithm's own paper."""
@@ -61,6 +63,11 @@ def _own_settings(dataset: str, algorithm: str) -> dict[str, Any]:
     return {} if recipe is None else recipe.settings(benchmarks.get(dataset).name)
 
 
+def recipe_of(config: RunConfig) -> Literal["imagenet", "own"] | None:
+    """Return the recipe of a run, which may be the default of its dataset."""
+    return config.training.recipe or benchmarks.get(config.data.dataset).defaults.recipe
+
+
 def planned_steps(config: RunConfig, images: Sequence[int]) -> int:
     """Return the optimizer steps of a run.
 
@@ -99,3 +106,20 @@ def _count_training_images(
 ) -> tuple[int, ...]:
     loaded = benchmarks.load(dataset, folder, check_counts=False, **json.loads(options))
     return tuple(len(part) for part in hold_out(loaded, targets, trial=trial, three_way=three_way).sources.train)
+
+
+def averaging_plan(config: RunConfig) -> registry.Plan:
+    """The steps and evaluations of a resolved run, from which the windows of its averages follow."""
+    steps, every = config.training.steps, config.evaluation.evaluate_every
+    assert steps is not None
+    assert every is not None
+    ratio = benchmarks.get(config.data.dataset).defaults.tolerance_ratio
+    # In the recipe a cyclic run shares its first 80 % with a constant one, so cycles do not move the window.
+    start = steps - max(1, steps // 5) if config.training.recipe == IMAGENET else None
+    return registry.Plan(steps, every, ratio, config.eval_offset, config.cycle_steps, start)
+
+
+def branch_point(config: RunConfig) -> int | None:
+    """The step after which a run of the imagenet recipe keeps a checkpoint for other runs to branch from, if any."""
+    shares = config.training.recipe == IMAGENET and config.training.lr_schedule != "decay"
+    return averaging_plan(config).late if shares and config.files.branch_from is None else None

@@ -47,7 +47,7 @@ class DisplayCallback(RunCallback):
 
     def on_start(self, config: RunConfig, total: int, step: int) -> None:
         """Training starts, resumes after `step` updates, or branches from another run there."""
-        from swad.training.resolve import averaging_plan
+        from swad.training.defaults import averaging_plan
 
         trunk = config.files.branch_from
         branches = trunk is not None and step == averaging_plan(config).late

@@ -37,6 +37,7 @@ from swad.results.trackers.tracking import Tracking
 from swad.training.batch_norms import estimate_statistics, frozen_random_norms
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
+from swad.training.defaults import branch_point
 from swad.training.distributed import Dist, in_main_process, process_group
 from swad.training.evaluation import Evaluator, Score, Scores, score_records
 from swad.training.export import cpu_weights, model_card, save_weights
@@ -45,7 +46,7 @@ from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.numerics import torch_settings
 from swad.training.range_warnings import range_warnings, too_few_evaluations
 from swad.training.recipe import IMAGENET
-from swad.training.resolve import branch_point, resolve
+from swad.training.resolve import resolve
 from swad.training.result import RunResult, averaged_range
 from swad.training.run_data import domain_contents, load_dataset, require_decodable, require_same_images
 from swad.training.run_dir import (

@@ -40,12 +40,13 @@ from swad.models import networks
 from swad.models.fused_norm import fuse
 from swad.models.fused_vit import find_vit, fuse_kernels
 from swad.training import recipe
+from swad.training.checks import source_problems
 from swad.training.config import RunConfig
+from swad.training.defaults import averaging_plan
 from swad.training.distributed import Dist
 from swad.training.export import cpu_weights
 from swad.training.lr_schedule import lr_factor
 from swad.training.numerics import autocast
-from swad.training.resolve import averaging_plan, source_problems
 from swad.training.run_dir import RunError
 from swad.training.sharding import shard_optimizer_state, shard_state, whole
 from swad.training.step import COMPILE, GRAPH, Engine, choose_engine

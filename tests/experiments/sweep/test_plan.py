@@ -18,7 +18,8 @@ from swad.experiments.sweep import checks
 from swad.experiments.sweep.plan import expand, merge
 from swad.experiments.sweep.search import PAPER_GRID
 from swad.experiments.sweep.spec import SweepSpec
-from swad.training.resolve import find_problems, resolve
+from swad.training.checks import find_problems
+from swad.training.resolve import resolve
 
 
 def keys(plan):

@@ -26,7 +26,7 @@ from swad.results.runs import RunData, load_run
 from swad.results.surfaces import RunSurface, read_surface
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valley
-from swad.training.resolve import averaging_plan
+from swad.training.defaults import averaging_plan
 from swad.util.progress import Progress
 
 DATASETS = ("PACS",)

@@ -24,7 +24,7 @@ from swad.experiments.sweep.plan import run_options, single_targets, target_sets
 from swad.experiments.sweep.spec import OWN_OPTIONS, PROTOCOLS, SweepSpec
 from swad.models import networks
 from swad.results.selection import SELECTORS
-from swad.training import resolve
+from swad.training import checks
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.defaults import default_hyperparameters
 from swad.util.names import NO_TARGET, did_you_mean
@@ -224,10 +224,10 @@ def _run_problems(spec: SweepSpec) -> list[str]:
                 )
             except (TypeError, ValueError, ArithmeticError) as error:
                 return [*problems, str(error)]
-            problems += resolve.find_problems(config)
+            problems += checks.find_problems(config)
             if not benchmarks.get(dataset).domains:  # those of a folder are known from its directory alone
                 sources = [name for name in spec.domain_names(dataset) if name not in config.data.targets]
-                problems += resolve.source_problems(config, sources)
+                problems += checks.source_problems(config, sources)
             problems += _point_problems(spec, dataset, algorithm)
             if spec.select == "lodo" and sets and len(sets) == len(single_targets(spec, dataset)):
                 problems.append(
@@ -242,11 +242,11 @@ def _point_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
     low_res = benchmarks.get(dataset).image_spec.low_res
     defaults = default_hyperparameters(dataset, algorithm, spec.options.get("recipe"))
     fixed = dict(spec.options.get("hyperparameters", {}))
-    if resolve.unknown_hyperparameters(algorithm, fixed):  # reported with the settings of the run
+    if checks.unknown_hyperparameters(algorithm, fixed):  # reported with the settings of the run
         fixed = {}
     problems = []
     for point in search.points(spec, algorithm, dataset, spec.trials[0]):
-        if unknown := resolve.unknown_hyperparameters(algorithm, point):
+        if unknown := checks.unknown_hyperparameters(algorithm, point):
             problems += unknown
             continue
         filled = fill(cls, {**defaults, **fixed, **point})
