@@ -19,6 +19,7 @@ from swad.data.splits import DomainSplit, Sources, hold_out
 from swad.experiments.recipe_runs import recipe_runs
 from swad.models import networks
 from swad.training import loop, recipe
+from swad.training.build import build_algorithm, build_averages, build_schedulers
 from swad.training.config import ConfigError, RunConfig
 from swad.training.defaults import averaging_plan, branch_point
 from swad.training.display import DisplayCallback, LogDisplay
@@ -26,7 +27,7 @@ from swad.training.distributed import Dist
 from swad.training.loop import Interrupted, RunError, train
 from swad.training.resolve import fill_defaults, resolve
 from swad.training.run_data import image_spec, load_dataset
-from swad.training.state import Training, build_algorithm, build_averages, build_schedulers
+from swad.training.state import Training
 
 
 @pytest.fixture(scope="session")

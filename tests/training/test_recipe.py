@@ -14,12 +14,12 @@ from swad.algorithms.registry import get_algorithm, list_algorithms
 from swad.data.benchmarks import get
 from swad.experiments.sweep.plan import expand
 from swad.experiments.sweep.spec import SweepSpec
+from swad.training.build import build_algorithm, build_schedulers
 from swad.training.checks import find_problems
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.loop import train
 from swad.training.resolve import resolve
-from swad.training.state import build_algorithm, build_schedulers
 
 RECIPE = Recipe(
     optimizer="sgd",

@@ -19,10 +19,10 @@ from swad.averaging.segment_log import load_segments
 from swad.data import benchmarks
 from swad.data.splits import hold_out
 from swad.results.records import read_records
+from swad.training.build import build_algorithm
 from swad.training.distributed import Dist
 from swad.training.loop import Interrupted, train
 from swad.training.resolve import resolve
-from swad.training.state import build_algorithm
 
 
 @pytest.mark.all_digits

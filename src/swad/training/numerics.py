@@ -1,4 +1,4 @@
-"""Set torch's global switches for a run, and restore them afterwards."""
+"""Torch's global switches, the precision and the seeds of a run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import numpy as np
 import torch
 
 from swad.training.config import RunConfig
+
+NOISE, WEIGHTS = 3, 4
+"""First numbers of seeds. They keep these random streams apart from those of the batches, which start with 1 and 2."""
 
 
 @contextmanager
@@ -41,3 +45,15 @@ def autocast(config: RunConfig, device: torch.device) -> AbstractContextManager[
     if config.training.precision != "bf16":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def derive_seed(*numbers: int) -> int:
+    """Derive one seed for torch from several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
+
+
+def seed_torch(seed: int, device: torch.device) -> None:
+    """Seed the CPU and this run's GPUs. `torch.manual_seed` would store a stack trace for each absent device type."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
