@@ -5,6 +5,7 @@ The functions are found by their names in worker processes, so they live here an
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -82,7 +83,8 @@ def train_and_die(config: Any, *, callback: object | None = None) -> None:
 
 
 def train_forever(config: Any, *, callback: object | None = None) -> None:
-    """Note the process and its GPU, and wait for a signal if the run has seed 2."""
+    """Note the process, its GPU and how it starts others, and wait for a signal if the run has seed 2."""
     config.output.mkdir(parents=True)
-    (config.output / "pid").write_text(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
+    gpu, start_method = os.environ.get("CUDA_VISIBLE_DEVICES"), multiprocessing.get_start_method()
+    (config.output / "pid").write_text(f"{os.getpid()} {gpu} {start_method}")
     time.sleep(600 if config.training.seed == 2 else 0.2)
