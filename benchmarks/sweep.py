@@ -1,9 +1,10 @@
 """Measure what a sweep costs besides its runs: scheduling, planning, tables, a large cluster, and a worker's next run.
 
-    python benchmarks/sweep.py --json benchmarks/results/sweep-cpu.json       # all sections but the last
+    python benchmarks/sweep.py --json benchmarks/results/sweep-cpu.json       # all sections that need no GPU
     python benchmarks/sweep.py --overhead --plan                              # only these
     python benchmarks/sweep.py --cluster --runs 10000 --workers 100           # a smaller cluster
     python benchmarks/sweep.py --warm-worker --data data --weights resnet50.safetensors    # on a GPU
+    python benchmarks/sweep.py --shared-gpu --steps 1000 --data data --weights resnet50.safetensors
 
 overhead     A sweep of short runs on the digits with one local worker: the time of the whole sweep beyond the time that
              the worker spends in its runs, which is measured in the worker.
@@ -13,6 +14,8 @@ cluster      A sweep with threads as workers, in which only the training functio
              files of a finished run. One run in a hundred loses its worker half way. At the end every record is
              counted, and the share of time that workers were busy is printed.
 warm worker  Two runs of a local worker on image files: where the time of each goes.
+shared gpu   As many runs with one, two and three workers on one GPU, without and with NVIDIA's Multi-Process Service,
+             after a short run that warms each worker up: seconds for a run.
 
 Directories are made in memory (/dev/shm) where there is such a place, so that the disk is not measured.
 """
@@ -29,7 +32,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -325,31 +328,10 @@ def train_timed(config: RunConfig, *, callback: object | None = None) -> None:
     (config.output / "times.json").write_text(json.dumps(times))
 
 
-def warm_worker(
-    data: Path | None, n_images: int, weights: str, network: str, device: str, steps: int, n_runs: int
-) -> dict[str, dict[str, float]]:
+def warm_worker(n_runs: int, n_images: int, **options: Any) -> dict[str, dict[str, float]]:
     """Train runs that hold out one domain after another in one worker."""
     with directory() as folder:
-        if data is None:
-            data = synthetic_images(folder / "data", n_images)
-        options: dict[str, Any] = {
-            "dataset": "PACS",
-            "data_dir": data,
-            "check_counts": False,
-            "network": network,
-            "weights": weights,
-            "device": device,
-            "steps": steps,
-            "evaluate_every": max(1, steps // 10),
-            "averages": ("swad", "swa", "ema"),
-            "input_pipeline": "gpu",
-            "cache": folder / "cache",
-        }
-        targets = ("sketch", "photo", "cartoon", "art_painting")
-        tasks = [
-            Task(str(i), RunConfig.from_options(output=folder / f"run-{i}", target=targets[i % 4], **options))
-            for i in range(n_runs)
-        ]
+        tasks = pacs_tasks(folder, n_runs, n_images, cache=folder / "cache", **options)
         measured = {}
         with LocalLauncher(1, train=train_timed) as launcher:
             for number, task in enumerate(tasks, 1):
@@ -364,6 +346,26 @@ def warm_worker(
                     f"run {number}: " + ", ".join(f"{label} {value:.2f}" for label, value in times.items()), flush=True
                 )
     return measured
+
+
+def pacs_tasks(
+    folder: Path, n_runs: int, n_images: int, *, data_dir: Path | None, steps: int, **options: Any
+) -> list[Task]:
+    """Return runs that hold out one domain after another, on PACS or on noise in files like its own."""
+    options |= {
+        "dataset": "PACS",
+        "data_dir": data_dir or synthetic_images(folder / "data", n_images),
+        "check_counts": False,
+        "steps": steps,
+        "evaluate_every": max(1, steps // 10),
+        "averages": ("swad", "swa", "ema"),
+        "input_pipeline": "gpu",
+    }
+    targets = ("sketch", "photo", "cartoon", "art_painting")
+    return [
+        Task(str(i), RunConfig.from_options(output=folder / f"run-{i}", target=targets[i % 4], trial=i // 4, **options))
+        for i in range(n_runs)
+    ]
 
 
 def synthetic_images(folder: Path, n_images: int) -> Path:
@@ -392,47 +394,105 @@ def synthetic_images(folder: Path, n_images: int) -> Path:
     return folder
 
 
+# -- shared gpu ------------------------------------------------------------------------------------------------------
+
+
+def shared_gpu(n_runs: int, n_images: int, *, data_dir: Path | None, steps: int, **options: Any) -> dict[str, float]:
+    """Measure the seconds for a run with several workers on one GPU; with MPS where it is installed."""
+    measured = {}
+    with directory() as folder:
+        options |= {"data_dir": data_dir or synthetic_images(folder / "data", n_images), "cache": folder / "cache"}
+        for service in (nullcontext(""), mps(folder)) if shutil.which(MPS_CONTROL) else (nullcontext(""),):
+            with service as suffix:
+                for n_workers in (1, 2, 3):
+                    name = f"{n_workers} at a time{suffix}"
+                    with LocalLauncher(n_workers) as launcher:
+                        finish(launcher, pacs_tasks(folder / name / "warm-up", n_workers, 0, steps=20, **options))
+                        start = time.perf_counter()
+                        finish(launcher, pacs_tasks(folder / name, n_runs, 0, steps=steps, **options))
+                        measured[name] = (time.perf_counter() - start) / n_runs
+                    print(f"{name}: {measured[name]:.1f} s for a run", flush=True)
+                    shutil.rmtree(folder / name)
+    return measured
+
+
+MPS_CONTROL = "nvidia-cuda-mps-control"
+
+
+@contextmanager
+def mps(folder: Path) -> Iterator[str]:
+    """Start NVIDIA's Multi-Process Service for the processes that are started inside."""
+    import subprocess
+
+    place = folder / "mps"
+    place.mkdir()
+    os.environ.update(CUDA_MPS_PIPE_DIRECTORY=str(place), CUDA_MPS_LOG_DIRECTORY=str(place))
+    subprocess.run([MPS_CONTROL, "-d"], check=True)
+    try:
+        yield ", MPS"
+    finally:
+        subprocess.run([MPS_CONTROL], input="quit\n", text=True, check=False)
+        del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+
+
+def finish(launcher: LocalLauncher, tasks: Sequence[Task]) -> None:
+    launcher.submit(tasks)
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(tasks):
+        outcomes += launcher.wait()
+    assert all(outcome.status == "finished" for outcome in outcomes), outcomes
+
+
 # -- the report ------------------------------------------------------------------------------------------------------
+
+
+MEASURED_BY_DEFAULT = ("overhead", "plan", "table", "cluster")
+ON_A_GPU = ("warm_worker", "shared_gpu")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for section in ("overhead", "plan", "table", "cluster", "warm-worker"):
-        parser.add_argument(f"--{section}", action="store_true", help="only this section, and others that are named")
+    for section in MEASURED_BY_DEFAULT + ON_A_GPU:
+        parser.add_argument(
+            f"--{section.replace('_', '-')}", action="store_true", help="only this section, and others that are named"
+        )
     parser.add_argument("--runs", type=int, default=100_000, help="runs of the cluster")
     parser.add_argument("--workers", type=int, default=1000, help="workers of the cluster")
     parser.add_argument("--run-seconds", type=float, default=6.0, help="mean time of a run of the cluster")
     parser.add_argument("--sizes", default="500,1000,2000,5000", help="numbers of runs to tabulate")
     parser.add_argument("--overhead-runs", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=300, help="steps of a run for overhead and warm-worker")
+    parser.add_argument(
+        "--steps", type=int, default=300, help="steps of a run for overhead, warm-worker and shared-gpu"
+    )
     parser.add_argument("--data", type=Path, help="directory that contains PACS. Default: noise in files like its own")
     parser.add_argument("--images", type=int, default=9991, help="number of those files")
     parser.add_argument("--weights", default="random", help="safetensors file of the network")
     parser.add_argument("--network", default="resnet50.tv_in1k")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--warm-runs", type=int, default=3)
+    parser.add_argument("--shared-runs", type=int, default=6)
     parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
-    named = {name for name in ("overhead", "plan", "table", "cluster", "warm_worker") if getattr(arguments, name)}
-    sections = named or {"overhead", "plan", "table", "cluster"}
+    named = {name for name in MEASURED_BY_DEFAULT + ON_A_GPU if getattr(arguments, name)}
+    on_images = {
+        "n_images": arguments.images,
+        "data_dir": arguments.data,
+        "weights": arguments.weights,
+        "network": arguments.network,
+        "device": arguments.device,
+        "steps": arguments.steps,
+    }
     report = header()
     measure: dict[str, Callable[[], Any]] = {
         "plan": plan,
         "overhead": lambda: overhead(arguments.overhead_runs, arguments.steps),
         "table": lambda: table([int(size) for size in arguments.sizes.split(",")]),
         "cluster": lambda: cluster(arguments.runs, arguments.workers, arguments.run_seconds),
-        "warm_worker": lambda: warm_worker(
-            arguments.data,
-            arguments.images,
-            arguments.weights,
-            arguments.network,
-            arguments.device,
-            arguments.steps,
-            arguments.warm_runs,
-        ),
+        "warm_worker": lambda: warm_worker(arguments.warm_runs, **on_images),
+        "shared_gpu": lambda: shared_gpu(arguments.shared_runs, **on_images),
     }
     for name, section in measure.items():
-        if name in sections:
+        if name in (named or MEASURED_BY_DEFAULT):
             report[name] = section()
             print(f"{name}: {json.dumps(report[name])}", flush=True)
             write(report, arguments.json)
