@@ -280,7 +280,7 @@ PARTS = {
     "images to device": ("swad.data.cached_loader", "build_store"),
     "build network": ("swad.models.networks", "build"),
     "fuse kernels": ("swad.training.state", "fuse"),
-    "save weights": ("swad.training.loop", "save_weights"),
+    "save weights": ("swad.training.output", "save_weights"),
 }
 """Functions outside steps and evaluation, which do not call one another."""
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as torch_dist
@@ -28,6 +28,9 @@ from swad.training.sharding import shard
 
 _PARAMETERS = inspect.signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"  # torch < 2.13
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,26 @@ class Dist:
         values = [text]
         torch_dist.broadcast_object_list(values, src=0, device=self.device)
         return values[0]
+
+    def call_in_main(self, function: Callable[[], T], error_class: type[Exception]) -> T | None:
+        """Call a function in the main process and return its result there; if it fails, every process raises.
+
+        Args:
+            function: The function.
+            error_class: What the other processes raise.
+        """
+        result, error = None, None
+        if self.is_main:
+            try:
+                result = function()
+            except Exception as caught:  # of any kind: the other processes wait for the broadcast
+                error = caught
+        problem = self.broadcast(None if error is None else str(error) or type(error).__name__)
+        if error is not None:
+            raise error
+        if problem is not None:
+            raise error_class(problem)
+        return result
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace every gradient by its mean over the processes."""

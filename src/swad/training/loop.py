@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,17 @@ from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import DataError, Dataset
 from swad.data.splits import hold_out
 from swad.results.records import Record, RecordError, iterate_records
-from swad.results.trackers.base import TrackedRun
-from swad.results.trackers.tracking import Tracking
 from swad.training.batch_norms import estimate_statistics, frozen_random_norms
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.defaults import branch_point
 from swad.training.distributed import Dist, in_main_process, process_group
-from swad.training.evaluation import Evaluator, Score, Scores, score_records
-from swad.training.export import cpu_weights, model_card, save_weights
+from swad.training.evaluation import Evaluator, Scores, score_records
+from swad.training.export import cpu_weights
 from swad.training.failures import explain
 from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.numerics import torch_settings
+from swad.training.output import RunOutput, weights_file
 from swad.training.range_warnings import range_warnings, too_few_evaluations
 from swad.training.recipe import IMAGENET
 from swad.training.resolve import resolve
@@ -52,17 +52,16 @@ from swad.training.run_data import domain_contents, load_dataset, require_decoda
 from swad.training.run_dir import (
     BRANCH,
     SEGMENTS,
-    WEIGHTS,
     RunDir,
     RunError,
     damaged_checkpoint,
-    disk_errors,
     read_result,
     read_start,
     remove_checkpoint,
 )
 from swad.training.sharding import whole
 from swad.training.state import Training
+from swad.util.statistics import mean
 from swad.util.version import __version__
 
 __all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
@@ -109,31 +108,30 @@ def train(
             from swad.training.display import DisplayCallback, make_display
 
             callbacks.append(DisplayCallback(config.name, stack.enter_context(make_display(1))))
-        return _train(config, combine(callbacks))
+        events = combine(callbacks)
+        if not in_main_process():
+            events = RunCallback()
+        result = _train(config, events)
+        events.on_end(result)
+        return result
 
 
 def _train(config: RunConfig, callback: RunCallback) -> RunResult:
-    if not in_main_process():
-        callback = RunCallback()
     finished = read_result(config)
     if finished is not None:
         if in_main_process():
             remove_checkpoint(config.output)  # a process that was killed right after writing the result left it
-        result = RunResult.from_json(finished, config)
-        callback.on_end(result)
-        return result
+        return RunResult.from_json(finished, config)
     with ExitStack() as stack:
         dist = stack.enter_context(process_group(config.machine.device))
         stack.enter_context(torch_settings(config, dist.device))
         stop = stack.enter_context(catch_interrupts())
         run_dir, finished = _open_run_dir(config, dist, stack)
         if finished is not None:  # by another process, between the check above and the lock
-            result = RunResult.from_json(finished, config)
-            callback.on_end(result)
-            return result
+            return RunResult.from_json(finished, config)
         run = _Run(config, dist, run_dir, stop, callback)
         try:
-            result = run.run()
+            return run.run()
         except KeyboardInterrupt:
             raise Interrupted(config.output, run.checkpoint_step) from None
         except Exception as error:
@@ -146,29 +144,18 @@ def _train(config: RunConfig, callback: RunCallback) -> RunResult:
             if explained is not None:
                 raise explained from error
             raise
-    callback.on_end(result)
-    return result
 
 
 def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> tuple[RunDir | None, dict[str, Any] | None]:
-    """Open the run directory in the main process; if that fails, raise the error in every process.
+    """Open the run directory in the main process; also return the result, if the run turns out to be finished."""
 
-    Also returns the result, in every process, if the run turns out to be finished.
-    """
-    run_dir, error, finished = None, None, None
-    if dist.is_main:
-        try:
-            run_dir = RunDir(config)
-            stack.callback(run_dir.close)
-            finished = None if run_dir.finished is None else json.dumps(run_dir.finished)
-        except Exception as caught:  # of any kind: the other processes wait for the broadcast
-            error = caught
-    problem = dist.broadcast(None if error is None else str(error) or type(error).__name__)
-    if error is not None:
-        raise error
-    if problem is not None:
-        raise RunError(problem)
-    finished = dist.broadcast(finished)
+    def open_run_dir() -> RunDir:
+        run_dir = RunDir(config)
+        stack.callback(run_dir.close)
+        return run_dir
+
+    run_dir = dist.call_in_main(open_run_dir, RunError)
+    finished = dist.broadcast(None if run_dir is None or run_dir.finished is None else json.dumps(run_dir.finished))
     return run_dir, None if finished is None else json.loads(finished)
 
 
@@ -179,7 +166,7 @@ class _Run:
         self, config: RunConfig, dist: Dist, run_dir: RunDir | None, stop: StopRequest, callback: RunCallback
     ) -> None:
         self.config, self.dist, self.run_dir, self.stop, self.callback = config, dist, run_dir, stop, callback
-        self.messages: list[str] = []
+        self.output = RunOutput(config, run_dir, callback)
         self.start_time = self.checkpoint_time = time.perf_counter()
         self.checkpoint_step = 0 if run_dir is None or run_dir.resumed is None else int(run_dir.resumed["step"])
 
@@ -189,8 +176,8 @@ class _Run:
             self._load_data()
             self._build()
             self._resume()
-            self.tracking = self._start_tracking()
-        with self.tracking:
+            tracking = self.output.start_tracking()
+        with tracking:
             self.callback.on_start(self.config, self.config.total_steps, max(0, self.training.step))
             self._train()
             with self.stop.immediate():
@@ -202,7 +189,7 @@ class _Run:
         data = self.config.data
         dataset = load_dataset(self.config)
         for note in dataset.notes:
-            self._log(note)
+            self.output.log(note)
         self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
         self.images = domain_contents(dataset)
         self.checkpoint = read_start(self.config) if self.run_dir is None else self.run_dir.resumed
@@ -215,16 +202,9 @@ class _Run:
             self._decode_images(dataset)
 
     def _decode_images(self, dataset: Dataset) -> None:
-        """Decode every image in the main process; if that fails, raise the error in every process."""
-        problem, machine = None, self.config.machine
-        if self.dist.is_main:
-            try:
-                require_decodable(dataset, machine.cache, machine.workers, self.callback.on_progress, self._log)
-            except DataError as error:
-                problem = str(error)
-        problem = self.dist.broadcast(problem)
-        if problem is not None:
-            raise DataError(problem)
+        machine, progress, log = self.config.machine, self.callback.on_progress, self.output.log
+        decode = partial(require_decodable, dataset, machine.cache, machine.workers, progress, log)
+        self.dist.call_in_main(decode, DataError)
 
     def _open_cache(self, dataset: Dataset) -> ImageCache:
         """Open the cache of decoded images; the first run on a dataset builds it."""
@@ -235,18 +215,18 @@ class _Run:
             config.data.cache_size,
             workers=config.machine.workers,
             progress=self.callback.on_progress,
-            log=self._log,
+            log=self.output.log,
         )
-        self._log(cache.describe())
+        self.output.log(cache.describe())
         return cache
 
     def _build(self) -> None:
         segments = self.config.output / SEGMENTS
-        self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self._log)
-        self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self._log)
+        self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self.output.log)
+        self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self.output.log)
         norms = frozen_random_norms(self.config.model, self.training.predictor)
         for text in (*too_few_evaluations(self.config, self.training), *norms):
-            self._log(text)
+            self.output.log(text)
 
     def _resume(self) -> None:
         """Load the checkpoint, if there is one."""
@@ -269,21 +249,6 @@ class _Run:
             for path in load_segments(self.config.output / SEGMENTS):
                 path.unlink()
 
-    def _start_tracking(self) -> Tracking:
-        """Start the trackers in the main process, and send them the records up to the checkpoint."""
-        config = self.config
-        settings = {name: value for section in config.to_dict().values() for name, value in section.items()}
-        names = config.files.log if self.run_dir is not None else ()
-
-        def warn(name: str, reason: str) -> None:
-            self._log(
-                f"warning: {name} failed, so the run continues without it ({reason}); "
-                f"`swad report {config.output} --log {name}` sends the records later"
-            )
-
-        recorded = iterate_records(config.output) if names else ()
-        return Tracking(TrackedRun(config.output, settings), names, recorded, warn=warn, log=self._log)
-
     # -- train ----------------------------------------------------------------------------------------------------
 
     def _train(self) -> None:
@@ -300,7 +265,8 @@ class _Run:
             else:
                 self.callback.on_progress(f"preparing {config.name}", number, training.n_preparation)
             if step in config.files.snapshots:
-                self._save_weights(_snapshot_name(step), cpu_weights(training.predictor), "The live weights")
+                weights = cpu_weights(training.predictor)
+                self.output.save_weights(_snapshot_name(step), weights, "The live weights", self.sources, step)
             evaluates = step > 0 and config.evaluates(step)
             if evaluates:
                 train_loss = training.pop_train_loss()  # waits for the device, so that the clock is right
@@ -330,21 +296,21 @@ class _Run:
             scores = self.evaluator.validation_scores(model)
             with_target = self.config.evaluation.target_every_evaluation
             target_scores = self.evaluator.target_scores(model, self.target) if with_target else {}
-        val_loss = _mean([score.loss for score in scores.values()])
+        val_loss = mean([score.loss for score in scores.values()])
         records = [
             *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
             self._record("valley_loss", val_loss),
             self._record("train_loss", train_loss),
         ]
         records += score_records(name, step, target_scores)
-        self._append(records)  # before the averages observe the loss, so that a loss they reject is recorded
+        self.output.append(records)  # before the averages observe the loss, so that a loss they reject is recorded
         self._require_finite(train_loss, val_loss)
         try:
             statuses = training.observe(val_loss)
         except ValueError as error:
             raise RunError(f"step {step}: {error}") from None
-        self._append(self._valley_records(statuses))
-        training.update_best(_mean([score.accuracy for score in scores.values()]))
+        self.output.append(self._valley_records(statuses))
+        training.update_best(mean([score.accuracy for score in scores.values()]))
         losses = {domain: score.loss for domain, score in scores.items()}
         accuracies = {domain: score.accuracy for domain, score in scores.items()}
         self.callback.on_evaluation(step, train_loss, losses, accuracies, statuses)
@@ -356,7 +322,9 @@ class _Run:
         step, lr = self.training.step, self.config.training.hyperparameters.get("lr")
         valleys = [self.training.valley(name) for name in self.training.averages]
         if any(valley is not None and valley.nonfinite == "skip" for valley in valleys):
-            self._log(f"step {step}: the losses are not finite; averages with nonfinite=skip skip this evaluation")
+            self.output.log(
+                f"step {step}: the losses are not finite; averages with nonfinite=skip skip this evaluation"
+            )
             return
         raise RunError(
             f"the training diverged: at step {step} the training loss is {train_loss} and the validation loss is "
@@ -406,7 +374,7 @@ class _Run:
             return
         state, seconds = self.training.state_dict(), time.perf_counter() - self.start_time
         if self.run_dir is not None:
-            state["images"] = {name: [content.count, content.digest] for name, content in self.images.items()}
+            state["images"] = self.images
             state["clock"] = {**state["clock"], "total": self.training.clock.total + seconds}
             self.run_dir.save_checkpoint(state, *name)
 
@@ -448,16 +416,18 @@ class _Run:
             evaluation_start = time.perf_counter()
             final_scores = self.evaluator.final_scores(model, self.target)
             training.clock.evaluation += time.perf_counter() - evaluation_start
-            self._append(score_records(config.name, training.step, final_scores, name))
+            self.output.append(score_records(config.name, training.step, final_scores, name))
             scores[name] = _plain(final_scores)
             self.callback.on_stage(f"saving {name}")
-            files[name] = self._save_weights(name, weights, description, ranges.get(name), scores[name])
+            files[name] = self.output.save_weights(
+                name, weights, description, self.sources, training.step, ranges.get(name), scores[name]
+            )
         for step in config.files.snapshots:
             if step <= training.step:
-                files[_snapshot_name(step)] = _weights_file(_snapshot_name(step))
+                files[_snapshot_name(step)] = weights_file(_snapshot_name(step))
         # The clock stays as it is: if the result cannot be written, a checkpoint adds this time to it.
         seconds = training.clock.total + time.perf_counter() - self.start_time
-        self._append(self._timing_records(seconds))
+        self.output.append(self._timing_records(seconds))
         engine, pipeline, precision = training.engine.kind, config.data.input_pipeline, config.training.precision
         return RunResult(
             run_dir=config.output,
@@ -469,7 +439,7 @@ class _Run:
             seconds=seconds,
             warnings=self._warnings(),
             versions={"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            notes=(f"engine {engine}, {pipeline} input pipeline, {precision}", *self.messages),
+            notes=(f"engine {engine}, {pipeline} input pipeline, {precision}", *self.output.messages),
         )
 
     def _final_weights(self) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
@@ -485,6 +455,9 @@ class _Run:
             with warnings.catch_warnings():  # the result contains this warning
                 warnings.simplefilter("ignore", NeverConvergedWarning)
                 yield name, f"An average of the weights along the trajectory: {name}", whole(average.averaged_state())
+
+    def _record(self, metric: str, value: float, average: str | None = None) -> Record:
+        return Record(self.config.name, self.training.step, None, None, metric, value, average)
 
     def _timing_records(self, seconds: float) -> list[Record]:
         clock, updates = self.training.clock, self.training.step + self.training.n_preparation
@@ -503,54 +476,13 @@ class _Run:
             self.callback.on_log(f"warning: {text}")
         return tuple(texts)
 
-    # -- output ---------------------------------------------------------------------------------------------------
-
-    def _save_weights(
-        self,
-        name: str,
-        weights: dict[str, Tensor],
-        description: str,
-        averaged: Mapping[str, object] | None = None,
-        scores: Mapping[str, object] | None = None,
-    ) -> str:
-        """Save weights with their model card and return the file's path in the run directory."""
-        file = _weights_file(name)
-        if self.run_dir is not None:
-            card = model_card(self.config, self.sources, self.training.step, description, averaged, scores)
-            with disk_errors(self.config.output / file):
-                save_weights(self.config.output / file, weights, card)
-        return file
-
-    def _append(self, records: list[Record]) -> None:
-        if self.run_dir is not None:
-            self.run_dir.append(*records)
-            self.tracking.log(records)
-
-    def _record(self, metric: str, value: float, average: str | None = None) -> Record:
-        return Record(self.config.name, self.training.step, None, None, metric, value, average)
-
-    def _log(self, text: str) -> None:
-        """Log a message about how this run is computed, once, and keep it for the result."""
-        if text not in self.messages:
-            self.messages.append(text)
-            self.callback.on_log(text)
-
 
 def _snapshot_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def _weights_file(name: str) -> str:
-    return f"{WEIGHTS}/{name}.safetensors"
-
-
 def _plain(scores: Scores) -> dict[str, dict[str, dict[str, float]]]:
-    return {domain: {split: _values(score) for split, score in splits.items()} for domain, splits in scores.items()}
-
-
-def _values(score: Score) -> dict[str, float]:
-    return {"loss": score.loss, "accuracy": score.accuracy}
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
+    return {
+        domain: {split: {"loss": score.loss, "accuracy": score.accuracy} for split, score in splits.items()}
+        for domain, splits in scores.items()
+    }

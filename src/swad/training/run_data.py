@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +46,13 @@ def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
     return replace(spec, **changes)
 
 
-@dataclass(frozen=True)
-class DomainContent:
-    """What identifies the images of a domain.
+def domain_contents(dataset: Dataset) -> dict[str, list[int | str]]:
+    """Return what identifies the images of every domain, without decoding any: their number and a hash.
 
-    Args:
-        count: Number of images.
-        digest: Hash of labels, file names and file sizes (of shards, if the images are in shards); of labels and pixels
-            if the images are in memory.
+    The hash is of labels, file names and file sizes (of shards, if the images are in shards); of labels and pixels if
+    the images are in memory.
     """
-
-    count: int
-    digest: str
-
-
-def domain_contents(dataset: Dataset) -> dict[str, DomainContent]:
-    """Return what identifies the images of every domain, without decoding any."""
-    return {domain.name: DomainContent(len(domain), _digest(domain)) for domain in dataset.domains}
+    return {domain.name: [len(domain), _digest(domain)] for domain in dataset.domains}
 
 
 def _digest(domain: Domain) -> str:
@@ -86,7 +76,7 @@ def _size(path: Path) -> int:
         raise DataError(f"cannot read image {path}: {error.strerror}; restore it or remove it from the list") from None
 
 
-def require_same_images(run_dir: Path, before: Mapping[str, object], now: Mapping[str, DomainContent]) -> None:
+def require_same_images(run_dir: Path, before: Mapping[str, object], now: Mapping[str, list[int | str]]) -> None:
     """Refuse to resume with other images than at the start.
 
     The split depends on the number of images, so with another number the run would train on validation images.
@@ -94,9 +84,9 @@ def require_same_images(run_dir: Path, before: Mapping[str, object], now: Mappin
     changed = []
     for name in sorted({*before, *now}):
         then, current = before.get(name), now.get(name)
-        if then != (None if current is None else [current.count, current.digest]):
+        if then != current:
             then_count = then[0] if isinstance(then, list) and then else 0
-            now_count = 0 if current is None else current.count
+            now_count = 0 if current is None else current[0]
             counts = f"{then_count} images then, {now_count} now"
             changed.append(f"{name}: {'other files or sizes' if then_count == now_count else counts}")
     if changed:
