@@ -18,7 +18,8 @@ from swad.results.method_results import collect_results
 from swad.results.records import RecordError
 from swad.results.run_tables import accuracy_tables
 from swad.results.runs import RunList, find_runs
-from swad.results.selection import SelectionError, select
+from swad.results.selection import select
+from swad.results.selectors import SelectionError
 
 GOLDEN = json.loads((Path(__file__).parent / "domainbed_golden.json").read_text())
 METHODS = ("iid", "lodo", "oracle")

@@ -17,7 +17,8 @@ from swad.results.method_results import collect_results
 from swad.results.records import Record, RecordError, RecordWriter
 from swad.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
 from swad.results.runs import find_runs, load_run
-from swad.results.selection import SELECTORS, SelectionError, select
+from swad.results.selection import select
+from swad.results.selectors import SELECTORS, SelectionError
 
 DEEP = "[" * 100_000 + "]" * 100_000
 VALUES: list[Any] = [

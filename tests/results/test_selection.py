@@ -6,23 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.configs import roles
-from swad.results import selection
 from swad.results.method_results import collect_results
 from swad.results.record_table import RecordTable, SeriesKey
 from swad.results.records import Record
 from swad.results.runs import RunData
-from swad.results.selection import (
-    ORACLES,
-    SELECTORS,
-    SelectedStep,
-    SelectionError,
-    SourceView,
-    iid,
-    select,
-    source_accuracy,
-    source_view,
-)
+from swad.results.selection import select, source_accuracy
 from swad.results.selection_file import make_selection
+from swad.results.selectors import ORACLES, SELECTORS, SelectedStep, SelectionError, SourceView, iid, source_view
 from swad.results.unselected_weights import unselected_weights
 
 SOURCES = ("art", "cartoon")
@@ -306,7 +296,7 @@ def test_selectors_are_handed_views_and_nothing_else(monkeypatch: pytest.MonkeyP
         return SelectedStep(0, 1)
 
     for method in SELECTORS:
-        monkeypatch.setitem(selection.SELECTORS, method, spy)
+        monkeypatch.setitem(SELECTORS, method, spy)
     for method in ("iid", "last", "lodo"):
         select([run(*live({1: 0.5}, {1: 0.6}, {1: 0.7}))], method)
     views = [view for argument in seen if isinstance(argument, list) for view in argument]

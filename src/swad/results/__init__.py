@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from swad.results.records import Record, RecordError, read_records, records_frame
     from swad.results.run_tables import accuracy_tables, results_table
     from swad.results.runs import RunData, RunList, find_runs, load_run
-    from swad.results.selection import Selection, SelectionError, TargetResult, select
+    from swad.results.selection import Selection, TargetResult, select
+    from swad.results.selectors import SelectionError
 
 _HOMES = {
     "Record": "records",
@@ -29,7 +30,7 @@ _HOMES = {
     "RunData": "runs",
     "RunList": "runs",
     "Selection": "selection",
-    "SelectionError": "selection",
+    "SelectionError": "selectors",
     "TargetResult": "selection",
     "accuracy_tables": "run_tables",
     "collect_results": "method_results",

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from swad.results.labels import algorithm_label, run_label
 from swad.results.runs import RunData, setting_text
-from swad.results.selection import hyperparameters
 from swad.results.training_curves import last_step, valley, valley_averages
 from swad.util.names import NO_TARGET, counted
 
@@ -75,7 +74,7 @@ def _repeats(runs: Sequence[RunData]) -> list[str]:
             run.targets,
             run.trial,
             run.config.get("seed"),
-            hyperparameters(run),
+            run.search_settings,
         )
         for run in runs
     )

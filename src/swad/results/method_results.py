@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from swad.results.labels import LIVE_WEIGHTS, is_erm, shared_label
 from swad.results.runs import RunData, RunList, SkippedRun
-from swad.results.selection import Selection, SelectionError, select, source_accuracy
+from swad.results.selection import Selection, select, source_accuracy
+from swad.results.selectors import SelectionError
 from swad.util.garbage import paused_garbage_collection
 from swad.util.names import NO_TARGET
 

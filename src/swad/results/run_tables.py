@@ -20,7 +20,8 @@ from swad.results.labels import (
 )
 from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
 from swad.results.runs import RunData
-from swad.results.selection import ORACLES, weights_step
+from swad.results.selection import weights_step
+from swad.results.selectors import ORACLES
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import final_value, valley, valley_averages
 from swad.util.statistics import Summary, mean, summarize

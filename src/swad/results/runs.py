@@ -104,7 +104,14 @@ class RunData:
 
     @cached_property
     def search_settings(self) -> str:
-        """The settings of a search and of its protocol as text, the same for runs that differ in neither."""
+        """The settings of a search and of its protocol as text, the same for runs that differ in neither.
+
+        >>> roles = {"lr": "hyperparameter", "trial": "identity", "engine": "machine"}
+        >>> first = RunData(Path("a"), {"lr": 5e-5, "trial": 0, "engine": "eager"}, (), True, roles)
+        >>> second = RunData(Path("b"), {"lr": 5e-5, "trial": 2, "engine": "graph"}, (), True, roles)
+        >>> first.search_settings == second.search_settings
+        True
+        """
         return json.dumps(self.settings("hyperparameter", "protocol"), default=str)
 
     @cached_property

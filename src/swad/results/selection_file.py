@@ -26,7 +26,8 @@ from typing import Any
 
 from swad.results.method_results import DatasetResults
 from swad.results.runs import RunData
-from swad.results.selection import ORACLES, SELECTORS, TargetResult, weights_step
+from swad.results.selection import TargetResult, weights_step
+from swad.results.selectors import ORACLES, SELECTORS
 from swad.util.files import sha256, write_text
 from swad.util.names import listed
 from swad.util.progress import Progress

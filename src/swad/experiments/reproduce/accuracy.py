@@ -17,7 +17,8 @@ from swad.results.column_marks import legend, mark_column
 from swad.results.comparisons import Accuracies
 from swad.results.published import Number, Printed
 from swad.results.runs import RunData
-from swad.results.selection import Selection, SelectionError, select, source_accuracy
+from swad.results.selection import Selection, select, source_accuracy
+from swad.results.selectors import SelectionError
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.util.statistics import mean, summarize
 

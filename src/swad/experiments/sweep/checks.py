@@ -23,7 +23,7 @@ from swad.experiments.sweep import search
 from swad.experiments.sweep.plan import run_options, single_targets, target_sets
 from swad.experiments.sweep.spec import OWN_OPTIONS, PROTOCOLS, SweepSpec
 from swad.models import networks
-from swad.results.selection import SELECTORS
+from swad.results.selectors import SELECTORS
 from swad.training import checks
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.defaults import default_hyperparameters

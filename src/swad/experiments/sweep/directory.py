@@ -28,7 +28,7 @@ from pathlib import Path
 from swad.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, may_cover, merge, same_request
 from swad.experiments.sweep.search import Point
 from swad.experiments.sweep.spec import SweepSpec
-from swad.results import selection
+from swad.results import selectors
 from swad.results.failures import FAILURE
 from swad.results.records import DONE, LOCK
 from swad.results.runs import load_run
@@ -171,7 +171,7 @@ class SweepDir:
     def choose(self, search: Search) -> Point | None:
         """Return the hyperparameters that a search chose on its sources; None as long as one of its runs is missing.
 
-        The target's values cannot be seen: the selector gets the views of `swad.results.selection`, which lack them.
+        The target's values cannot be seen: the selector gets the views of `swad.results.selectors`, which lack them.
         """
         states = [self.state(run) for run in search.runs]
         finished = [run for run, state in zip(search.runs, states, strict=True) if state is State.DONE]
@@ -181,10 +181,10 @@ class SweepDir:
         name = (search.target, search.choose_by, *(run.key for run in finished))
         if name not in self._chosen:
             views = [
-                selection.source_view(load_run(run.config.output), search.target, index)
+                selectors.source_view(load_run(run.config.output), search.target, index)
                 for index, run in enumerate(finished)
             ]
-            chosen = (selection.lodo if search.lodo else selection.iid)(views, search.choose_by)
+            chosen = (selectors.lodo if search.lodo else selectors.iid)(views, search.choose_by)
             self._chosen[name] = dict(finished[chosen.index].config.training.hyperparameters)
         return self._chosen[name]
 

@@ -27,7 +27,8 @@ from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.page.template import asset, environment
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
 from swad.results.runs import RunData, RunList, find_runs, setting_text
-from swad.results.selection import ORACLES, Selection, SelectionError, select
+from swad.results.selection import Selection, select
+from swad.results.selectors import ORACLES, SelectionError
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import (
     Curve,

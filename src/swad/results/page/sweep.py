@@ -20,7 +20,8 @@ from swad.results.labels import algorithm_label, directory_names
 from swad.results.method_results import DatasetResults, evaluated_averages, same_kind
 from swad.results.run_tables import AVERAGE, MISSING
 from swad.results.runs import RunData, setting_text
-from swad.results.selection import ORACLES, target_accuracy, validation_accuracy
+from swad.results.selection import target_accuracy, validation_accuracy
+from swad.results.selectors import ORACLES
 from swad.results.tables import OURS, Cell, Row, Table
 from swad.results.training_curves import final_value, last_step, source_curves, valley, valley_averages
 from swad.util.codes import Codes
