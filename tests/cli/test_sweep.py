@@ -13,7 +13,9 @@ from helpers.commands import SWAD, environment
 from helpers.in_process_launcher import fake_train
 from swad import cli
 from swad.cli import sweep as command
-from swad.cli._sweep import Problems, parse_grid, parse_launcher_options, parse_trials
+from swad.cli._launch import parse_launcher_options
+from swad.cli._problems import Problems
+from swad.cli._sweep import parse_grid, parse_trials
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
 from swad.training.config import SETTINGS, ConfigError

@@ -12,7 +12,7 @@ from swad.cli._options import Device, FigureFormats, Workers
 from swad.util.names import counted
 
 if TYPE_CHECKING:
-    from swad.cli._sweep import Launch
+    from swad.cli._launch import Launch
     from swad.experiments.reproduce.base import Reproduction
     from swad.experiments.reproduce.config import PaperConfig
 
@@ -129,7 +129,8 @@ def reproduce(
 
     All items share their runs: nothing is trained twice. Finished runs are reused, and interrupted work resumes.
     """
-    from swad.cli._sweep import Launch, Problems, parse_launcher_options
+    from swad.cli._launch import Launch, parse_launcher_options
+    from swad.cli._problems import Problems
     from swad.experiments.reproduce.config import make_config
     from swad.experiments.reproduce.items import ITEMS, get_items
     from swad.experiments.reproduce.run import cost_lines, estimate_line
@@ -213,7 +214,7 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
 
 def _train(items: list[Reproduction], config: PaperConfig, launch: Launch, retry_failed: bool) -> None:
     """Train the missing runs. Failed ones are listed: the items are built without them."""
-    from swad.cli._sweep import print_failures, show_runs
+    from swad.cli._launch import print_failures, show_runs
     from swad.experiments.reproduce.run import cost_of, train_missing
     from swad.experiments.sweep.directory import SweepDir
 

@@ -216,10 +216,12 @@ def sweep(
     """
     from swad.averaging import registry
     from swad.cli import _sweep as actions
+    from swad.cli._launch import Launch, parse_launcher_options
+    from swad.cli._problems import Problems
     from swad.experiments.sweep.directory import SweepDir
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
-    problems = actions.Problems()
+    problems = Problems()
     stated: dict[str, Any] = {
         "algorithms": algorithms and tuple(parse.words(algorithms)),
         "averages": averages and registry.split(averages),
@@ -236,14 +238,14 @@ def sweep(
     }
     stated = {name: value for name, value in stated.items() if value is not None}
     settings = problems.collect(_changed, run_options) or {}
-    launch = actions.Launch(
-        launcher, jobs, jobs_per_gpu, problems.collect(actions.parse_launcher_options, launcher_option or ()) or {}
-    )
+    launch = Launch(launcher, jobs, jobs_per_gpu, problems.collect(parse_launcher_options, launcher_option or ()) or {})
     problems += launch.problems()
     directory = SweepDir(output, allow_failed=allow_failed)
     specs = actions.find_specs(directory, plan, stated, settings, hyperparameters_from, problems)
     if dry_run:
-        actions.print_estimate(directory, specs, launch, settings["device"], problems)
+        from swad.cli._estimate import print_estimate
+
+        print_estimate(directory, specs, launch, settings["device"], problems)
         return
     actions.require_data(specs, problems)
     for spec in specs:

@@ -1,0 +1,110 @@
+"""What `swad sweep --dry-run` prints: how many runs there are, and what they will cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from swad.cli import _options as parse
+from swad.cli._console import make_console
+from swad.cli._launch import Launch
+from swad.cli._problems import Problems
+from swad.data import benchmarks
+from swad.experiments.sweep import checks
+from swad.experiments.sweep.directory import SweepDir
+from swad.experiments.sweep.estimate import GroupEstimate, estimate, size_text, totals
+from swad.experiments.sweep.plan import Plan
+from swad.experiments.sweep.spec import SweepSpec
+from swad.experiments.sweep.status import duration
+from swad.util.cpu import available_cores
+from swad.util.progress import progress_report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def print_estimate(
+    directory: SweepDir, specs: Sequence[SweepSpec], launch: Launch, device: str, problems: Problems
+) -> None:
+    """Print how many runs there are and what they will cost; write nothing."""
+    missing: dict[str, str] = {}
+    if not problems:
+        for spec in specs:
+            missing |= checks.data_problems(spec)
+            folders = [name for name in spec.datasets if not benchmarks.get(name).domains]
+            problems += [missing[benchmarks.get(name).name] for name in folders if benchmarks.get(name).name in missing]
+    problems.require_none()
+    plan = directory.plan([*directory.specs, *specs])
+    unfinished = directory.unfinished(plan)
+    done = len(plan.runs) - len(unfinished.runs)
+    repeats = plan.counts_of("repeat")
+    parts = f" ({plan.total - repeats:,} to search + {repeats:,} to repeat the choice)" if repeats else ""
+    at_most = "at most " if plan.pending and any(spec.plans_pairs for spec in specs) else ""
+    console = make_console()
+    console.print(f"[bold]{at_most}{plan.total:,} runs[/]{parts}{f', {done:,} of them done' if done else ''}")
+    console.print(_counts_table(plan))
+    if not unfinished.total:
+        print("Nothing is left to train. Nothing was written.", flush=True)
+        return
+    slots = launch.slots(device)
+    threads = max(1, available_cores() // slots) if slots and parse.device(device) == "cpu" else None
+    names = {name for name, _, _ in plan.counts}
+    with progress_report() as progress:
+        estimates = estimate(unfinished, {name: name not in missing for name in names}, device, threads, progress)
+    _print_costs(estimates, slots, missing, "the other runs" if done else "all runs")
+
+
+def _counts_table(plan: Plan) -> Table:
+    from rich.table import Table
+
+    datasets = list(dict.fromkeys(name for name, _, _ in plan.counts))
+    algorithms = list(dict.fromkeys(name for _, name, _ in plan.counts))
+    sums: Counter[tuple[str | None, str | None, str]] = Counter()  # None stands for all
+    for (dataset, algorithm, stage), count in plan.counts.items():
+        for key in itertools.product((dataset, None), (algorithm, None), (stage,)):
+            sums[key] += count
+
+    def cell(row: str | None, column: str | None) -> str:
+        repeats = sums[row, column, "repeat"]
+        return f"{sums[row, column, 'search']:,}" + (f" + {repeats:,}" if repeats else "")
+
+    rows = [*datasets, *([None] if len(datasets) > 1 else [])]
+    columns = [*algorithms, *([None] if len(algorithms) > 1 else [])]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("runs")
+    for column in columns:
+        table.add_column(column or "all", justify="right")
+    for row in rows:
+        cells = [cell(row, column) for column in columns]
+        table.add_row(row or "all", *cells, style="bold" if row is None else "")
+    return table
+
+
+def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str], which: str) -> None:
+    from rich.table import Table
+
+    console = make_console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("dataset", "algorithm", "a run", which, "disk", "basis"):
+        table.add_column(column, justify="left" if column in ("dataset", "algorithm", "basis") else "right")
+    for one in estimates:
+        per_run = "?" if one.seconds is None else duration(one.seconds / one.runs)
+        total = "?" if one.seconds is None else duration(one.seconds)
+        table.add_row(one.dataset, one.algorithm, per_run, total, size_text(one.bytes), one.basis)
+    console.print(table)
+    seconds, size, complete = totals(estimates)
+    if any(one.seconds is not None for one in estimates):
+        wall = (
+            f"{duration(seconds / slots)} with {slots} at a time"
+            if slots
+            else "to be divided by the number of runs at a time"
+        )
+        limit = "" if complete else "at least "
+        console.print(
+            f"{which.capitalize()}: {limit}{duration(seconds)} of training, {wall}; {limit}{size_text(size)} on disk."
+        )
+    if missing:
+        print(f"not at hand: {', '.join(missing)}; give the directory above them with --data", flush=True)
+    print("Nothing was written.", flush=True)

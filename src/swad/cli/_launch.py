@@ -1,0 +1,148 @@
+"""Where the runs of a sweep or of a reproduction train, and what is shown meanwhile."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swad.experiments.launchers.base import Launcher, Outcome, Task
+from swad.experiments.launchers.local import LocalLauncher
+from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, option_problems
+from swad.experiments.sweep.directory import State, SweepDir
+from swad.experiments.sweep.plan import Plan
+from swad.experiments.sweep.run import Display
+from swad.experiments.sweep.status import SweepStatus, duration, failure_lines
+from swad.training.display import LogDisplay, make_display
+from swad.util.names import did_you_mean
+
+
+def parse_launcher_options(texts: Sequence[str]) -> dict[str, str]:
+    """Parse NAME=VALUE."""
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--launcher-option takes NAME=VALUE, got {text!r}: e.g. --launcher-option partition=gpu")
+        options[name] = value
+    return options
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where to train, as the options say.
+
+    Args:
+        name: Name of the launcher.
+        jobs: Runs at a time. None: the launcher's default.
+        jobs_per_gpu: Runs that share a GPU.
+        options: Further options of the launcher.
+    """
+
+    name: str
+    jobs: int | None
+    jobs_per_gpu: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """List what is wrong with the options."""
+        problems = []
+        if self.name not in LAUNCHERS:
+            hint = did_you_mean(self.name, LAUNCHERS)
+            problems.append(f"--launcher must be one of {', '.join(LAUNCHERS)}, got {self.name!r}{hint and ': '}{hint}")
+        for option, value in (("jobs", self.jobs), ("jobs-per-gpu", self.jobs_per_gpu)):
+            if value is not None and value < 1:
+                problems.append(f"--{option} must be 1 or more, got {value}")
+        if self.name in LAUNCHERS:
+            problems += option_problems(self.name, self.options)
+            if self.jobs_per_gpu != 1 and self.name != "local":
+                instead = " (-l gpus=0.5 for two)" if self.name == "ray" else ""
+                problems.append(
+                    f"--jobs-per-gpu is for the launcher local, got {self.name}: use its own options{instead}"
+                )
+        return problems
+
+    def slots(self, device: str) -> int | None:
+        """Return how many runs train at a time; None if only the cluster knows."""
+        return self.jobs or (self.make(device).slots if self.name == "local" else None)
+
+    def make(self, device: str, directory: Path | None = None, display: LogDisplay | None = None) -> Launcher:
+        """Return the launcher; those of a cluster need the directory of the runs."""
+        if self.name != "local":
+            assert directory is not None
+            return make_cluster_launcher(self.name, directory, self.jobs, self.options)
+        return LocalLauncher(self.jobs, jobs_per_gpu=self.jobs_per_gpu, device=device, display=display, name=_task_name)
+
+
+def _task_name(task: Task) -> str:
+    return "/".join(task.config.output.parts[-4:])
+
+
+@contextmanager
+def show_runs(directory: SweepDir, launch: Launch, device: str, n_runs: int) -> Iterator[tuple[Launcher, Display]]:
+    """Open the launcher, with a bar for every run in a terminal, and lines elsewhere."""
+    bars = launch.name == "local" and sys.stderr.isatty()
+    with ExitStack() as stack:
+        run_display = stack.enter_context(make_display(n_runs)) if bars else None
+        display: Display = BarLog(run_display) if run_display is not None else StatusLines(directory)
+        yield stack.enter_context(launch.make(device, directory.path, run_display)), display
+
+
+class BarLog:
+    """Shows messages above the bars of the runs, which the launcher draws."""
+
+    def __init__(self, display: LogDisplay) -> None:
+        self._display = display
+
+    def update(self, plan: Plan, outcome: Outcome | None) -> None:
+        """The bars show it."""
+
+    def log(self, message: str) -> None:
+        """Show one line."""
+        self._display.log(message)
+
+
+class StatusLines:
+    """Prints how far the sweep is, at most every few seconds."""
+
+    SECONDS = 10.0
+
+    def __init__(self, directory: SweepDir) -> None:
+        self._directory = directory
+        self._start = self._last = -math.inf
+        self._done_before = 0
+        self._counts: Counter[str] = Counter()
+
+    def update(self, plan: Plan, outcome: Outcome | None) -> None:
+        """Print a line if the last one is some seconds old, or if this is the last run."""
+        now = time.monotonic()
+        if outcome is None:
+            states = Counter(self._directory.states(plan.runs).values())
+            self._counts = Counter(finished=states[State.DONE])
+            self._start, self._done_before = now, states[State.DONE]
+        else:
+            self._counts[outcome.status] += 1
+        done, failed, total = self._counts["finished"], self._counts["failed"], plan.total
+        if now - self._last < self.SECONDS and done + failed < total:
+            return
+        self._last = now
+        text = f"{done:,} of {total:,} runs finished" + (f", {failed:,} failed" if failed else "")
+        if self._done_before < done < total:
+            per_run = (now - self._start) / (done - self._done_before)
+            text += f", about {duration(per_run * (total - done - failed))} left"
+        print(text, flush=True)
+
+    def log(self, message: str) -> None:
+        """Print one line."""
+        print(message, flush=True)
+
+
+def print_failures(status: SweepStatus, most: int = 20, lines: int = 3) -> None:
+    """List the failed runs with the last lines of each."""
+    for line in failure_lines(status.failed, lines, most):
+        print(line, flush=True)
