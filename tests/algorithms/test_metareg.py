@@ -235,7 +235,7 @@ def test_every_update_of_a_preparation_is_timed_and_processes_can_stop_in_it(tmp
 def test_a_run_that_stops_in_its_preparation_resumes(tmp_path):
     train(short(tmp_path / "whole", **SETTINGS))
     config = short(tmp_path / "broken", **SETTINGS, checkpoint_every=1)
-    with pytest.raises(Interrupted, match="Run the same command again to start"):
+    with pytest.raises(Interrupted, match="Run the same command again to train"):
         train(config, callback=Preparation(3, lambda: os.kill(os.getpid(), signal.SIGINT)))
     crashed, resumed = Preparation(5, lambda: 1 / 0), Preparation()
     with pytest.raises(ZeroDivisionError):

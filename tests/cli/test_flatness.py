@@ -202,7 +202,8 @@ def test_ctrl_c_says_how_to_resume(here: Call, tiny_run, tmp_path, monkeypatch):
 
     monkeypatch.setattr("swad.experiments.run_flatness.compare", stop)
     result = here("flatness", copied(tiny_run, tmp_path / "run"), *QUICK, "--device", "cpu", code=130)
-    assert "Finished measurements are saved. Run the same command again to resume." in result.stderr
+    text = "Interrupted. Finished measurements are saved; run the same command again for the rest."
+    assert result.stderr.splitlines()[-1] == text
 
 
 def test_a_warning_is_one_line_and_shown_once(here: Call, tiny_run, tmp_path):

@@ -161,7 +161,7 @@ def test_ctrl_c_saves_checkpoints_and_the_same_command_resumes(tmp_path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=100)
     assert process.returncode == 130, error
-    assert "Interrupted: 0 of 2 runs are finished. Run the same command again to resume." in error
+    assert "Interrupted: 0 of 2 runs are finished. Run the same command again to continue." in error
     assert len(list(Path("s").rglob("state.pt"))) == 1
     assert sweep("status", "s").splitlines()[1].split()[2:6] == ["0", "0", "0", "2"]
 

@@ -77,7 +77,7 @@ def test_an_interrupt_that_an_import_swallows_still_interrupts(tmp_path, monkeyp
         raise AttributeError("half of a module")
 
     monkeypatch.setattr(networks, "build", broken)
-    with pytest.raises(Interrupted, match=r"Run the same command again to start .* again"):
+    with pytest.raises(Interrupted, match=r"Run the same command again to train .*run\."):
         train(short(tmp_path / "run"))
 
 

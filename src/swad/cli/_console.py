@@ -66,6 +66,10 @@ def short_warnings() -> Iterator[None]:
         yield
 
 
+class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
+    """Ctrl-C in a command that can be run again; the message says what is kept."""
+
+
 @contextmanager
 def measuring() -> Iterator[Progress]:
     """Show the progress of a measurement, and short warnings; after Ctrl-C say that it can be resumed."""
@@ -75,5 +79,6 @@ def measuring() -> Iterator[Progress]:
         with short_warnings(), progress_report() as progress:
             yield progress
     except KeyboardInterrupt:
-        print("Finished measurements are saved. Run the same command again to resume.", file=sys.stderr, flush=True)
-        raise
+        raise Interrupted(
+            "Interrupted. Finished measurements are saved; run the same command again for the rest."
+        ) from None

@@ -75,7 +75,8 @@ class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
 
     def __init__(self, run_dir: Path, step: int) -> None:
         self.run_dir, self.step = run_dir, step
-        action = f"resume {run_dir} from step {step:,}" if step > 0 else f"start {run_dir} again"
+        # Step 0 or less: images were being decoded, or a preparation was under way, or no checkpoint was saved yet.
+        action = f"resume {run_dir} from step {step:,}" if step > 0 else f"train {run_dir}"
         super().__init__(f"Interrupted. Run the same command again to {action}.")
 
 

@@ -195,7 +195,7 @@ def test_an_interrupted_sweep_resumes_without_repeating(tmp_path):
             raise KeyboardInterrupt
 
     launcher = InProcessLauncher(TRAIN, before=interrupt)
-    with pytest.raises(Interrupted, match=r"3 of 10 runs are finished. Run the same command again to resume"):
+    with pytest.raises(Interrupted, match=r"3 of 10 runs are finished. Run the same command again to continue"):
         run_sweep(sweep, launcher)
     assert launcher.stopped
     assert launcher.queue == []

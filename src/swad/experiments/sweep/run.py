@@ -84,7 +84,7 @@ def run_sweep(
             status = scheduler.status()
             raise Interrupted(
                 f"Interrupted: {status.count(State.DONE):,} of {status.total:,} runs are finished. "
-                "Run the same command again to resume."
+                "Run the same command again to continue."
             ) from None
         return scheduler.status()
 
@@ -142,7 +142,7 @@ class _Scheduler:
     def stop(self) -> None:
         """Let the launcher stop, and wait until its runs have saved their checkpoints."""
         self._launcher.stop()
-        self._display.log("stopping: the runs in progress save a checkpoint")
+        self._display.log("stopping: runs that are training save a checkpoint")
         while self._submitted and (outcomes := self._launcher.wait()):
             for outcome in outcomes:
                 self._submitted.discard(outcome.task.key)
