@@ -1,11 +1,13 @@
 """Train short runs: `python run_worker.py RUN_DIR [CHANGES [RUN_DIR CHANGES]]`, alone or as a process of torchrun.
 
-With a change `interrupt_at`, the run is interrupted at that step and resumed.
+With a change `interrupt_at`, the run is interrupted at that step and resumed. Without `checkpoint_every`, a checkpoint
+is always due by the clock of the main process, and never by those of the others.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from contextlib import suppress
@@ -17,6 +19,7 @@ import torch
 from helpers import few_digits
 from helpers.runs import interrupt_at, short
 from swad.data.benchmarks import digits
+from swad.training import loop
 from swad.training.loop import Interrupted, RunError, train
 
 
@@ -30,6 +33,7 @@ def train_short(run_dir: Path, changes: dict[str, object]) -> None:
 def main() -> None:
     digits.render = few_digits.render
     torch.set_num_threads(1)
+    loop.CHECKPOINT_SECONDS = 0.0 if os.environ.get("RANK", "0") == "0" else math.inf
     limit = os.environ.get("LIMIT_FILE_SIZE")
     if limit:
         import resource

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from swad.training.loop import train
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     changes = {"hyperparameters": {"batch_size": 8, "dropout": 0.5, "lr": 1e-4}, "snapshots": [1, 4], "clip": 1.0}
     train(short(tmp_path / "one", **changes))
-    sharded = {**changes, "strategy": "fsdp", "interrupt_at": 10}
+    sharded = {**changes, "strategy": "fsdp", "interrupt_at": 10, "checkpoint_every": None}
     runs = [tmp_path / "two", json.dumps(changes), tmp_path / "sharded", json.dumps(sharded)]
     outs = run_ranks([HELPERS / "run_worker.py", *runs])
     for line in (-2, -1):
@@ -36,6 +38,24 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
         for name, tensors in alone.items():
             for key, tensor in tensors.items():
                 torch.testing.assert_close(weights(folder)[name][key], tensor, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("due_elsewhere", [False, True])
+def test_sharded_processes_ask_each_other_at_the_same_steps_whether_a_checkpoint_is_due(due_elsewhere, monkeypatch):
+    """Every process has a share of the state: one that saved alone would wait for ever."""
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: 100.0))
+    config = short(Path("run"), checkpoint_every=None)
+    saved = []
+    for last_checkpoint in (30.0, 50.0):  # more and less than a minute ago
+        asked = []
+        dist = SimpleNamespace(any=lambda due, asked=asked: asked.append(due) or due or due_elsewhere)
+        run = SimpleNamespace(config=config, dist=dist, checkpoint_time=last_checkpoint)
+        for step in range(-9, 31):  # also in a preparation
+            run.training = SimpleNamespace(step=step, is_sharded=True)
+            if loop._Run._checkpoint_is_due(run):
+                saved.append(step)
+        assert asked == [last_checkpoint == 30] * 4
+    assert saved == [0, 10, 20, 30] * (1 + due_elsewhere)
 
 
 def test_collectives_of_a_single_process_change_nothing():

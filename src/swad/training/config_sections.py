@@ -347,7 +347,7 @@ class FilesConfig:
         None,
         role="machine",
         minimum=1,
-        help="Steps between checkpoints. Default: once a minute, with fsdp after the next evaluation.",
+        help="Steps between checkpoints. Default: once a minute.",
     )
     log: tuple[str, ...] = setting(
         (),

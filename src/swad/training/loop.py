@@ -68,6 +68,8 @@ __all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError",
 
 CHECKPOINT_SECONDS = 60.0
 """Least time between two checkpoints, unless the config gives a number of steps."""
+AGREE_STEPS = 10
+"""Steps after which the processes of a sharded training agree on whether that time has passed."""
 
 
 class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
@@ -276,7 +278,7 @@ class _Run:
                 self._evaluate(train_loss)
                 start = time.perf_counter()
                 clock.evaluation += start - evaluation_start
-            if self._checkpoint_is_due(evaluates):
+            if self._checkpoint_is_due():
                 training.loss_sum.item()  # waits for the device, so that the clock is right
                 clock.steps += time.perf_counter() - start
                 self._save_checkpoint()
@@ -354,7 +356,7 @@ class _Run:
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
-    def _checkpoint_is_due(self, evaluated: bool) -> bool:
+    def _checkpoint_is_due(self) -> bool:
         """Whether to save a checkpoint now, also between evaluations: an epoch of a large dataset may take an hour."""
         every = self.config.files.checkpoint_every
         if every is not None:
@@ -362,7 +364,7 @@ class _Run:
         due = time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
         if self.training.is_sharded:
             # Every process has a share of the state, and clocks differ. Agreeing makes a GPU wait: not in every step.
-            return evaluated and self.dist.any(due)
+            return self.training.step % AGREE_STEPS == 0 and self.dist.any(due)
         return due
 
     def _save_checkpoint(self) -> None:
