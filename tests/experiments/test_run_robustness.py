@@ -11,7 +11,7 @@ import torch
 from swad.data.transforms import Normalize, eval_transform, to_pil
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import open_run, stratified_subset
-from swad.results.corruption_errors import read_corruption_errors, severity_curves
+from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors, severity_curves
 from swad.results.corruption_tables import comparison_table, corruption_summary, corruption_table
 from swad.results.runs import load_run
 from swad.robustness.corruptions import corrupt
@@ -122,6 +122,15 @@ def test_tables_average_over_trials_and_compare(trained):
     ]
     stated = [(each["side"], each["settings"]["images"]) for each in corruption_summary(apart)]
     assert stated == [("seen", 3), ("unseen", 3), ("seen", 30), ("unseen", 30)]
+    # Errors that were measured with the first definitions of corruptions are not mixed with new ones.
+    measure_corruptions(runs[1], ["best"], CONFIG)
+    stored = runs[1].path / ROBUSTNESS
+    stored.write_text(stored.read_text().replace(', "version": 2', ""))
+    apart = read_corruption_errors([load_run(run.path) for run in runs])
+    assert [each.title for each in apart if each.side == "unseen"] == [
+        "digits, 30 images, seed 3, bytes rounded to the nearest, unseen",
+        "digits, 30 images, seed 3, unseen",
+    ]
 
 
 @pytest.mark.slow
@@ -137,8 +146,8 @@ def test_the_command_prints_tables_and_draws_curves(here, trained, tmp_path):
     }
     content = json.loads((tmp_path / "robustness.json").read_text())
     assert [(each["side"], each["settings"]) for each in content["results"]] == [
-        ("seen", {"images": 30, "seed": 0}),
-        ("unseen", {"images": 30, "seed": 0}),
+        ("seen", {"images": 30, "seed": 0, "version": 2}),
+        ("unseen", {"images": 30, "seed": 0, "version": 2}),
     ]
 
 

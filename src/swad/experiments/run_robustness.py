@@ -18,7 +18,7 @@ from swad.data.transforms import Normalize
 from swad.experiments.saved_run import SavedRun, find_device
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.flatness_rows import Row, RowFile
-from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, VERSION, corrupt
 from swad.util.names import did_you_mean
 from swad.util.progress import Progress
 
@@ -57,7 +57,7 @@ class CorruptionConfig:
 
     def settings(self) -> dict[str, Any]:
         """The settings that identify stored rows. Further corruptions and severities extend a measurement."""
-        return {"images": self.n_images, "seed": self.seed}
+        return {"images": self.n_images, "seed": self.seed, "version": VERSION}
 
 
 @dataclass(frozen=True)

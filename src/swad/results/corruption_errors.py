@@ -61,7 +61,7 @@ class CorruptionErrors:
     partial: bool = False
     """Whether images or corruptions of the published set are missing."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Number of images of every domain (None: all) and seed of the corruptions, where runs' images are corrupted."""
+    """Where runs' images are corrupted: images of every domain (None: all), seed and version of the corruptions."""
 
     @property
     def title(self) -> str:
@@ -127,14 +127,14 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
     Methods are in the order in which their weights were requested, because the others are compared with the first.
     Those of ERM come before those of other algorithms.
     """
-    collected: dict[tuple[str, tuple[int | None, int | None], str], dict[str, dict[Unit, dict[Case, float]]]] = {}
+    collected: dict[tuple[str, tuple[int | None, int | None, int], str], dict[str, dict[Unit, dict[Case, float]]]] = {}
     # Of the trainings of the imagenet recipe, the one that decays to zero is ERM.
     for run in sorted(runs, key=lambda run: (run.algorithm != "erm", run.config.get("lr_schedule") != "decay")):
         rows = read_rows(run.path, ROBUSTNESS)
         shown = last_shown(rows, "error")
         if shown is None:
             continue
-        setting = (shown[0].get("images"), shown[0].get("seed"))
+        setting = (shown[0].get("images"), shown[0].get("seed"), shown[0].get("version", 1))
         requested: list[str] = [row.get("weights", []) for row in rows if row["kind"] == "shown"][-1]
         by_domain: dict[tuple[str, str, Case], list[float]] = {}
         # The last measurement of every case counts: weights may have been trained again.
@@ -148,9 +148,12 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
             by_unit.setdefault((run.target, run.trial), {})[case] = mean(errors)
     n_settings = Counter((dataset, side) for dataset, _, side in collected)
     by_dataset = []
-    for (dataset, (images, seed), side), methods in sorted(collected.items(), key=lambda item: str(item[0])):
-        name = dataset if n_settings[dataset, side] == 1 else f"{dataset}, {images or 'all'} images, seed {seed}"
-        by_dataset.append(CorruptionErrors(name, side, methods, settings={"images": images, "seed": seed}))
+    for (dataset, (images, seed, version), side), methods in sorted(collected.items(), key=lambda item: str(item[0])):
+        name = dataset
+        if n_settings[dataset, side] > 1:
+            name += f", {images or 'all'} images, seed {seed}{', bytes rounded to the nearest' * (version == 1)}"
+        settings = {"images": images, "seed": seed, "version": version}
+        by_dataset.append(CorruptionErrors(name, side, methods, settings=settings))
     return by_dataset
 
 

@@ -8,8 +8,8 @@ torch.Size([2, 3, 32, 32])
 
 The same seed and image number give the same corruption on every device and in any batch. Severities have two scales:
 that of ImageNet-C for large images, and that of CIFAR-10-C for images of up to 64 pixels. These corruptions follow the
-published definitions, but the stored ImageNet-C is another set of images: its noise was drawn once, its images were
-saved as JPEG of quality 85, and its frost is photographs. Do not compare errors here with errors on ImageNet-C.
+published definitions to the byte, but the stored ImageNet-C is another set of images: its noise was drawn once, its
+images were saved as JPEG of quality 85, and its frost is photographs. Do not compare errors here with errors on it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ import torch
 from torch import Tensor
 
 from swad.robustness.corruptions import blur, digital, noise, weather
+from swad.robustness.corruptions._filters import to_bytes
 from swad.robustness.corruptions._random import Noise
 from swad.util.names import did_you_mean
 
 SEVERITIES = (1, 2, 3, 4, 5)
+VERSION = 2
+"""Version of the definitions, stored with measured errors. Version 1 rounded results to the nearest byte."""
 SMALL = 64
 """Images of up to this height take the severities of CIFAR-10-C."""
 
@@ -120,8 +123,8 @@ def corrupt(
     """Corrupt a batch of images; a severity of 0 returns them as they are.
 
     Args:
-        images: `[images, channels, height, width]` with 1 or 3 channels: bytes, or floats from 0 to 1. The result has
-            the same type. Values are rounded to bytes, as in a stored image.
+        images: `[images, channels, height, width]` with 1 or 3 channels: bytes, or floats from 0 to 1, which are
+            rounded to bytes. The result has the same type; its values are bytes too, rounded down as in ImageNet-C.
         name: A key of `CORRUPTIONS`.
         severity: From 1 to 5.
         seed: Seed of all random numbers.
@@ -138,10 +141,11 @@ def corrupt(
         small = images.shape[2] <= SMALL
     corruption = CORRUPTIONS[name]
     parameters = (corruption.small if small else corruption.large)[severity - 1]
-    values = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    # In double precision, since rounding down would turn a whole number with a small error into the one below.
+    values = (images if images.dtype == torch.uint8 else (images * 255).round()).double() / 255
     random = Noise(seed, indices.to(images.device))
-    values = (corruption.apply(values, random, *parameters).clamp(0, 1) * 255).round()
-    return values.to(torch.uint8) if images.dtype == torch.uint8 else (values / 255).to(images.dtype)
+    values = to_bytes(corruption.apply(values, random, *parameters))
+    return (values * 255).round().to(torch.uint8) if images.dtype == torch.uint8 else values.to(images.dtype)
 
 
 def _require_valid(images: Tensor, name: str, severity: int) -> None:

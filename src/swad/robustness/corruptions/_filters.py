@@ -9,17 +9,24 @@ from torch import Tensor
 from torch.nn import functional
 
 
+def to_bytes(images: Tensor) -> Tensor:
+    """Clip to [0, 1] and round down to multiples of 1/255, as a conversion to bytes does in numpy.
+
+    A value that is whole but for an error of the last digits keeps its byte. Otherwise flat areas would depend on the
+    order of a sum, which differs between devices.
+    """
+    return (images.clamp(0, 1) * 255 + 1e-6).floor() / 255
+
+
 def convolve(images: Tensor, kernel: Tensor) -> Tensor:
-    """Apply one kernel to every channel; the border is mirrored without its edge pixel (OpenCV's default)."""
-    height, width = kernel.shape
-    images = pad(images, height // 2, width // 2)
-    n, channels = images.shape[:2]
-    flat = images.reshape(n * channels, 1, *images.shape[2:])
-    return functional.conv2d(flat, kernel[None, None].to(flat)).view(n, channels, *_inner(images, kernel))
-
-
-def _inner(images: Tensor, kernel: Tensor) -> tuple[int, int]:
-    return images.shape[2] - kernel.shape[0] + 1, images.shape[3] - kernel.shape[1] + 1
+    """Apply one symmetric kernel to every channel; the border is mirrored without its edge pixel (OpenCV's default)."""
+    height, width = images.shape[2:]
+    images = pad(images, kernel.shape[0] // 2, kernel.shape[1] // 2)
+    size = images.shape[2:]
+    # In double precision, Fourier transforms are ten times faster than conv2d on a CPU.
+    spectrum = torch.fft.rfft2(images) * torch.fft.rfft2(kernel.to(images), s=size).conj()
+    filtered: Tensor = torch.fft.irfft2(spectrum, s=size)
+    return filtered[:, :, :height, :width]
 
 
 def pad(images: Tensor, rows: int, columns: int) -> Tensor:
@@ -81,6 +88,8 @@ def motion_offsets(radius: int, angle: Tensor) -> tuple[Tensor, Tensor]:
 def motion_blur(images: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     """Blur along a line that starts at the pixel, with Gaussian weights, as ImageMagick does; edges are repeated.
 
+    ImageMagick returns bytes, rounded to the nearest until 2020, when ImageNet-C had long been made; now rounded down.
+
     Args:
         images: Batch of images.
         radius: The line has 2 * radius + 1 pixels.
@@ -101,7 +110,7 @@ def motion_blur(images: Tensor, radius: int, sigma: float, angle: Tensor) -> Ten
         source_x = (x + columns[:, step, None]).clamp(0, width - 1)
         index = (source_y[:, :, None] * width + source_x[:, None, :]).view(n, 1, -1).expand(-1, channels, -1)
         blurred += weight * flat.gather(2, index).view_as(images)
-    return blurred
+    return (blurred * 255).round() / 255
 
 
 def zoom_center(images: Tensor, factor: float) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swad.robustness.corruptions._filters import convolve, gaussian_blur, motion_blur, zoom_center
+from swad.robustness.corruptions._filters import convolve, gaussian_blur, motion_blur, to_bytes, zoom_center
 from swad.robustness.corruptions._random import Noise
 
 
@@ -31,7 +31,7 @@ def glass_blur(images: Tensor, noise: Noise, sigma: float, shift: int, iteration
     The published code means to swap two pixels. It copies one of them instead (two views of one array), and draws
     offsets from -shift to shift - 1. ImageNet-C was made that way, so this does the same.
     """
-    blurred = _to_bytes(gaussian_blur(images, sigma))
+    blurred = to_bytes(gaussian_blur(images, sigma))
     n, channels, height, width = images.shape
     flat = blurred.reshape(n, channels, -1)
     for iteration in range(iterations):
@@ -78,7 +78,3 @@ def zoom_blur(images: Tensor, noise: Noise, end: float, step: float) -> Tensor:
     for factor in factors:
         total += zoom_center(images, factor)
     return total / (len(factors) + 1)
-
-
-def _to_bytes(images: Tensor) -> Tensor:
-    return (images * 255).floor().clamp(0, 255) / 255

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 import torch
@@ -43,7 +42,8 @@ def elastic_transform(images: Tensor, noise: Noise, alpha: float, sigma: float, 
 def affine_coordinates(noise: Noise, height: int, width: int, affine: float) -> tuple[Tensor, Tensor]:
     """Return the coordinates that a random affine map samples at, `[images, height, width]` each.
 
-    The map moves three points around the center; it is inverted to find where each output pixel comes from.
+    The map moves three points around the center; it is inverted to find where each output pixel comes from. As OpenCV
+    computes with whole numbers, coordinates are multiples of 1/32 pixel.
     """
     moves = noise.between("elastic_transform/affine", -affine, affine, 3, 2)
     center, reach = (height // 2, width // 2), min(height, width) // 3
@@ -57,8 +57,9 @@ def affine_coordinates(noise: Noise, height: int, width: int, affine: float) -> 
     moved = torch.cat([points + moves, torch.ones_like(moves[..., :1])], -1)
     inverse = torch.linalg.solve(moved, points.expand(len(moves), -1, -1))  # rows: x, y, constant
     rows, columns = _grid(height, width, moves)
-    x = columns * inverse[:, 0, 0, None, None] + rows * inverse[:, 1, 0, None, None] + inverse[:, 2, 0, None, None]
-    y = columns * inverse[:, 0, 1, None, None] + rows * inverse[:, 1, 1, None, None] + inverse[:, 2, 1, None, None]
+    per_column, per_row, constant = (1024 * inverse[:, :, :, None, None]).unbind(1)
+    whole = (columns * per_column).round() + (rows * per_row + constant).round() + 16
+    x, y = ((whole / 32).floor() / 32).unbind(1)
     return y, x
 
 
@@ -74,12 +75,17 @@ def _grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
 def pixelate(images: Tensor, noise: Noise, factor: float) -> Tensor:
     """Shrink by this factor and enlarge again, both with Pillow's box filter."""
     height, width = images.shape[2:]
-    small = (int(height * factor), int(width * factor))
-    for new_height, new_width in (small, (height, width)):
-        rows = box_matrix(images.shape[2], new_height).to(images)
-        columns = box_matrix(images.shape[3], new_width).to(images)
-        images = rows @ images @ columns.T
-    return images
+    values = (images * 255).round()
+    for new_height, new_width in ((int(height * factor), int(width * factor)), (height, width)):
+        values = _resize_rows(values.mT, new_width).mT
+        values = _resize_rows(values, new_height)
+    return values / 255
+
+
+def _resize_rows(values: Tensor, size: int) -> Tensor:
+    """Resize the height as Pillow does: with weights of 22 binary digits, and rounded to bytes."""
+    weights = (box_matrix(values.shape[2], size).to(values) * 2**22 + 0.5).floor()
+    return ((weights @ values + 2**21) / 2**22).floor()
 
 
 @cache
@@ -120,31 +126,38 @@ _CHROMINANCE = (
 
 
 def jpeg_compression(images: Tensor, noise: Noise, quality: float) -> Tensor:
-    """Encode and decode as baseline JPEG with halved chroma resolution, without the lossless part."""
+    """Encode and decode as baseline JPEG with halved chroma resolution, without the lossless part.
+
+    All numbers are whole, as in libjpeg, and so are its results: the bytes are the same.
+    """
     values = (images * 255).round()
     if images.shape[1] == 1:
-        return _decoded(values - 128, _table(_LUMINANCE, quality)).add(128).round().clamp(0, 255) / 255
+        return _luma(values, quality) / 255
     height, width = images.shape[2:]
     red, green, blue = _pad_to(values, 16).unbind(1)
-    luma = (0.299 * red + 0.587 * green + 0.114 * blue).round()
-    blue_difference = (-0.168736 * red - 0.331264 * green + 0.5 * blue).round()
-    red_difference = (0.5 * red - 0.418688 * green - 0.081312 * blue).round()
-    luma = (_decoded(luma[:, None] - 128, _table(_LUMINANCE, quality)) + 128).round().clamp(0, 255)
-    chroma = torch.nn.functional.avg_pool2d(torch.stack([blue_difference, red_difference], 1), 2)
+    luma = _shifted(19595 * red + 38470 * green + 7471 * blue, 16)
+    chroma = torch.stack([-11059 * red - 21709 * green + 32768 * blue, 32768 * red - 27439 * green - 5329 * blue], 1)
+    chroma = ((chroma + 32767) / 65536).floor()
     # libjpeg adds 1/4 and 1/2 by turns before it rounds down, so that the mean has no bias.
+    chroma = torch.nn.functional.avg_pool2d(chroma, 2)
     chroma = (chroma + chroma.new_tensor([0.25, 0.5]).repeat(chroma.shape[-1] // 2)).floor()
-    chroma = _decoded(chroma, _table(_CHROMINANCE, quality)).round().clamp(-128, 127)
-    blue_difference, red_difference = _double(chroma).round().unbind(1)
-    luma = luma[:, 0]
-    decoded = torch.stack(
-        [
-            luma + 1.402 * red_difference,
-            luma - 0.344136 * blue_difference - 0.714136 * red_difference,
-            luma + 1.772 * blue_difference,
-        ],
-        1,
+    chroma = _decoded(chroma, _table(_CHROMINANCE, quality)).clamp(-128, 127)
+    chroma = _double(chroma[:, :, : (height + 1) // 2, : (width + 1) // 2])[:, :, :height, :width]
+    blue_difference, red_difference = chroma.unbind(1)
+    luma = _luma(luma[:, None], quality)[:, :, :height, :width]
+    added = torch.stack(
+        [91881 * red_difference, -22554 * blue_difference - 46802 * red_difference, 116130 * blue_difference], 1
     )
-    return decoded.round().clamp(0, 255)[:, :, :height, :width] / 255
+    return (luma + _shifted(added, 16)).clamp(0, 255) / 255
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    """Divide whole numbers by a power of 2 and round to the nearest, halves up."""
+    return ((values + (1 << bits - 1)) / (1 << bits)).floor()
+
+
+def _luma(values: Tensor, quality: float) -> Tensor:
+    return (_decoded(values - 128, _table(_LUMINANCE, quality)) + 128).clamp(0, 255)
 
 
 def _table(base: tuple[tuple[int, ...], ...], quality: float) -> Tensor:
@@ -157,19 +170,32 @@ def _decoded(channels: Tensor, table: Tensor) -> Tensor:
     """Quantize the cosine transform of every block of 8 x 8 values and transform back."""
     height, width = channels.shape[2:]
     padded = _pad_to(channels, 8)
-    transform, steps = _cosines().to(channels), table.to(channels)
+    transform, steps = _cosines().to(channels), 8 * table.to(channels)
     blocks = padded.unfold(2, 8, 8).unfold(3, 8, 8)
-    quantized = (transform @ blocks @ transform.T / steps).round() * steps
-    blocks = transform.T @ quantized @ transform
+    coefficients = _shifted(transform @ _shifted(blocks @ transform.mT, 11), 15)
+    quantized = coefficients.sign() * (coefficients.abs() / steps + 0.5).floor() * steps / 8
+    blocks = _shifted(_shifted(transform.mT @ quantized, 11) @ transform, 18)
     return blocks.transpose(3, 4).reshape(padded.shape)[:, :, :height, :width]
 
 
 @cache
 def _cosines() -> Tensor:
-    k = torch.arange(8, dtype=torch.float64)
-    matrix = torch.cos((2 * k + 1) * k[:, None] * math.pi / 16) / 2
-    matrix[0] /= math.sqrt(2)
-    return matrix
+    """Return the matrix of libjpeg's accurate cosine transform, times 2^13 * sqrt(8)."""
+    half = torch.tensor(
+        [
+            [8192, 8192, 8192, 8192],
+            [11363, 9633, 6437, 2260],
+            [10703, 4433, -4433, -10703],
+            [9633, -2259, -11362, -6436],
+            [8192, -8192, -8192, 8192],
+            [6437, -11362, 2261, 9633],
+            [4433, -10704, 10704, -4433],
+            [2260, -6436, 9633, -11363],
+        ],
+        dtype=torch.float64,
+    )
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(4)[:, None]
+    return torch.cat([half, signs * half.flip(1)], 1)
 
 
 def _pad_to(images: Tensor, multiple: int) -> Tensor:
@@ -183,6 +209,7 @@ def _double(chroma: Tensor) -> Tensor:
         near = chroma.movedim(axis, -1)
         before = torch.cat([near[..., :1], near[..., :-1]], -1)
         after = torch.cat([near[..., 1:], near[..., -1:]], -1)
-        doubled = torch.stack([0.75 * near + 0.25 * before, 0.75 * near + 0.25 * after], -1).flatten(-2)
+        doubled = torch.stack([3 * near + before, 3 * near + after], -1).flatten(-2)
         chroma = doubled.movedim(-1, axis)
-    return chroma
+    # Halves are rounded up and down by turns.
+    return ((chroma + chroma.new_tensor([8, 7]).repeat(chroma.shape[-1] // 2)) / 16).floor()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from swad.robustness.corruptions._filters import gaussian_blur, motion_blur, zoom_center
+from swad.robustness.corruptions._filters import gaussian_blur, motion_blur, to_bytes, zoom_center
 from swad.robustness.corruptions._random import Noise
 
 LUMINANCE = (0.299, 0.587, 0.114)
@@ -38,7 +38,7 @@ def snow(
     height, width = images.shape[2:]
     layer = mean + std * noise.normal("snow", 1, height, width).to(images)
     layer = zoom_center(layer, zoom)
-    layer = torch.where(layer < threshold, torch.zeros_like(layer), layer).clamp(0, 1)
+    layer = to_bytes(torch.where(layer < threshold, torch.zeros_like(layer), layer))
     layer = motion_blur(layer, radius, sigma, noise.between("snow/angle", -135, -45))
     white = torch.maximum(images, gray(images) * 1.5 + 0.5)
     return mix * images + (1 - mix) * white + layer + layer.flip(2, 3)
