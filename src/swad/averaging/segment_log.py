@@ -28,6 +28,7 @@ from swad.averaging.swad import SWAD
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
 from swad.util.files import atomic_write
+from swad.util.names import one_line
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,8 @@ def read_segment(stored: StoredSegment | Path) -> StoredSegment:
         # Mapped, so that only the tensors that are used are read.
         return StoredSegment(**torch.load(stored, map_location="cpu", mmap=True, weights_only=True))
     except Exception as error:  # torch raises several classes for a file that it did not write
-        reason = " ".join(str(error).split())[:100]
         raise ValueError(
-            f"{stored} is no segment that this version of swad wrote ({type(error).__name__}: {reason}): "
+            f"{stored} is no segment that this version of swad wrote ({type(error).__name__}: {one_line(error, 100)}): "
             f"train the run again"
         ) from None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from swad.util.names import NO_TARGET, did_you_mean
+from swad.util.names import NO_TARGET, did_you_mean, one_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -121,8 +121,7 @@ def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
         raise DataError(f"cannot decode image {path}: it is in no known image format; replace or remove it") from None
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"cannot decode image {path}: {reason}; replace or remove it") from error
+        raise DataError(f"cannot decode image {path}: {one_line(error)}; replace or remove it") from error
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

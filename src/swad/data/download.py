@@ -24,6 +24,7 @@ from swad.data.benchmarks import get
 from swad.data.domains import DataError
 from swad.data.verify import CheckResult, check
 from swad.util.files import FileLock, FileLockedError, write_json
+from swad.util.names import one_line
 from swad.util.progress import Progress
 
 
@@ -125,10 +126,9 @@ def _transfer(url: str, path: Path, progress: Progress | None, retries: int) -> 
             retries=retries,
         )
     except (gdown.exceptions.DownloadError, requests.RequestException) as error:
-        reason = " ".join(str(error).split())
         raise DataError(
-            f"cannot download {path.name} ({reason}); run the command again to resume, delete {path.parent} to start "
-            f"over, or download {url} yourself and save it as {path}"
+            f"cannot download {path.name} ({one_line(error)}); run the command again to resume, delete {path.parent} "
+            f"to start over, or download {url} yourself and save it as {path}"
         ) from error
 
 
@@ -194,8 +194,7 @@ def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
     except (tarfile.FilterError, _HeaderError) as error:
         raise DataError(f"{archive.name} has an unsafe entry ({error}); get the archive from another source") from error
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{archive.name} is not a complete archive ({reason}); download it again") from error
+        raise DataError(f"{archive.name} is not a complete archive ({one_line(error)}); download it again") from error
 
 
 class _Budget:

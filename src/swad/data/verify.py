@@ -17,6 +17,7 @@ from swad.data.benchmarks import get, names
 from swad.data.domains import DataError, FileDomain, read_image
 from swad.data.shards import ShardDomain
 from swad.util.cpu import available_cores
+from swad.util.names import one_line
 from swad.util.progress import Progress
 
 
@@ -181,7 +182,7 @@ def find_bad_images(
             read_image(path) if read is None else read(number)
         except DataError as error:
             cause = error.__cause__ or error
-            reason = " ".join(str(cause).split()) or type(cause).__name__
+            reason = one_line(cause)
             return BadImage(path, reason.replace(str(path), path.name))
         return None
 

@@ -21,6 +21,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from swad.util.names import one_line
+
 Inputs = Mapping[str, Tensor]
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ class CapturedGraph(Generic[T]):
                 self.output = function(*self._inputs)
         except Exception as error:
             _recover_from_failed_capture()
-            raise CaptureError(" ".join(str(error).split())[:200] or type(error).__name__) from error
+            raise CaptureError(one_line(error, 200)) from error
         finally:
             torch.clear_autocast_cache()
 

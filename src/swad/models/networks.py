@@ -28,7 +28,7 @@ from swad.models.hub import require_hub
 from swad.models.small_cnn import SmallNet
 from swad.models.weight_files import NetworkError as NetworkError
 from swad.models.weight_files import head_prefixes, load_backbone, load_weights, read_safetensors
-from swad.util.names import did_you_mean
+from swad.util.names import did_you_mean, one_line
 from swad.util.plugins import PluginError
 
 DEFAULT = "resnet50.tv_in1k"
@@ -338,10 +338,9 @@ def _own(name: str, n_classes: int, channels: int) -> nn.Module:
     except PluginError as error:
         raise NetworkError(f"{error}; correct the file") from error
     except Exception as error:  # the file may contain anything
-        reason = " ".join(str(error).split())[:200]
         raise NetworkError(
             f"{name}.py must build a network by NETWORK(num_classes={n_classes}, in_chans={channels}), and it raises "
-            f"{type(error).__name__}: {reason}"
+            f"{type(error).__name__}: {one_line(error, 200)}"
         ) from error
     if not isinstance(model, nn.Module):
         raise NetworkError(f"NETWORK in {name}.py must return a torch.nn.Module, got {type(model).__name__}")
@@ -359,7 +358,7 @@ def _create(name: str, instead: str, log: Callable[[str], None] = print, **optio
         with _quiet("timm", "huggingface_hub", "httpx", "urllib3"):
             return cast(nn.Module, timm.create_model(name, **options))
     except Exception as error:  # timm, the hub and the model code raise many classes; the text has the cause
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         if options.get("pretrained"):
             raise NetworkError(
                 f"cannot get the pretrained weights of {name}: {reason}; connect to the internet, or {instead}"
@@ -413,10 +412,9 @@ def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int,
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             shape = model.eval()(torch.zeros(1, channels, image_size, image_size)).shape
     except Exception as error:  # every network raises its own
-        reason = " ".join(str(error).split())[:200]
         instead = "the size that it takes" if is_own(name) else f"{input_config(name).size} pixels"
         raise NetworkError(
-            f"{name} cannot take images of {channels}×{image_size}×{image_size}: {reason}; use images of "
+            f"{name} cannot take images of {channels}×{image_size}×{image_size}: {one_line(error, 200)}; use images of "
             f"{instead} (image_size), or another network"
         ) from None
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from swad.util.names import listed
+from swad.util.names import listed, one_line
 
 CHECKSUM, CARD = "swad_sha256", "swad"
 """Keys in the metadata of a weights file that a run wrote: the checksum of its content, and the model card."""
@@ -81,7 +81,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise NetworkError(f"there is no weights file {path}: check the path") from None
     except Exception as error:  # safetensors has an error class of its own, and raises OSError for folders
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise NetworkError(f"cannot read {path} as safetensors: {reason}; use a complete .safetensors file") from None
 
 

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 from swad.results.record_table import RecordTable
 from swad.results.records import Record, RecordError
 from swad.util.jsonl import read_lines
+from swad.util.names import one_line
 
 RESULTS = "results.jsonl"
 FULL_DATA = "full_data"
@@ -267,4 +268,4 @@ def _count(content: Mapping[str, Any], key: str, required: bool = False) -> int:
 
 
 def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
+    return f"{error} is missing" if isinstance(error, KeyError) else one_line(error)

@@ -23,6 +23,7 @@ from swad.models import networks, weight_files
 from swad.training.config import RunConfig
 from swad.training.sharding import whole
 from swad.util.files import atomic_write, write_text
+from swad.util.names import one_line
 from swad.util.version import __version__
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ def read_card(path: Path | str) -> dict[str, Any]:
     except FileNotFoundError:
         raise networks.NetworkError(f"there is no weights file {path}: check the path") from None
     except Exception as error:  # safetensors raises a class of its own
-        reason = " ".join(str(error).split())
-        raise networks.NetworkError(f"cannot read {path} as safetensors: {reason}") from None
+        raise networks.NetworkError(f"cannot read {path} as safetensors: {one_line(error)}") from None
     return card
 
 
@@ -116,10 +116,9 @@ def load_predictor(path: Path | str) -> Predictor:
         hint = "if it is your own, name its folder in SWAD_ALGORITHMS"
         raise networks.NetworkError(f"cannot load {path}: {error}; {hint}") from None
     except Exception as error:  # a card may hold anything
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise networks.NetworkError(
             f"cannot load {path}: its model card or its weights are not those of a run ({type(error).__name__}: "
-            f"{reason}); use a weights file that this version of swad wrote"
+            f"{one_line(error, 200)}); use a weights file that this version of swad wrote"
         ) from None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from swad.algorithms.base import Algorithm
 from swad.training.config import RunConfig
 from swad.training.run_dir import RunError
+from swad.util.names import one_line
 
 _PACKAGE = Path(__file__).parents[1]
 _LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection was likely closed", "broken pipe")
@@ -57,10 +58,9 @@ def _own_algorithm_error(error: Exception, config: RunConfig, algorithm: type[Al
     if not frames:
         return None
     frame = frames[-1]
-    reason = " ".join(str(error).split())[:200]
     return RunError(
-        f"{config.training.algorithm} failed with {type(error).__name__}: {reason} ({frame.filename}, line "
-        f"{frame.lineno}, in {frame.name}); set SWAD_TRACEBACK=1 to see the traceback"
+        f"{config.training.algorithm} failed with {type(error).__name__}: {one_line(error, 200)} ({frame.filename}, "
+        f"line {frame.lineno}, in {frame.name}); set SWAD_TRACEBACK=1 to see the traceback"
     )
 
 

@@ -40,6 +40,7 @@ from swad.results.records import (
 from swad.results.runs import require_unchanged
 from swad.training.config import ConfigError, RunConfig, stored_options
 from swad.util.files import atomic_write, remove_partial_files, sha256, write_json
+from swad.util.names import one_line
 
 CHECKPOINT = "checkpoint"
 BRANCH = "branch"
@@ -76,8 +77,7 @@ def read_json(path: Path) -> Any | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise RunError(f"cannot read {path} ({reason}): repair it or choose another directory") from None
+        raise RunError(f"cannot read {path} ({one_line(error)}): repair it or choose another directory") from None
 
 
 def has_records(path: Path) -> bool:
@@ -191,8 +191,7 @@ _CHECKPOINT_VALUES = {
 def damaged_checkpoint(path: Path, error: Exception) -> RunError:
     """Return the error for a checkpoint in a run directory that cannot be loaded."""
     file = path / CHECKPOINT / "state.pt"
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return RunError(f"cannot read {file} ({reason}): remove {file.parent} to start the run again")
+    return RunError(f"cannot read {file} ({one_line(error, 200)}): remove {file.parent} to start the run again")
 
 
 def stored_settings(path: Path) -> dict[str, Any]:

@@ -47,6 +47,15 @@ def listed(names: Iterable[object], most: int = 3) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if texts[most:] else "")
 
 
+def one_line(error: BaseException, most: int | None = None) -> str:
+    """Return what an error says in one line, cut to `most` characters; its class if it says nothing.
+
+    >>> one_line(ValueError("no\\n  memory")), one_line(MemoryError())
+    ('no memory', 'MemoryError')
+    """
+    return " ".join(str(error).split())[:most] or type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that suggests the known name closest to `name`; "" if none is close.
 

@@ -23,6 +23,7 @@ from swad.results.records import Record, RecordError, lock_run_directory
 from swad.results.runs import RunData
 from swad.results.trackers.base import BaseTracker, Status, TrackedRun, metric_name
 from swad.util.files import write_json
+from swad.util.names import one_line
 from swad.util.progress import Progress
 
 STATE = "trackers.json"
@@ -108,8 +109,7 @@ class Tracking:
     def _fail(self, name: str, error: Exception) -> None:
         """Switch a tracker off. Its state stays, so that it can be continued."""
         self._trackers.pop(name, None)
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        self._warn(name, reason)
+        self._warn(name, one_line(error, 300))
 
     def _save(self) -> None:
         write_json(self._run.path / STATE, self._state)
