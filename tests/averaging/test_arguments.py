@@ -51,11 +51,11 @@ def test_a_loss_is_one_number(loss, got):
     [
         (
             {"semantics": "papper"},
-            "semantics must be one of paper, text, reference; got 'papper': did you mean 'paper'",
+            "semantics must be one of paper, text, reference, got 'papper': did you mean 'paper'",
         ),
-        ({"buffers": "avrage"}, "buffers must be one of copy, average; got 'avrage': did you mean 'average'"),
-        ({"buffers": None}, "buffers must be one of copy, average; got None"),
-        ({"nonfinite": "skipp"}, "nonfinite must be one of raise, skip; got 'skipp': did you mean 'skip'"),
+        ({"buffers": "avrage"}, "buffers must be one of copy, average, got 'avrage': did you mean 'average'"),
+        ({"buffers": None}, "buffers must be one of copy, average, got None"),
+        ({"nonfinite": "skipp"}, "nonfinite must be one of raise, skip, got 'skipp': did you mean 'skip'"),
         ({"tolerance_ratio": 30}, "is relative and must be below 10, got 30: 0.3 allows losses 30 % above"),
     ],
 )

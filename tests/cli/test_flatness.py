@@ -102,9 +102,9 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
     assert "Flatness on digits: the 0-1 error" in text
     assert settings in text
     for wrong, message in (
-        (["--source-split", "test"], "--source-split must be one of training, validation, all; got 'test'"),
-        (["--logits", "loud"], "--logits must be one of raw, normalized; got 'loud'"),
-        (["--precision", "fp16"], "--precision must be one of fp32, bf16; got 'fp16'"),
+        (["--source-split", "test"], "--source-split must be one of training, validation, all, got 'test'"),
+        (["--logits", "loud"], "--logits must be one of raw, normalized, got 'loud'"),
+        (["--precision", "fp16"], "--precision must be one of fp32, bf16, got 'fp16'"),
     ):
         assert message in here("flatness", *options, *wrong, code=1).stderr
 

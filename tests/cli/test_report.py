@@ -107,7 +107,7 @@ def test_report_compares_methods_with_a_baseline(here, two_datasets, tmp_path):
     ("options", "words"),
     [
         (["--baseline", "SWADD"], "a baseline must be one of the methods ERM (best), ERM (last), EMA, SWA, SWAD"),
-        (["--compare-over", "seeds"], "--compare-over must be one of auto, runs, trials, targets; got 'seeds'"),
+        (["--compare-over", "seeds"], "--compare-over must be one of auto, runs, trials, targets, got 'seeds'"),
     ],
 )
 def test_wrong_comparisons_are_one_line_errors(here, two_datasets, options, words):

@@ -208,7 +208,7 @@ def test_lodo_says_what_it_lacks() -> None:
 
 
 def test_an_unknown_selection_lists_the_others() -> None:
-    with pytest.raises(SelectionError, match=r"method must be one of iid, last, lodo.*; got 'best'"):
+    with pytest.raises(SelectionError, match=r"method must be one of iid, last, lodo.*, got 'best'"):
         select([run()], "best")
 
 

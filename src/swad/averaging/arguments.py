@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from swad.util.names import did_you_mean
-
-
-def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise if `value` is not one of the choices, and name them.
-
-    >>> require_choice("semantics", "papper", ("paper", "text"))
-    Traceback (most recent call last):
-    ValueError: semantics must be one of paper, text; got 'papper': did you mean 'paper'?
-    """
-    if value not in choices:
-        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}{hint and f': {hint}'}")
 
 
 def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> None:

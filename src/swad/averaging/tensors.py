@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from swad.averaging.arguments import require_choice
+from swad.util.names import require_choice
 
 Buffers = Literal["copy", "average"]
 Patterns = str | Sequence[str] | None

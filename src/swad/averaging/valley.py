@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from swad.averaging.arguments import as_number, require_choice
+from swad.averaging.arguments import as_number
 from swad.averaging.semantics import (
     LIVE,
     MEAN,
@@ -42,6 +42,7 @@ from swad.averaging.semantics import (
     Terms,
     unchanged,
 )
+from swad.util.names import require_choice
 
 _LARGEST_RATIO = 10
 """A ratio from here on is a percentage by mistake: no loss would ever exceed such a threshold."""

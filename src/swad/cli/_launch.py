@@ -19,7 +19,7 @@ from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display
 from swad.experiments.sweep.status import SweepStatus, duration, failure_lines
 from swad.training.display import LogDisplay, make_display
-from swad.util.names import did_you_mean
+from swad.util.names import choice_problem
 
 
 def parse_launcher_options(texts: Sequence[str]) -> dict[str, str]:
@@ -53,8 +53,7 @@ class Launch:
         """List what is wrong with the options."""
         problems = []
         if self.name not in LAUNCHERS:
-            hint = did_you_mean(self.name, LAUNCHERS)
-            problems.append(f"--launcher must be one of {', '.join(LAUNCHERS)}, got {self.name!r}{hint and ': '}{hint}")
+            problems.append(choice_problem("--launcher", self.name, LAUNCHERS))
         for option, value in (("jobs", self.jobs), ("jobs-per-gpu", self.jobs_per_gpu)):
             if value is not None and value < 1:
                 problems.append(f"--{option} must be 1 or more, got {value}")

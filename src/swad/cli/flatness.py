@@ -8,6 +8,7 @@ import typer
 
 from swad.cli import _options as parse
 from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Stored, Workers
+from swad.util.names import require_choice
 
 EXAMPLES = """
 swad flatness runs/PACS
@@ -110,8 +111,8 @@ def flatness(
         ("logits", logits, ("raw", "normalized")),
         ("precision", precision, ("fp32", "bf16")),
     ):
-        if value is not None and value not in allowed:
-            raise ValueError(f"--{option} must be one of {', '.join(allowed)}; got {value!r}")
+        if value is not None:
+            require_choice(f"--{option}", value, allowed)
     config = FlatnessConfig(
         radii=tuple(parse.radii(radii)) or None,
         n_directions=parse.even_directions(directions),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swad.cli._options import Select
-from swad.util.names import counted
+from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,13 +163,13 @@ def print_report(
     from swad.results.runs import find_runs
     from swad.util.progress import progress_bar
 
-    _require_choice("format", table_format, ("text", "markdown", "latex", "csv"))
-    _require_choice("target-split", split, ("in", "out", "full", "test"))
-    _require_choice("paper", paper, ("few", "all", "none"))
-    _require_choice("select", select, tuple(SELECTIONS))
+    require_choice("--format", table_format, ("text", "markdown", "latex", "csv"))
+    require_choice("--target-split", split, ("in", "out", "full", "test"))
+    require_choice("--paper", paper, ("few", "all", "none"))
+    require_choice("--select", select, tuple(SELECTIONS))
     for figure_format in figure_formats.split(","):
-        _require_choice("figure-formats", figure_format, ("svg", "pdf", "png"))
-    _require_choice("compare-over", compare_over, UNIT_CHOICES)
+        require_choice("--figure-formats", figure_format, ("svg", "pdf", "png"))
+    require_choice("--compare-over", compare_over, UNIT_CHOICES)
     trackers = _tracker_names(log)
     with progress_bar() as progress:
         runs = find_runs(folder, warn=False, progress=progress)  # the tables name the skipped runs
@@ -317,8 +317,3 @@ def _replay(runs: Sequence[RunData], trackers: Sequence[str]) -> bool:
     if not problems:
         print(f"sent the records of {counted(len(runs), 'run')} to {', '.join(trackers)}", file=sys.stderr, flush=True)
     return not problems
-
-
-def _require_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"--{option} must be one of {', '.join(choices)}; got {value!r}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from swad.flatness._perturb import Weights
+from swad.util.names import require_choice
 
 Normalize = Literal["sphere", "filter", "layer"]
 NORMALIZE = ("sphere", "filter", "layer")
@@ -31,8 +32,7 @@ class Directions:
     """
 
     def __init__(self, weights: Weights, seed: int, antithetic: bool, normalize: Normalize) -> None:
-        if normalize not in NORMALIZE:
-            raise ValueError(f"normalize must be one of {', '.join(NORMALIZE)}; got {normalize!r}")
+        require_choice("normalize", normalize, NORMALIZE)
         self._weights, self._seed, self.antithetic, self._normalize = weights, seed, antithetic, normalize
         self._generator = torch.Generator(device=weights.device)
 

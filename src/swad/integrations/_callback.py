@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging.arguments import require_choice, require_options
+from swad.averaging.arguments import require_options
 from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn, update_bn
 from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import is_sharded
 from swad.averaging.valley import Status
+from swad.util.names import require_choice
 
 MissingState = Literal["raise", "start"]
 

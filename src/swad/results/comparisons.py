@@ -25,7 +25,7 @@ from itertools import combinations
 
 from swad.results.labels import is_erm
 from swad.results.method_results import DatasetResults, same_kind
-from swad.util.names import did_you_mean, plain
+from swad.util.names import did_you_mean, plain, require_choice
 from swad.util.paired import ALPHA, PairedTest, adjust_p_values, adjust_together, paired_test, uses_sign_flips
 from swad.util.statistics import mean
 
@@ -112,8 +112,7 @@ def compare(
         n_comparisons: Number of comparisons that the p-value will be corrected for.
         names: Dataset, method and baseline, for the result.
     """
-    if unit not in UNIT_CHOICES:
-        raise ValueError(f"unit must be one of {', '.join(UNIT_CHOICES)}; got {unit!r}")
+    require_choice("unit", unit, UNIT_CHOICES)
     trials = _shared_trials(first, second, targets)
     if not trials or not targets:
         return None

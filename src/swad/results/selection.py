@@ -13,7 +13,7 @@ from swad.results.labels import LIVE_WEIGHTS
 from swad.results.records import make_frame
 from swad.results.runs import RunData
 from swad.results.selectors import ORACLES, SELECTORS, SelectionError, iid, mean_by_step, oracle_view, source_view
-from swad.util.names import NO_TARGET
+from swad.util.names import NO_TARGET, choice_problem
 
 if TYPE_CHECKING:
     import pandas
@@ -102,7 +102,7 @@ def select(
         targets: Targets to report; all by default.
     """
     if method not in SELECTORS:
-        raise SelectionError(f"method must be one of {', '.join(SELECTORS)}; got {method!r}")
+        raise SelectionError(choice_problem("method", method, SELECTORS))
     runs = list(runs)
     if targets is None:
         targets = sorted({run.target for run in runs if len(run.targets) < 2})

@@ -22,7 +22,7 @@ from swad.results.trackers.base import name_problems
 from swad.training import recipe
 from swad.training.config import SETTINGS, RunConfig
 from swad.training.defaults import apply_own_recipe, averaging_plan, default_hyperparameters, recipe_of
-from swad.util.names import did_you_mean
+from swad.util.names import choice_problem, did_you_mean
 
 MAX_THREADS = 1024
 """Most CPU threads of a run; torch crashes when the system refuses a thread."""
@@ -85,12 +85,8 @@ def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     if not benchmark.domains:
         return []
     targets = config.data.targets
-    problems = []
-    if unknown := [name for name in targets if name not in benchmark.domains]:
-        listed, hint = ", ".join(unknown), did_you_mean(unknown[0], benchmark.domains)
-        problems.append(
-            f"the target must be one of {', '.join(benchmark.domains)}, got {listed!r}{hint and ': '}{hint}"
-        )
+    unknown = [name for name in targets if name not in benchmark.domains]
+    problems = [choice_problem("the target", name, benchmark.domains) for name in unknown]
     sources = [name for name in benchmark.domains if name not in targets]
     if not sources:
         problems.append(f"at least one domain must be left to train on, got the targets {'+'.join(targets)!r}")

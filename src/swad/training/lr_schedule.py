@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from swad.util.names import did_you_mean
+from swad.util.names import choice_problem
 
 SCHEDULES: Mapping[str, Mapping[str, float]] = {
     "constant": {},
@@ -37,8 +37,7 @@ def parse(text: str) -> tuple[str, dict[str, float]]:
     """
     name, _, listed = text.partition(":")
     if name not in SCHEDULES:
-        hint = did_you_mean(name, SCHEDULES)
-        raise ValueError(f"lr_schedule must be one of {', '.join(SCHEDULES)}, got {name!r}{hint and ': '}{hint}")
+        raise ValueError(choice_problem("lr_schedule", name, SCHEDULES))
     options = dict(SCHEDULES[name])
     for part in filter(None, listed.split(",")):
         option, _, value = part.partition("=")

@@ -65,3 +65,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_plain_name = {plain(candidate): candidate for candidate in known}
     closest = difflib.get_close_matches(plain(name), by_plain_name, n=1)
     return f"did you mean {by_plain_name[closest[0]]!r}?" if closest else ""
+
+
+def choice_problem(name: str, value: object, choices: Iterable[str]) -> str:
+    """Say that a value is none of the choices, and which one was probably meant.
+
+    >>> choice_problem("semantics", "papper", ("paper", "text"))
+    "semantics must be one of paper, text, got 'papper': did you mean 'paper'?"
+    """
+    choices = list(dict.fromkeys(choices))
+    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+    return f"{name} must be one of {', '.join(choices)}, got {value!r}{hint and f': {hint}'}"
+
+
+def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise a ValueError if a value is none of the choices."""
+    choices = list(choices)
+    if value not in choices:
+        raise ValueError(choice_problem(name, value, choices))

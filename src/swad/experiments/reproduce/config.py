@@ -12,7 +12,7 @@ from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError
 from swad.experiments.sweep.spec import DATASETS
 from swad.training.config import ConfigError
-from swad.util.names import did_you_mean
+from swad.util.names import choice_problem
 
 PAPER_DATASETS = DATASETS["paper"]
 """The datasets of the paper in its order."""
@@ -209,8 +209,7 @@ def config_problems(config: PaperConfig) -> list[str]:
     problems = []
     for option, value, known in (("scale", config.scale, SCALES), ("protocol", config.protocol, PROTOCOLS)):
         if value not in known:
-            hint = did_you_mean(value, known)
-            problems.append(f"--{option} must be one of {', '.join(known)}, got {value!r}{hint and ': '}{hint}")
+            problems.append(choice_problem(f"--{option}", value, known))
     domains: list[str] = []
     for name in config.datasets:
         try:
@@ -224,12 +223,8 @@ def config_problems(config: PaperConfig) -> list[str]:
                 problems.append(f"dataset {name} is not in {config.data}: `swad datasets download {name}`")
         except DataError as error:
             problems.append(str(error))
-    for target in config.targets:
-        if domains and target not in domains:
-            hint = did_you_mean(target, domains)
-            problems.append(
-                f"the target must be one of {', '.join(dict.fromkeys(domains))}, got {target!r}{hint and ': '}{hint}"
-            )
+    unknown = [target for target in config.targets if domains and target not in domains]
+    problems += [choice_problem("the target", target, domains) for target in unknown]
     if not config.datasets and config.runs is None:
         names = ", ".join(PAPER_DATASETS)
         problems.append(

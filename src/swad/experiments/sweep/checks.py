@@ -27,7 +27,7 @@ from swad.results.selectors import SELECTORS
 from swad.training import checks
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.defaults import default_hyperparameters
-from swad.util.names import NO_TARGET, did_you_mean
+from swad.util.names import NO_TARGET, choice_problem, did_you_mean
 
 
 def require_valid(spec: SweepSpec) -> None:
@@ -125,8 +125,7 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
     )
     for name, value, allowed in choices:
         if value not in allowed:
-            hint = did_you_mean(str(value), allowed)
-            problems.append(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint and ': '}{hint}")
+            problems.append(choice_problem(name, value, allowed))
     random = spec.protocol in ("domainbed", "random")
     defaults = {field.name: field.default for field in dataclasses.fields(SweepSpec)}
     for name in ("draws", "seeding"):
@@ -157,8 +156,7 @@ def _choice_problems(spec: SweepSpec) -> list[str]:
     except averages.AverageError:  # reported with the averages
         return []
     if spec.choose_by not in labels:
-        hint = did_you_mean(spec.choose_by, labels)
-        return [f"choose_by must be one of {', '.join(labels)}, got {spec.choose_by!r}{hint and ': '}{hint}"]
+        return [choice_problem("choose_by", spec.choose_by, labels)]
     if spec.protocol == "paper" and spec.choose_by in ("best", "last") and spec.options.get("report_live") is False:
         return [f"choose_by {spec.choose_by} needs the live weights: keep report_live, or choose by an average"]
     return []
