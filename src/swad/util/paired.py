@@ -53,8 +53,8 @@ class PairedTest:
     test: Literal["sign flips", "t"] | None
 
 
-def paired_test(differences: Sequence[float], n_comparisons: int = 1, level: float = LEVEL) -> PairedTest:
-    """Test whether the mean of paired differences is 0, and return its interval.
+def paired_test(differences: Sequence[float], n_comparisons: int = 1) -> PairedTest:
+    """Test whether the mean of paired differences is 0, and return its interval, which is not corrected.
 
     One unit shows no spread, and neither do a few units with exactly the same difference: there is no test then.
 
@@ -62,33 +62,32 @@ def paired_test(differences: Sequence[float], n_comparisons: int = 1, level: flo
         differences: One difference for each unit.
         n_comparisons: Number of tests that the p-value will be corrected for. Sign flips are used if their smallest
             p-value survives the correction, else Student's t. The differences themselves do not decide this.
-        level: Confidence level of the interval, which is not corrected.
     """
     values = list(map(float, differences))
     n, center = len(values), mean(values)
     if n < 2 or not all(map(math.isfinite, values)):
         return PairedTest(center, None, None, None, n, None)
-    if uses_sign_flips(n, n_comparisons, level):
+    if uses_sign_flips(n, n_comparisons):
         import numpy as np
 
-        low, high, p = _sign_flips(np.array(values), level)
+        low, high, p = _sign_flips(np.array(values))
         return PairedTest(center, low, high, p, n, "sign flips")
     if max(values) - min(values) <= ROUNDING:
         return PairedTest(center, None, None, None, n, None)
     # Plain Python: a table of many methods takes thousands of tests of a few numbers each.
     error = math.sqrt(math.fsum((value - center) ** 2 for value in values) / (n - 1) / n)
-    half = student_quantile(n, (1 - level) / 2) * error
+    half = student_quantile(n, (1 - LEVEL) / 2) * error
     return PairedTest(center, center - half, center + half, _student_p(center / error, n), n, "t")
 
 
-def uses_sign_flips(n: int, n_comparisons: int = 1, level: float = LEVEL) -> bool:
+def uses_sign_flips(n: int, n_comparisons: int = 1) -> bool:
     """Return whether the exact test can reject anything with n units and this number of comparisons.
 
     >>> [n for n in range(8) if uses_sign_flips(n)], uses_sign_flips(6, n_comparisons=2)
     ([6, 7], False)
     """
     smallest = 2 / 2**n if n <= EXACT_UP_TO else 2 / (N_DRAWN + 2)
-    return smallest * max(1, n_comparisons) <= 1 - level + 1e-12
+    return smallest * max(1, n_comparisons) <= 1 - LEVEL + 1e-12
 
 
 def _student_p(t: float, n: int) -> float:
@@ -97,7 +96,7 @@ def _student_p(t: float, n: int) -> float:
     return float(2 * stdtr(n - 1, -abs(t)))
 
 
-def _sign_flips(values: Array, level: float) -> tuple[float, float, float]:
+def _sign_flips(values: Array) -> tuple[float, float, float]:
     """Return the interval and the two-sided p-value.
 
     Flipping the signs of a subset raises the mean if the subset's sum is negative. So the number of subsets whose sum
@@ -111,7 +110,7 @@ def _sign_flips(values: Array, level: float) -> tuple[float, float, float]:
     tail = min(int((sums <= tolerance).sum()), int((sums >= -tolerance).sum()))  # both count the empty subset
     p = min(1.0, 2 * tail / len(flips))
     # Without the empty subset, which has no mean.
-    place = math.floor((1 - level) / 2 * len(flips) + 1e-9) - 1
+    place = math.floor((1 - LEVEL) / 2 * len(flips) + 1e-9) - 1
     ends = [place, len(flips) - 2 - place]
     low, high = np.partition(sums[1:] / sizes[1:], ends)[ends]
     low, high = (0.0 if abs(end) <= ROUNDING else float(end) for end in (low, high))

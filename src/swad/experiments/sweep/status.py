@@ -155,11 +155,11 @@ def _mean_seconds(sweep: SweepDir, done: Sequence[PlannedRun]) -> float | None:
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def status_table(status: SweepStatus, title: str | None = None) -> Table:
+def status_table(status: SweepStatus) -> Table:
     """Return the status as a table: a row for each dataset and algorithm, and one for all."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     waiting = any(group.waiting for group in status.groups)
     table.add_column("dataset")
     table.add_column("algorithm")
