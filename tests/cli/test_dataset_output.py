@@ -9,7 +9,7 @@ from swad.cli._dataset_output import print_check, print_download
 from swad.data.download import DownloadedFile, DownloadResult
 from swad.data.verify import BadImage, CheckResult, DomainCount
 
-GOOD = CheckResult("toy", Path("toy"), (DomainCount("a", 3, 3, 2), DomainCount("b", 4, None, 2)), 2, 2, 7)
+GOOD = CheckResult("toy", Path("toy"), (DomainCount("a", 3, 3, 2), DomainCount("b", 4, None, 2)), 2, 7)
 
 
 def printed(print_result, *arguments) -> str:
@@ -24,7 +24,6 @@ def test_problems_and_bad_images_are_printed():
         "toy",
         Path("toy"),
         (DomainCount("a", 3, 4, 2),),
-        2,
         2,
         0,
         ("domain a has 3 images, expected 4",),
@@ -47,7 +46,7 @@ def test_checksums_are_printed():
 
 
 def test_names_with_markup_are_printed_verbatim():
-    result = CheckResult("[red]toy[/]", Path("toy"), (DomainCount("[red]x[/]", 3, 3, 2),), 2, 2, 3)
+    result = CheckResult("[red]toy[/]", Path("toy"), (DomainCount("[red]x[/]", 3, 3, 2),), 2, 3)
     text = printed(print_check, result)
     assert "[red]toy[/] at toy" in text
     assert "[red]x[/]" in text

@@ -47,7 +47,6 @@ class CheckResult:
     path: Path
     domains: tuple[DomainCount, ...]
     classes: int
-    expected_classes: int | None
     decoded: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -140,7 +139,6 @@ def _check_image_folder(benchmark: Benchmark, path: Path, options: Options, find
             for d in tree.files
         ),
         classes=len(tree.classes),
-        expected_classes=benchmark.n_classes,
         problems=(
             *image_folder.layout_problems(benchmark, tree, options),
             *image_folder.count_problems(benchmark, tree),
@@ -213,7 +211,6 @@ def _check_by_reading(benchmark: Benchmark, path: Path, options: Options, find_b
         path=path,
         domains=counts,
         classes=len(dataset.classes),
-        expected_classes=benchmark.n_classes,
         problems=tuple(
             f"domain {count.name} has {count.found} images, expected {count.expected}"
             for count in counts
@@ -244,7 +241,6 @@ def _check_idx(path: Path) -> CheckResult:
         path=path,
         domains=(DomainCount("all digits", images, mnist.TOTAL, 10),),
         classes=10,
-        expected_classes=10,
         decoded=images,
         problems=tuple(problems),
     )

@@ -56,7 +56,6 @@ class Sweep:
     is_oracle: bool
     has_search: bool
     """Whether runs of an algorithm differ in a hyperparameter."""
-    n_runs: int
     thinned: int
     """Runs whose curves lack evaluations."""
 
@@ -102,7 +101,6 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         selection,
         selection in ORACLES,
         any(setting["searched"] for setting in settings),
-        len(runs),
         thinned,
     )
 
