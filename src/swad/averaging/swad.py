@@ -96,12 +96,7 @@ class SWAD(Average):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(
-            model,
-            buffers=buffers,
-            offload=offload,
-            include=include,
-            exclude=exclude,
-            process_group=process_group,
+            model, buffers=buffers, offload=offload, include=include, exclude=exclude, process_group=process_group
         )
         if interval < 1:
             raise ValueError(f"interval counts updates and must be at least 1, got {interval}")

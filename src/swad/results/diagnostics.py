@@ -68,14 +68,7 @@ def _mixtures(runs: Sequence[RunData]) -> list[str]:
 def _repeats(runs: Sequence[RunData]) -> list[str]:
     """Find runs with the same settings. They are not two trials, and selection would silently take the better one."""
     counts = Counter(
-        (
-            run.dataset,
-            run.algorithm,
-            run.targets,
-            run.trial,
-            run.config.get("seed"),
-            run.search_settings,
-        )
+        (run.dataset, run.algorithm, run.targets, run.trial, run.config.get("seed"), run.search_settings)
         for run in runs
     )
     return [

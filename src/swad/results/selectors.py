@@ -212,9 +212,7 @@ def _target_scores(view: OracleView, average: str | None) -> dict[int, float]:
 
 
 def mean_by_step(
-    by_domain: Mapping[str | None, Series | None],
-    average: str | None,
-    mean: Callable[[Iterable[float]], float] = mean,
+    by_domain: Mapping[str | None, Series | None], average: str | None, mean: Callable[[Iterable[float]], float] = mean
 ) -> dict[int, float]:
     """Return the mean accuracy over domains by step; for an average, only that of its last step."""
     values: dict[int, dict[str | None, float]] = defaultdict(dict)

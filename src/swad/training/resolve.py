@@ -26,13 +26,7 @@ from swad.models.networks import DEFAULT, SMALL, has_pretrained, input_config
 from swad.training import recipe
 from swad.training.checks import find_problems, schedule_problems
 from swad.training.config import PROTOCOL, ConfigError, RunConfig
-from swad.training.defaults import (
-    apply_own_recipe,
-    default_hyperparameters,
-    planned_steps,
-    recipe_of,
-    training_images,
-)
+from swad.training.defaults import apply_own_recipe, default_hyperparameters, planned_steps, recipe_of, training_images
 from swad.training.run_dir import stored_settings
 
 LARGEST_DEFAULT_CACHE = 32e9

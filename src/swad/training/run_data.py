@@ -36,12 +36,7 @@ def load_dataset(config: RunConfig, data_dir: Path | None = None) -> Dataset:
 def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
     """Return the form of the images of a run: that of the dataset, with the changes that the settings ask for."""
     data, imagenet = config.data, config.training.recipe == IMAGENET
-    values = {
-        "size": data.image_size,
-        "mean": data.image_mean,
-        "std": data.image_std,
-        "center_crop": imagenet or None,
-    }
+    values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std, "center_crop": imagenet or None}
     changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(spec, **changes)
 
