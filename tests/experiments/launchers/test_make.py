@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 from helpers import SOURCE
+from swad.experiments.launchers.base import LauncherError
 from swad.experiments.launchers.make import make_cluster_launcher, option_names, option_problems
 
 
@@ -37,11 +38,14 @@ def test_all_problems_are_listed():
         "jobs takes a whole number, got '2.5'",
     ]
     assert option_problems("local", {"partition": "gpu"}) == [
-        "the launcher local has no option 'partition': it takes none"
+        "the launcher local has no option 'partition': it takes none; use --jobs or --jobs-per-gpu"
     ]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
 def test_texts_become_values(tmp_path):
-    launcher = make_cluster_launcher("slurm", tmp_path, 1, {"cluster": "local", "mem_gb": "1.5", "timeout_min": "30"})
-    assert launcher.slots == 1
+    options = {"cluster": "local", "mem_gb": "1.5", "timeout_min": "30", "slurm_account": "lab"}
+    assert option_problems("slurm", options) == []
+    assert make_cluster_launcher("slurm", tmp_path, 1, options).slots == 1
+    with pytest.raises(LauncherError, match=r"'acount'.* Valid arguments: .*account"):  # so the others reach submitit
+        make_cluster_launcher("slurm", tmp_path, 1, {**options, "slurm_acount": "lab"})

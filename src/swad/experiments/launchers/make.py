@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 LAUNCHERS = ("local", "ray", "slurm")
 
 _CLASSES: dict[str, Callable[..., Launcher]] = {"ray": RayLauncher, "slurm": SlurmLauncher}
+FURTHER = "slurm_"
+"""How options begin that submitit passes on to Slurm: slurm_account, slurm_qos, slurm_constraint, ..."""
+
 _TYPES = (int, float, str)
 """Types of arguments that can be given as text, tried in this order."""
 
@@ -42,8 +45,10 @@ def option_problems(launcher: str, options: Mapping[str, str]) -> list[str]:
     """
     types, problems = _option_types(launcher), []
     for name, text in options.items():
+        if _is_further(launcher, name):  # checked by submitit
+            continue
         if name not in types:
-            hint = did_you_mean(name, types) or f"it takes {', '.join(types) or 'none'}"
+            hint = did_you_mean(name, types) or f"it takes {', '.join(types) or 'none; use --jobs or --jobs-per-gpu'}"
             problems.append(f"the launcher {launcher} has no option {name!r}: {hint}")
         elif types[name] is not str and _number(types[name], text) is None:
             kind = "a whole number" if types[name] is int else "a number"
@@ -63,12 +68,21 @@ def make_cluster_launcher(
         options: Valid options as text.
     """
     types = _option_types(launcher)
+    further = {name: text for name, text in (options or {}).items() if _is_further(launcher, name)}
     values: dict[str, Any] = {
-        name: text if types[name] is str else _number(types[name], text) for name, text in (options or {}).items()
+        name: text if types[name] is str else _number(types[name], text)
+        for name, text in (options or {}).items()
+        if name not in further
     }
+    if further:
+        values["options"] = further
     if jobs is not None:
         values.setdefault("max_parallel" if launcher == "slurm" else "jobs", jobs)
     return _CLASSES[launcher](directory, **values)
+
+
+def _is_further(launcher: str, name: str) -> bool:
+    return launcher == "slurm" and name.startswith(FURTHER)
 
 
 def _option_types(launcher: str) -> dict[str, type]:
