@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 
 import pytest
 import torch
@@ -216,7 +217,8 @@ def test_a_repr_never_waits_for_the_device(make, grouped, monkeypatch):
 def test_nothing_to_average_yet():
     model = Net()
     for average in (SWAD(model), SMA(model, start=5), EMA(model)):
-        with pytest.raises(RuntimeError, match="nothing to average yet"):
+        with warnings.catch_warnings(), pytest.raises(RuntimeError, match="nothing to average yet"):
+            warnings.simplefilter("error")  # an error needs no warning before it
             average.copy_to(model)
 
 

@@ -224,15 +224,15 @@ class SWAD(Average):
         return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
 
     def _warn_if_searching(self) -> None:
-        if self.valley.converged:
+        spans = self.valley.spans(self.step)
+        if self.valley.converged or not spans:  # without an update there is nothing to average, which is an error
             return
         self.tracked.require_same_modules()  # an error comes before a warning
-        spans = ", ".join(map(str, self.valley.spans(self.step))) or "(none yet)"
         reference = self.valley.semantics == "reference"
         rule = "the last segment, as in the published code" if reference else "everything since the best evaluation"
         warnings.warn(
             f"the validation loss has not converged ({self.valley.status.reason}): "
-            f"the average holds the updates {spans}, {rule}. Train longer or evaluate more often",
+            f"the average holds the updates {', '.join(map(str, spans))}, {rule}. Train longer or evaluate more often",
             NeverConvergedWarning,
             stacklevel=3,
         )

@@ -47,10 +47,16 @@ def _early_start(name: str, start: int | None, losses: Mapping[int, float], n_cl
     if not after:
         return []
     texts, chance = [], math.log(n_classes)
-    if after[0] == min(losses):
+    lowest = min(losses, key=lambda step: losses[step])
+    if after[0] == min(losses) == lowest:
         texts.append(
-            f"{name} starts at the first evaluation (step {start}), so the validation loss never fell: "
+            f"{name} starts at the first evaluation (step {start}), because the validation loss never fell below it: "
             "train longer or evaluate more often"
+        )
+    elif after[0] == min(losses):
+        texts.append(
+            f"{name} starts at the first evaluation (step {start}), but the validation loss fell later, to "
+            f"{losses[lowest]:.4g} at step {lowest}: raise n_converge or evaluate less often"
         )
     if losses[after[0]] > chance:
         texts.append(
