@@ -478,6 +478,7 @@ def main() -> None:
         "n_images": arguments.images,
         "data_dir": arguments.data,
         "weights": arguments.weights,
+        "freeze_bn": True,
         "network": arguments.network,
         "device": arguments.device,
         "steps": arguments.steps,

@@ -98,8 +98,8 @@ def measure(
     config = resolve(
         RunConfig.from_options(
             dataset="PACS", target="photo", output="unused", data_dir="unused", network=network, weights="random",
-            device=device, input_pipeline=row.input_pipeline, precision=row.precision, engine=row.engine,
-            averages=averages, hyperparameters={"batch_size": batch_size},
+            freeze_bn=True, device=device, input_pipeline=row.input_pipeline, precision=row.precision,
+            engine=row.engine, averages=averages, hyperparameters={"batch_size": batch_size},
         )
     )  # fmt: skip
     if device == "cuda":

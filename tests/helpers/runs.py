@@ -40,6 +40,7 @@ def cached_config(images: Path, output: Path, **changes: Any) -> RunConfig:
         "data_dir": images,
         "network": "test_resnet",
         "weights": "random",
+        "freeze_bn": True,
         "input_pipeline": "gpu",
         "cache": images.parent / f"{images.name}-cache",
         "steps": 8,

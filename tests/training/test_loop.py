@@ -281,6 +281,7 @@ def test_an_image_folder_with_a_timm_network(tmp_path, image_folder):
         "target": "snow",
         "network": "test_resnet",
         "weights": "random",
+        "freeze_bn": True,
         "steps": 3,
         "evaluate_every": 1,
         "hyperparameters": {"batch_size": 2, "lr": 1e-4},

@@ -111,6 +111,22 @@ def notes(config):
     return resolution_notes(config, resolve(config))
 
 
+@pytest.mark.parametrize(
+    ("changes", "frozen", "noted"),
+    [
+        ({}, True, False),
+        ({"weights": "random"}, False, True),
+        ({"weights": "random", "freeze_bn": True, "hyperparameters": {"lr": 5e-5}}, True, False),
+        ({"network": "small", "image_size": 32}, True, True),
+        ({"dataset": "digits", "target": "paper"}, True, False),
+    ],
+)
+def test_random_weights_train_their_batch_norms_and_need_a_higher_learning_rate(tmp_path, changes, frozen, noted):
+    config = pacs(tmp_path, **changes)
+    assert resolve(config).model.freeze_bn is frozen
+    assert [text.startswith("lr is 5e-05") for text in notes(config)] == [True] * noted
+
+
 def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)

@@ -97,7 +97,9 @@ SPECIAL: dict[str, Special] = {
     "data_dir": Special(("--data", "-d")),
     "check_counts": _switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
     "freeze_bn": _switch_off(
-        "--no-freeze-bn", "Update the running statistics of batch norms, which are frozen by default.", on=None
+        "--no-freeze-bn",
+        "Train the running statistics of batch norms. Default: they are frozen, unless the weights are random.",
+        on=None,
     ),
     "augmentation": Special(
         annotation=list[str] | None,

@@ -1,6 +1,6 @@
 """Batch norms of averaged weights: their statistics are estimated again on training images, as their weights are new.
 
-With frozen statistics, the default on multi-domain data, there is nothing to estimate.
+With frozen statistics, the default for pretrained weights, there is nothing to estimate.
 """
 
 from __future__ import annotations
@@ -12,22 +12,10 @@ from torch import Tensor, nn
 
 from swad.data.epoch_loader import to_device
 from swad.data.splits import Sources
-from swad.models import networks
-from swad.training.config_sections import ModelConfig
 from swad.training.state import Training, running_statistics
 
 PASSES = 200
 """Most forward passes of an estimate; a few ten thousand images are as good as all (Wu and Johnson, 2021)."""
-
-
-def frozen_random_norms(config: ModelConfig, predictor: nn.Module) -> list[str]:
-    """Say before the first step that frozen statistics are of no images, if the network starts from random weights."""
-    if config.weights != "random" or not config.freeze_bn or not networks.batch_norms(predictor):
-        return []
-    return [
-        "the weights are random, so frozen batch norms normalize nothing: train their statistics (--no-freeze-bn), or "
-        "start from trained weights (--weights)"
-    ]
 
 
 def estimate_statistics(model: nn.Module, training: Training, sources: Sources) -> bool:

@@ -134,7 +134,8 @@ class ModelConfig:
     freeze_bn: bool | None = setting(
         None,
         role="protocol",
-        help="Freeze the running statistics of batch norms; scale and shift are still trained. Default: True.",
+        help="Freeze the running statistics of batch norms; scale and shift are still trained. Default: True; "
+        "False if the weights are random.",
     )
 
 

@@ -33,7 +33,7 @@ from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import DataError, Dataset
 from swad.data.splits import hold_out
 from swad.results.records import Record, RecordError, iterate_records
-from swad.training.batch_norms import estimate_statistics, frozen_random_norms
+from swad.training.batch_norms import estimate_statistics
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.defaults import branch_point
@@ -227,8 +227,7 @@ class _Run:
         segments = self.config.output / SEGMENTS
         self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self.output.log)
         self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self.output.log)
-        norms = frozen_random_norms(self.config.model, self.training.predictor)
-        for text in (*too_few_evaluations(self.config, self.training), *norms):
+        for text in too_few_evaluations(self.config, self.training):
             self.output.log(text)
 
     def _resume(self) -> None:

@@ -21,6 +21,7 @@ from swad.algorithms.registry import canonical_name
 from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
 from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
+from swad.data.domains import Defaults
 from swad.data.epoch_loader import steps_per_epoch
 from swad.models.networks import DEFAULT, SMALL, has_pretrained, input_config
 from swad.training import recipe
@@ -78,6 +79,10 @@ def fill_defaults(
     network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
     steps = planned_steps(config, training_images)
     images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
+    weights = config.model.weights or ("pretrained" if has_pretrained(network) else "random")
+    # Random weights have no statistics that are worth keeping: frozen, their batch norms would normalize nothing.
+    # The small network has no batch norms.
+    freeze_bn = PROTOCOL["freeze_bn"] and (weights != "random" or network == SMALL)
     complete = config.replace(
         dataset=benchmark.name,
         hyperparameters={
@@ -88,12 +93,13 @@ def fill_defaults(
         **{
             name: PROTOCOL[name] if value is None else value
             for name, value in config.options().items()
-            if name in ("optimizer", "lr_schedule", "freeze_bn", "batches")
+            if name in ("optimizer", "lr_schedule", "batches")
         },
+        freeze_bn=freeze_bn if config.model.freeze_bn is None else config.model.freeze_bn,
         momentum=0.9 if sgd and config.training.momentum is None else config.training.momentum,
         network=network,
         **images,
-        weights=config.model.weights or ("pretrained" if has_pretrained(network) else "random"),
+        weights=weights,
         threads=config.machine.threads or (1 if network == SMALL else None),
         input_pipeline=_input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
         precision=config.training.precision
@@ -140,11 +146,16 @@ def derived_seed(config: RunConfig) -> int:
 
 def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
     """List choices of `resolve`, which returned `resolved`, that a user may not expect, one sentence each."""
+    notes = []
+    lr = resolved.training.hyperparameters["lr"]
+    if resolved.model.weights == "random" and lr == Defaults.lr and "lr" not in config.training.hyperparameters:
+        notes.append(
+            f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher one (--set lr=1e-3)"
+        )
     by_recipe = resolved.training.recipe == recipe.IMAGENET  # which never builds a cache
     if resolved.data.input_pipeline == "gpu" and not by_recipe:
-        return []
+        return notes
     benchmark = benchmarks.get(config.data.dataset)
-    notes = []
     on_gpu = resolved.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
     if on_gpu and not by_recipe and config.data.input_pipeline is None and not stored_settings(config.output):
         on_device = config.replace(device=resolved.machine.device)  # the user may have asked for auto

@@ -37,9 +37,9 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     if jobs > 1 and 0 < len(branches) < len(configs):  # a branch starts when the run that it branches from is done
         trunks = [config for config in configs if config.files.branch_from is None]
         return train_all(trunks, jobs) + train_all(branches, jobs)
-    notes = [
+    notes = dict.fromkeys(
         note for config, resolved in zip(requested, configs, strict=True) for note in resolution_notes(config, resolved)
-    ]
+    )
     names = display_names(configs)
     # Under torchrun one process group serves all runs: processes that leave one cannot join a second.
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -145,8 +145,8 @@ def _kind(dataset: str) -> object:
 
 def measure(config: RunConfig) -> Speed:
     """Train a few steps and evaluate once, on a sample of the images and with random weights; write nothing."""
-    config = config.replace(weights="random", keep_segments=False, check_counts=False)
-    resolved = resolve(config)
+    # Random weights last: the defaults that depend on the weights are those of the run.
+    resolved = resolve(config.replace(keep_segments=False, check_counts=False)).replace(weights="random")
     if resolved.machine.engine == "auto":  # compiling would take longer than it is worth here
         resolved = resolved.replace(engine="graph" if resolved.machine.device.startswith("cuda") else "eager")
     device = torch.device(resolved.machine.device)
