@@ -1,6 +1,6 @@
 """How far the statistics of accuracies can be trusted: coverage in simulations, and differences of real runs.
 
-    swad demo --trials 10 --output demo10
+    swad demo --trial 0:9 --output demo10
     python benchmarks/accuracy_statistics.py demo10 --json benchmarks/results/accuracy-statistics-cpu.json
 
 Simulations are of 4 targets and 3 trials, as in the paper's protocol. Of real runs, it measures how differences between

@@ -308,7 +308,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
 
     from swad.experiments.demo import make_configs
 
-    config = resolve(make_configs(Path("unused"), 1, None, "cpu")[0])
+    config = resolve(make_configs(Path("unused"), (0,), None, "cpu")[0])
     torch.set_num_threads(config.machine.threads or torch.get_num_threads())
     sources = hold_out(benchmarks.load("digits", None), config.data.targets).sources
     training = Training(config, sources, Dist(torch.device("cpu")), Path("unused"), None, lambda text: None)

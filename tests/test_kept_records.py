@@ -87,7 +87,7 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     linear = (kept / "figures" / "flatness.svg").read_text()
     here("flatness", kept, "--stored", "--weights", "swad", "--figure-formats", "svg", "--log")
     assert (kept / "figures" / "flatness.svg").read_text() != linear
-    for command, *option in (("flatness", "--radii", "0:60:5"), ("surface", "--line", "best", "swad")):
+    for command, *option in (("flatness", "--radii", "0:60:5"), ("surface", "--line", "best,swad")):
         error = here(command, kept, "--stored", *option, code=1).stderr
         assert error == f"error: --stored shows a measurement as it was made: leave out {option[0]}\n"
     error = here("robustness", kept, "--stored", code=1).stderr

@@ -18,7 +18,7 @@ def demo(tmp_path_factory) -> tuple[Path, str]:
     with (root / "demo.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not printed.exists():
-            printed.write_text(swad("demo", "--trials", "1", "--steps", "40", "--output", folder, fresh=True).stdout)
+            printed.write_text(swad("demo", "--trial", "0", "--steps", "40", "--output", folder, fresh=True).stdout)
     return folder, printed.read_text()
 
 

@@ -57,11 +57,12 @@ def test_help_ends_with_an_example_that_parses(here, command):
         (["train", "digits", "--algoritm", "erm"], "Did you mean --algorithm?"),
         (["train", "digits", "--lr", "1e-4"], "No such option: --lr. Did you mean --set lr=NUMBER?"),
         (["train", "digits", "--batch-size", "8"], "Did you mean --set batch_size=NUMBER?"),
-        (
-            ["train", "digits", "--trial", "0", "--trial", "1"],
-            "--trial is given twice: give it once",
-        ),
-        (["sweep", "-t", "board", "--dry-run", "--targets", "paper"], "--targets is given twice"),
+        (["train", "digits", "--steps", "4", "--steps", "8"], "--steps is given twice, and takes one value"),
+        (["train", "digits", "--trials", "3"], "No such option: --trials. Did you mean --trial 0,1,2?"),
+        (["sweep", "--algorithms", "erm"], "Did you mean --algorithm?"),
+        (["sweep", "-t", ""], "--target needs a value, got ''"),
+        (["tune", ".", "--semantics", "paper", "--semantics", ","], "--semantics needs a value, got ','"),
+        (["reproduce", "table5", "-t", '"A,B'], "--target: a list has commas between its values"),
         (["train", "digits", "--groupdro-eta", "1"], "No such option: --groupdro-eta."),
     ],
 )
@@ -107,14 +108,20 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "."], "there is no dataset '.'; for your own images use folder --data ."),
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
         (["train", "digits", "-t", "Outlines"], "got 'Outlines': did you mean 'outline'?"),
-        (["train", "digits", "--average", "swadd"], "there is no average 'swadd'; choose from swad"),
-        (["train", "digits", "--set", "lr"], "--set takes name=value, got 'lr'"),
-        (["train", "digits", "--set", "lr=1", "--set", "lr=2"], "--set takes every name once, got lr twice"),
+        (["train", "digits", "--averages", "swadd"], "there is no average 'swadd'; choose from swad"),
+        (["train", "digits", "--set", "lr"], "--set takes NAME=VALUE, got 'lr'"),
+        (
+            ["train", "digits", "--set", "lr=1", "--set", "lr=2"],
+            "--set takes one value for each name, got 1 and 2 for lr",
+        ),
         (
             ["train", "digits", "--algorithm", "coral", "--target", "paper+board+clutter"],
             "coral needs at least 2 source domains, got outline",
         ),
-        (["train", "digits", "--trial", "a"], "comma-separated whole numbers"),
+        (
+            ["train", "digits", "--trial", "a"],
+            "--trial takes whole numbers such as 0,1,2, or START:STOP such as 0:9; got 'a'",
+        ),
         (["train", "pacs"], "needs its directory"),
         (["train", "digits", "--jobs", "0"], "--jobs must be 1 or more, got 0"),
         (["train", "digits", "--jobs", "-1"], "--jobs must be 1 or more, got -1"),
@@ -132,8 +139,8 @@ def test_the_documentation_names_every_option_and_no_other():
         (["report", ".", "--select", "best"], "--select must be one of iid, last, lodo"),
         (["report", ".", "--paper", "yes"], "--paper must be one of few, all, none"),
         (["report", ".", "--target-split", "val"], "--target-split must be one of in, out, full, test, got 'val'"),
-        (["report", ".", "--figure-formats", "gif"], "--figure-formats must be one of svg, pdf, png"),
-        (["demo", "--trials", "0"], "at least one trial"),
+        (["report", ".", "--figure-formats", "gif"], "--figure-formats must be one of svg, pdf, png, got 'gif'"),
+        (["demo", "--trial=-1"], "trial must be a whole number of at least 0, got -1"),
     ],
 )
 def test_errors_are_one_line_without_a_traceback(tmp_path, here, monkeypatch, arguments, message):

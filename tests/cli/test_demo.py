@@ -35,6 +35,6 @@ def test_the_table_shows_the_recorded_accuracy(demo):
 
 def test_a_finished_demo_is_not_trained_again(demo):
     folder, _ = demo
-    again = swad("demo", "--trials", "1", "--steps", "40", "--output", folder)
+    again = swad("demo", "--trial", "0", "--steps", "40", "--output", folder)
     assert "4 of 4" in again.stdout + again.stderr
     assert "step 40/40" not in again.stdout + again.stderr

@@ -52,7 +52,7 @@ def test_figures_show_the_selected_run_of_a_sweep(tmp_path, monkeypatch, average
         return training.valley_figure(runs[0])
 
     monkeypatch.setattr(training, "valleys_figure", valleys_figure)
-    assert print_report(folder, tmp_path / "page.html", figure_folder=tmp_path, figure_formats="svg")
+    assert print_report(folder, tmp_path / "page.html", figure_folder=tmp_path, figure_formats=["svg"])
     assert drawn == ["z"]
 
 

@@ -80,7 +80,8 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "figure3", "--live-weights", "first"], "--live-weights must be best or last"),
         (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory"),
         (["reproduce", "figure3", "--dataset", "packs"], "did you mean 'pacs'?"),
-        (["reproduce", "figure3", "--trials", "0"], "--trials must be 1 or more"),
+        (["reproduce", "figure3", "--trial", "a"], "--trial takes whole numbers"),
+        (["reproduce", "figure3", "--trial=0,-1"], "--trial takes whole numbers of at least 0, got -1"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
         (["reproduce", "figure3", "--launcher", "slrum"], "got 'slrum': did you mean 'slurm'?"),
         (["reproduce", "figure3", "--scale", "tiny"], "--scale must be one of full, small, smoke, got 'tiny'"),
@@ -101,8 +102,8 @@ def test_wrong_inputs_get_one_line(here: Call, tmp_path, monkeypatch, arguments,
 
 def test_all_wrong_inputs_are_listed_together(here: Call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ["--scale", "tiny", "--trials", "0", "--figure-formats", "gif", "--launcher", "slrum"]
+    options = ["--scale", "tiny", "--trial", "a", "--figure-formats", "gif", "--launcher", "slrum"]
     problems = here("reproduce", "tabel3", *options, code=1).stderr
-    for words in ("no item tabel3", "got 'tiny'", "--trials must", "got 'gif'", "got 'slrum'"):
+    for words in ("no item tabel3", "got 'tiny'", "--trial takes", "got 'gif'", "got 'slrum'"):
         assert problems.count(words) == 1
     assert problems.count("\n") == 5

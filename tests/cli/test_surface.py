@@ -21,7 +21,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
     assert "ERM (step 20)" in result.stdout
     assert (folder / "figures" / "surface.svg").exists()
     here("surface", folder, "--corners", "best,30,10", *quick)
-    line = here("surface", folder, "--line", "best", "swad", *quick).stdout
+    line = here("surface", folder, "--line", "best,swad", *quick).stdout
     assert "mean of the two" in line
     assert "corners" not in line
     assert (folder / "figures" / "line.svg").exists()
@@ -47,9 +47,10 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
             ["surface", "RUN", "--corners", "swad,swa"],
             "--corners takes three weights such as 2500,3500,4500",
         ),
-        (["surface", "RUN", "--corners", "swad,swa,10", "--line", "swad", "swa"], "--corners is for a plane"),
+        (["surface", "RUN", "--corners", "swad,swa,10", "--line", "swad,swa"], "--corners is for a plane"),
         (["surface", "RUN", "--corners", "swad,swa,11"], "has no weights '11'"),
-        (["surface", "RUN", "--line", "swad", "x"], "has no weights 'x'"),
+        (["surface", "RUN", "--line", "swad,x"], "has no weights 'x'"),
+        (["surface", "RUN", "--line", "swad", "x"], "--line takes two weights such as best,swad, got swad"),
         (["surface", "RUN", "--steps", "1"], "--steps must be 2 or more, got 1"),
         (["surface", "BARE"], "saved no snapshots, and a plane needs three weights: train with --snapshots 20,28,36"),
     ],

@@ -15,12 +15,12 @@ from swad import cli
 from swad.cli import sweep as command
 from swad.cli._launch import parse_launcher_options
 from swad.cli._problems import Problems
-from swad.cli._sweep import parse_grid, parse_trials
+from swad.cli._sweep import parse_grid
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
 from swad.training.config import SETTINGS, ConfigError
 
-SMALL = ["--targets", "paper", "--steps", "8", "--evaluate-every", "4", "--averages", "swad,ema", "--jobs", "1"]
+SMALL = ["--target", "paper", "--steps", "8", "--evaluate-every", "4", "--averages", "swad,ema", "--jobs", "1"]
 SMALL += ["--set", "batch_size=8"]
 
 
@@ -58,7 +58,7 @@ def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
     checkpoint = damaged.config.output / "checkpoint" / "state.pt"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.write_text("damaged")
-    request = [*SMALL, "--trials", "1", "--grid", "lr=1e-3,1e-2", "-o", "s"]
+    request = [*SMALL, "--trial", "0", "--grid", "lr=1e-3,1e-2", "-o", "s"]
 
     printed = sweep(*request, code=1)
     assert "SWAD" in printed  # the table of the other run
@@ -73,7 +73,7 @@ def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
 
     # With other options the sweep is extended; failed runs are trained again on request only.
     checkpoint.unlink()
-    printed = sweep(*SMALL, "--trials", "2", "--grid", "lr=1e-2", "-o", "s", "--retry-failed")
+    printed = sweep(*SMALL, "--trial", "0,1", "--grid", "lr=1e-2", "-o", "s", "--retry-failed")
     assert "3 of 3 runs finished" in printed
     assert f"wrote {Path('s') / 'report.html'}" in printed
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -82,7 +82,7 @@ def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
 
 
 def test_the_plan_of_the_paper_is_440_runs_and_a_dry_run_writes_nothing(tmp_path):
-    printed = sweep("--protocol", "paper", "--algorithms", "ERM", "--dry-run")
+    printed = sweep("--protocol", "paper", "--algorithm", "ERM", "--dry-run")
     assert printed.startswith("440 runs (396 to search + 44 to repeat the choice)")
     assert "108 + 12" in printed
     assert "not at hand: PACS, VLCS, OfficeHome, TerraIncognita, DomainNet" in printed
@@ -92,7 +92,7 @@ def test_the_plan_of_the_paper_is_440_runs_and_a_dry_run_writes_nothing(tmp_path
 def test_a_dry_run_counts_the_cost_of_unfinished_runs():
     directory = SweepDir("s")
     directory.add(SweepSpec(datasets=("PACS",), targets=("photo",), averages=("ema",), trials=(0, 1)))
-    request = ["--datasets", "PACS", "--targets", "photo", "--averages", "ema", "--trials", "2", "-o", "s", "--dry-run"]
+    request = ["--dataset", "PACS", "--target", "photo", "--averages", "ema", "--trial", "0,1", "-o", "s", "--dry-run"]
     first, second = directory.plan().runs
     fake_train(lambda config: 0.5)(first.config)
     printed = sweep(*request)
@@ -104,7 +104,7 @@ def test_a_dry_run_counts_the_cost_of_unfinished_runs():
 
 @pytest.mark.slow
 def test_a_dry_run_measures_what_is_at_hand(tmp_path):
-    arguments = ["--algorithms", "erm,coral", "--trials", "2", "--datasets", "digits,RotatedMNIST,PACS"]
+    arguments = ["--algorithm", "erm,coral", "--trial", "0,1", "--dataset", "digits,RotatedMNIST,PACS"]
     printed = sweep(*arguments, "--dry-run", "-o", "s", "--jobs", "3")
     rows = {
         tuple(line.split()[:2]): line for line in printed.splitlines() if line.startswith(("digits", "Rot", "PACS"))
@@ -119,20 +119,20 @@ def test_a_dry_run_measures_what_is_at_hand(tmp_path):
 def test_all_problems_are_listed_at_once(tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text('algoritms = ["erm"]\n[options]\nstepz = 3\n')
-    bad = ["--algorithms", "corral", "--datasets", "digits,PACS", "--draws", "3", "--grid", "lr", "--trials", "x"]
+    bad = ["--algorithm", "corral", "--dataset", "digits,PACS", "--draws", "3", "--grid", "lr", "--trial", "x"]
     bad += ["--launcher", "slrum", "--jobs", "0", "--set", "lr"]
     with pytest.raises(ConfigError) as error:
         sweep(str(plan), *bad, "-o", "s", code=0)
     for words in (
-        "there is no key 'algoritms': did you mean 'algorithms'?",
+        "there is no key 'algoritms': did you mean 'algorithm'?",
         "there is no setting 'stepz': did you mean 'steps'?",
         "there is no algorithm 'corral': did you mean 'coral'?",
         "draws is for the protocols domainbed and random",
-        "--grid takes NAME=NUMBERS, got 'lr'",
+        "--grid takes NAME=VALUE, got 'lr'",
         "got 'x'",
         "got 'slrum': did you mean 'slurm'?",
         "--jobs must be 1 or more, got 0",
-        "--set takes name=value, got 'lr'",
+        "--set takes NAME=VALUE, got 'lr'",
         "dataset PACS needs its directory",
     ):
         assert words in str(error.value)
@@ -140,16 +140,27 @@ def test_all_problems_are_listed_at_once(tmp_path):
 
 
 def test_a_plan_file_and_options_that_win(tmp_path):
-    plan = 'algorithms = ["erm", "coral"]\ntargets = ["paper"]\nprotocol = "random"\ndraws = 4\n'
+    plan = 'algorithm = ["erm", "coral"]\ntarget = ["paper"]\nprotocol = "random"\ndraws = 4\n'
     (tmp_path / "plan.toml").write_text(plan)
-    options = ["--draws", "2", "--protocol", "domainbed", "--select", "iid", "--datasets", "PACS,DomainNet"]
-    printed = sweep("plan.toml", *options, "--targets", "sketch", "--dry-run")
+    options = ["--draws", "2", "--protocol", "domainbed", "--select", "iid", "--dataset", "PACS,DomainNet"]
+    printed = sweep("plan.toml", *options, "--target", "sketch", "--dry-run")
     assert printed.startswith("24 runs")  # 2 draws, 3 trials, 2 algorithms, 2 datasets
 
 
 @pytest.mark.slow
 def test_ctrl_c_saves_checkpoints_and_the_same_command_resumes(tmp_path):
-    arguments = ["sweep", *SMALL[:2], "--trials", "2", "--steps", "4000", "--evaluate-every", "20", "--averages", "ema"]
+    arguments = [
+        "sweep",
+        *SMALL[:2],
+        "--trial",
+        "0,1",
+        "--steps",
+        "4000",
+        "--evaluate-every",
+        "20",
+        "--averages",
+        "ema",
+    ]
     arguments += ["--set", "batch_size=8", "-o", "s", "--jobs", "1"]
     process = subprocess.Popen([*SWAD, *arguments], env=environment(), text=True, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 100
@@ -170,7 +181,7 @@ def test_a_misspelled_command_gets_a_suggestion_and_options_do_not():
     result = CliRunner().invoke(cli.app, ["sweep", "stauts", "s"])
     assert result.exit_code == 2
     assert "did you mean 'status'?" in result.output
-    assert sweep("--targets", "photo", "--datasets", "PACS", "--dry-run").startswith("3 runs")
+    assert sweep("--target", "photo", "--dataset", "PACS", "--dry-run").startswith("3 runs")
 
 
 @pytest.mark.parametrize("options", [(), ("--retry-failed",), ("--data", "."), ("--device", "cpu", "--dry-run")])
@@ -187,7 +198,7 @@ def test_status_needs_a_sweep():
 
 def test_sharing_a_gpu_is_for_the_local_launcher():
     with pytest.raises(ConfigError, match=r"--jobs-per-gpu is for the launcher local, got ray: use its own options"):
-        sweep("--algorithms", "erm", "--launcher", "ray", "--jobs-per-gpu", "2", "--dry-run")
+        sweep("--algorithm", "erm", "--launcher", "ray", "--jobs-per-gpu", "2", "--dry-run")
 
 
 def test_every_setting_of_a_run_is_an_option():
@@ -198,20 +209,17 @@ def test_every_setting_of_a_run_is_an_option():
 
 
 def test_values_are_parsed():
-    assert parse_trials("3") == (0, 1, 2)
-    assert parse_trials("0,2") == (0, 2)
-    assert parse_trials("4,") == (4,)
-    with pytest.raises(ValueError, match="1 or more, or a list of trials"):
-        parse_trials("0")
-    assert parse_grid(["lr=1e-5,3e-5", "batch_size=8"]) == {"lr": (1e-5, 3e-5), "batch_size": (8,)}
+    for texts in (["lr=1e-5,3e-5", "batch_size=8"], ["lr=1e-5,3e-5,batch_size=8"], ["lr=1e-5", "batch_size=8,lr=3e-5"]):
+        assert parse_grid(texts) == {"lr": (1e-5, 3e-5), "batch_size": (8,)}
     assert isinstance(parse_grid(["batch_size=8"])["batch_size"][0], int)
     assert parse_launcher_options(["partition=gpu", "x="]) == {"partition": "gpu", "x": ""}
-    for parse, bad in ((parse_grid, ["lr"]), (parse_grid, ["lr=a"]), (parse_grid, ["lr=1", "lr=2"])):
+    assert parse_launcher_options(["partition=a,b,mem_gb=8", "partition=c"]) == {"partition": "a,b,c", "mem_gb": "8"}
+    for bad in (["lr"], ["lr=a"], ["lr="], ["=1"]):
         with pytest.raises(ValueError, match="--grid takes"):
-            parse(bad)
+            parse_grid(bad)
     with pytest.raises(ValueError, match="--launcher-option takes NAME=VALUE"):
         parse_launcher_options(["partition"])
     problems = Problems()
-    assert problems.collect(parse_trials, "a") is None
-    with pytest.raises(ConfigError, match="whole numbers"):
+    assert problems.collect(parse_grid, ["lr"]) is None
+    with pytest.raises(ConfigError, match="--grid takes"):
         problems.require_none()

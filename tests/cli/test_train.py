@@ -92,12 +92,6 @@ def test_one_run_for_each_target_and_trial(monkeypatch):
     assert runs[1].output == Path("runs/digits/coral+sam/board+clutter-0")
 
 
-def test_a_comma_in_the_name_of_a_domain(monkeypatch):
-    monkeypatch.setattr(command, "_domains", lambda dataset, data_dir: ("Bonn, north", "Bonn, south", "Rome"))
-    targets = command._targets(["Bonn, north", "Rome,none", "Rome"], "folder", Path("photos"))
-    assert list(targets) == ["Bonn, north", "Rome", "none"]
-
-
 def test_no_target(monkeypatch, own_dataset):
     (config,) = configs("digits", "-t", "none", monkeypatch=monkeypatch)
     assert (config.data.target, config.output) == (None, Path("runs/digits/erm/none-0"))
@@ -132,7 +126,7 @@ def test_help_shows_every_section(capsys):
 def test_train_one_target_with_hyperparameters_and_averages(tmp_path):
     result = swad(
         "train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--set", "lr=1e-3", "--set", "batch_size=8",
-        "--average", "swad:semantics=text,tolerance_ratio=0.2,ema", "--snapshots", "20", "--keep-segments",
+        "--averages", "swad:semantics=text,tolerance_ratio=0.2,ema", "--snapshots", "20", "--keep-segments",
     )  # fmt: skip
     folder = tmp_path / "digits" / "erm" / "paper-0"
     config = load_run(folder).config

@@ -34,7 +34,9 @@ def test_tune_names_bad_values(here, run):
     def error(*options):
         return here("tune", run, *options, code=1).stderr
 
-    assert "whole numbers such as 0,1,2; got 'three'" in error("--n-converge", "three")
+    assert "--n-converge takes whole numbers such as 0,1,2, or START:STOP such as 0:9; got 'three'" in error(
+        "--n-converge", "three"
+    )
     assert "--select must be iid or oracle; got 'best'" in error("--select", "best")
     both = error("--n-converge", "0", "--tolerance-ratio", "30")
     assert "n_converge (N_s)" in both

@@ -1,4 +1,4 @@
-"""Averages by name, as in `--average swad,swa,ema`, with options after a colon.
+"""Averages by name, as in `--averages swad,swa,ema`, with options after a colon.
 
     swad                                        SWAD by the paper's Algorithm 1
     swad:semantics=text,tolerance_ratio=0.2     with options of its class

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from swad.cli._options import LISTS, NUMBERS, RANGES, words
 from swad.util.names import did_you_mean
 
 Suggest = Callable[[str], str | None]
@@ -31,9 +32,17 @@ def add_command(
     """
 
     class Command(TyperCommand):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            lists = [option.metavar for option in self.params if isinstance(option, TyperOption) and option.multiple]
+            if lists:
+                self.epilog = f"{LISTS}{RANGES * (NUMBERS in lists)}\n\n{self.epilog}"
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             try:
-                _refuse_repeated(self.make_parser(ctx).parse_args(args=list(args))[2])
+                values, _, stated = self.make_parser(ctx).parse_args(args=list(args))
+                _refuse_repeated(stated)
+                _check_lists(values, stated)
                 return super().parse_args(ctx, args)
             except Exception as error:
                 # By name: typer brings a copy of click's exceptions from version 0.25 on.
@@ -57,12 +66,28 @@ def _refuse_repeated(stated: list[Any]) -> None:
     """Refuse a second value of an option that takes one: click would drop the first one silently."""
     for parameter in dict.fromkeys(stated):
         if stated.count(parameter) > 1 and not (parameter.multiple or parameter.is_flag):
-            raise typer.BadParameter(f"{parameter.opts[0]} is given twice: give it once, lists with commas (A,B).")
+            raise typer.BadParameter(f"{parameter.opts[0]} is given twice, and takes one value: give it once.")
+
+
+def _check_lists(values: Mapping[str, Any], stated: list[Any]) -> None:
+    """Refuse a list that cannot be split, and an empty one, which would stand for the default."""
+    for parameter in dict.fromkeys(stated):
+        if not getattr(parameter, "multiple", False):
+            continue
+        for text in values[parameter.name]:
+            try:
+                empty = not words([text])
+            except ValueError as error:
+                raise typer.BadParameter(f"{parameter.opts[0]}: {error}.") from None
+            if empty:
+                raise typer.BadParameter(f"{parameter.opts[0]} needs a value, got {text!r}: give one, or leave it out.")
 
 
 def _suggest_option(error: Any, suggest: Suggest) -> None:
     """Rewrite the message of an unknown option."""
     closest = (*(error.possibilities or ()), None)[0]  # they come sorted by similarity
+    if closest == "--trial":  # `--trial 3` is the trial of that number, not the number of trials
+        closest = "--trial 0,1,2"
     instead = suggest(error.option_name) or closest
     error.possibilities = None
     error.message = f"No such option: {error.option_name}." + (f" Did you mean {instead}?" if instead else "")

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from swad.cli import _options as parse
 from swad.experiments.launchers.base import Launcher, Outcome, Task
 from swad.experiments.launchers.local import LocalLauncher
 from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, option_problems
@@ -22,15 +23,10 @@ from swad.training.display import LogDisplay, make_display
 from swad.util.names import choice_problem
 
 
-def parse_launcher_options(texts: Sequence[str]) -> dict[str, str]:
-    """Parse NAME=VALUE."""
-    options = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--launcher-option takes NAME=VALUE, got {text!r}: e.g. --launcher-option partition=gpu")
-        options[name] = value
-    return options
+def parse_launcher_options(texts: Sequence[str] | None) -> dict[str, str]:
+    """Parse NAME=VALUE. A value may be a list itself, as Slurm's partition=a,b."""
+    options = parse.pairs("launcher-option", texts, "partition=gpu")
+    return {name: ",".join(values) for name, values in options.items()}
 
 
 @dataclass(frozen=True)

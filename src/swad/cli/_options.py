@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+from swad.util.names import require_choice
+
+LISTS = "Several values: separate them with commas (A,B), or repeat the option. Quotes keep a comma: '\"A,B\",C'."
+RANGES = " Numbers may be START:STOP:STEP, both ends included."
+"""How every option takes several values. It is shown below the help of the commands that have such options."""
+
+NAMES, NUMBERS, PAIRS = "NAME,...", "NUMBER,...", "NAME=VALUE,..."
+"""Placeholders of options that take several values."""
 
 
 def at_least(option: str, value: int, minimum: int) -> int:
@@ -25,7 +36,10 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 FigureFolder = Annotated[
     Path | None, typer.Option("--output", "-o", help="Directory for figures. Default: RUN/figures.")
 ]
-FigureFormats = Annotated[str, typer.Option("--figure-formats", help="One or several of svg, pdf, png.")]
+FigureFormats = Annotated[
+    list[str], typer.Option("--figure-formats", metavar=NAMES, help="Formats of the figures: svg, pdf, png.")
+]
+FORMATS = ["svg,pdf,png"]
 DataNow = Annotated[
     Path | None, typer.Option("--data", "-d", help="Dataset directory, if it moved since the run was trained.")
 ]
@@ -56,17 +70,94 @@ def stored_runs(context: typer.Context, directories: list[Path], file: str, *opt
     return [path for path in stored if stored[path]]
 
 
-def words(text: str) -> list[str]:
-    """Parse a comma-separated list."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+def words(texts: Iterable[str] | None) -> list[str]:
+    """Parse different names, separated by commas as in a line of CSV, or by repeating the option.
+
+    >>> words(["erm, coral", "sam,erm"]), words(['"Smith, Jane",photo']), words(None)
+    (['erm', 'coral', 'sam'], ['Smith, Jane', 'photo'], [])
+    """
+    return list(dict.fromkeys(word for text in texts or () for word in _split(text)))
 
 
-def whole_numbers(text: str) -> list[int]:
-    """Parse comma-separated whole numbers."""
+def _split(text: str) -> list[str]:
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ValueError(f"expected comma-separated whole numbers such as 0,1,2; got {text!r}") from None
+        lines = list(csv.reader([text], skipinitialspace=True, strict=True))
+    except csv.Error:
+        raise ValueError(f"a list has commas between its values, and quotes only around a value; got {text}") from None
+    return [word for line in lines for part in line if (word := part.strip())]
+
+
+def numbers(option: str, texts: Iterable[str] | None) -> tuple[float, ...]:
+    """Parse numbers; START:STOP:STEP stands for several, both ends included, and START:STOP has a step of 1.
+
+    >>> numbers("radii", ["0.1:0.3:0.1,3", "inf"])
+    (0.1, 0.2, 0.3, 3.0, inf)
+    """
+    return _numbers(texts, float, f"--{option} takes numbers such as 0.1,0.2, or START:STOP:STEP such as 0:60:5")
+
+
+def whole_numbers(option: str, texts: Iterable[str] | None) -> tuple[int, ...]:
+    """Parse whole numbers; START:STOP:STEP stands for several, both ends included, and START:STOP has a step of 1.
+
+    >>> whole_numbers("trial", ["0:2", "7"])
+    (0, 1, 2, 7)
+    """
+    return _numbers(texts, int, f"--{option} takes whole numbers such as 0,1,2, or START:STOP such as 0:9")
+
+
+T = TypeVar("T", int, float)
+
+
+def _numbers(texts: Iterable[str] | None, number_type: Callable[[str], T], rule: str) -> tuple[T, ...]:
+    values: list[T] = []
+    for word in (word for text in texts or () for word in _split(text)):
+        try:
+            start, *rest = [number_type(part) for part in word.split(":")]
+            if rest:
+                stop, step = rest if len(rest) > 1 else (rest[0], number_type("1"))
+                if not step > 0 or stop < start:
+                    raise ValueError
+                n_values = int((stop - start) / step + 1e-9) + 1
+                values += [round(start + step * k, 12) for k in range(n_values)]  # 0.3, not 0.30000000000000004
+            else:
+                values.append(start)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{rule}; got {word!r}") from None
+    return tuple(values)
+
+
+def pairs(option: str, texts: Iterable[str] | None, example: str) -> dict[str, list[str]]:
+    """Parse NAME=VALUE: the values of each name. One without a name belongs to the name before it.
+
+    >>> pairs("grid", ["lr=1e-5,3e-5,dropout=0", "lr=5e-5"], "lr=1e-5,3e-5")
+    {'lr': ['1e-5', '3e-5', '5e-5'], 'dropout': ['0']}
+    """
+    values: dict[str, list[str]] = {}
+    for text in texts or ():
+        name = ""
+        for word in _split(text):
+            before, equals, after = word.partition("=")
+            name, value = (before.strip(), after.strip()) if equals else (name, word)
+            if not name:
+                raise ValueError(f"--{option} takes NAME=VALUE, got {word!r}: e.g. --{option} {example}")
+            values.setdefault(name, []).append(value)
+    return values
+
+
+def settings(option: str, texts: Iterable[str] | None, example: str) -> dict[str, float | str]:
+    """Parse NAME=VALUE with one value for each name, a number or a word."""
+    parsed: dict[str, float | str] = {}
+    for name, values in pairs(option, texts, example).items():
+        if len(values) > 1:
+            raise ValueError(
+                f"--{option} takes one value for each name, got {' and '.join(values)} for {name}: another value needs "
+                "another --output"
+            )
+        try:
+            parsed[name] = number(values[0])
+        except ValueError:
+            parsed[name] = values[0]
+    return parsed
 
 
 def number(text: str) -> float:
@@ -75,12 +166,11 @@ def number(text: str) -> float:
     return int(value) if value.is_integer() and "." not in text and "e" not in text.lower() else value
 
 
-def numbers(text: str | None) -> tuple[float, ...] | None:
-    """Parse comma-separated numbers."""
-    try:
-        return None if text is None else tuple(float(part) for part in words(text))
-    except ValueError:
-        raise ValueError(f"expected comma-separated numbers such as 0.5,0.5,0.5; got {text!r}") from None
+def averages(texts: Iterable[str]) -> tuple[str, ...]:
+    """Parse weight averages, whose options have commas too: swad:semantics=text,n_converge=2,ema are two."""
+    from swad.averaging import registry
+
+    return tuple(average for text in texts for average in registry.split(text))
 
 
 def even_directions(directions: int) -> int:
@@ -93,26 +183,11 @@ def even_directions(directions: int) -> int:
     return directions
 
 
-def radii(text: str) -> list[float]:
-    """Parse comma-separated numbers, or START:STOP:STEP with both ends included."""
-    try:
-        if ":" in text:
-            start, stop, step = (float(part) for part in text.split(":"))
-            if not step > 0 or stop < start:
-                raise ValueError
-            return [start + step * k for k in range(int((stop - start) / step + 1e-9) + 1)]
-        return [float(part) for part in words(text)]
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"radii must be comma-separated numbers or START:STOP:STEP such as 0:60:5; got {text!r}"
-        ) from None
-
-
-def figure_formats(text: str) -> list[str]:
+def figure_formats(texts: Iterable[str]) -> list[str]:
     """Parse the formats of figures."""
-    formats = words(text)
-    if not formats or any(name not in ("svg", "pdf", "png") for name in formats):
-        raise ValueError(f"--figure-formats must be one or several of svg, pdf, png; got {text!r}")
+    formats = words(texts)
+    for name in formats:
+        require_choice("--figure-formats", name, ("svg", "pdf", "png"))
     return formats
 
 

@@ -25,29 +25,14 @@ from swad.training.config import SETTINGS
 from swad.util.names import counted
 
 
-def parse_trials(text: str) -> tuple[int, ...]:
-    """Parse a number of trials, or the trials themselves where there is a comma."""
-    numbers = parse.whole_numbers(text)
-    if numbers == [0] and "," not in text:
-        raise ValueError("--trials takes how many trials, 1 or more, or a list of trials (0,2), got 0")
-    return tuple(numbers) if "," in text or not numbers else tuple(range(numbers[0]))
-
-
 def parse_grid(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Parse NAME=NUMBERS."""
-    grid: dict[str, tuple[float, ...]] = {}
-    for text in texts:
-        name, _, values = text.partition("=")
-        try:
-            numbers = tuple(parse.number(value) for value in parse.words(values))
-        except ValueError:
-            numbers = ()
-        if not name or not numbers:
-            raise ValueError(f"--grid takes NAME=NUMBERS, got {text!r}: e.g. --grid lr=1e-5,3e-5")
-        if name in grid:
-            raise ValueError(f"--grid takes every name once, got {name} twice: separate its values with commas")
-        grid[name] = numbers
-    return grid
+    """Parse the numbers of each hyperparameter."""
+    example = "lr=1e-5,3e-5"
+    grid = parse.pairs("grid", texts, example)
+    try:
+        return {name: tuple(parse.number(value) for value in values) for name, values in grid.items()}
+    except ValueError:
+        raise ValueError(f"--grid takes numbers by name, got {','.join(texts)}: e.g. --grid {example}") from None
 
 
 def find_specs(
@@ -74,7 +59,7 @@ def find_specs(
     if resumes and not (directory.path / SWEEP).exists():  # a misspelled directory must not start a sweep of defaults
         problems.append(
             f"{directory.path} contains no sweep to resume: check --output, or say what to compare, "
-            "e.g. --algorithms erm"
+            "e.g. --algorithm erm"
         )
     if resumes and earlier:
         specs = [

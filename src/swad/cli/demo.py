@@ -12,13 +12,17 @@ from swad.cli._options import Device, Output
 
 EXAMPLES = """
 swad demo
-swad demo --trials 1 --steps 200 --output quick
+swad demo --trial 0 --steps 200 --output quick
 """
+
+TRIALS = ["0,1"]
 
 
 def demo(
     output: Output = Path("demo"),
-    trials: Annotated[int, typer.Option(help="Number of train-validation splits, for the standard error.")] = 2,
+    trial: Annotated[
+        list[str], typer.Option(metavar=parse.NUMBERS, help="Train-validation splits, for the standard error.")
+    ] = TRIALS,
     steps: Annotated[int | None, typer.Option(help="Number of updates of each run.")] = None,
     device: Device = "cpu",
 ) -> None:
@@ -29,7 +33,7 @@ def demo(
     from swad.experiments.launchers.train_all import train_all
     from swad.util.cpu import available_cores
 
-    configs = make_configs(output, trials, steps, parse.device(device))
+    configs = make_configs(output, parse.whole_numbers("trial", trial), steps, parse.device(device))
     train_all(configs, jobs=available_cores())
     with measuring() as progress:
         measure_flatness(configs[0], progress)

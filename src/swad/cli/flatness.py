@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Stored, Workers
+from swad.cli._options import FORMATS, DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Stored, Workers
 from swad.util.names import require_choice
 
 EXAMPLES = """
@@ -21,19 +21,21 @@ def flatness(
     context: typer.Context,
     runs: Runs,
     weights: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
+            metavar=parse.NAMES,
             help="Weights to measure, e.g. best,last,swad, a step such as 2500, or window: snapshots inside the range "
-            "that SWAD averaged. The others are compared with the first. Default: all that a run reports."
+            "that SWAD averaged. The others are compared with the first. Default: all that a run reports.",
         ),
-    ] = "",
+    ] = None,
     radii: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
+            metavar=parse.NUMBERS,
             help="Radii, e.g. 0,5,10 or 0:60:5. Default: 0:60:5 as published, 0:24:2 for the small network, 0:1:0.1 "
-            "for normalized directions."
+            "for normalized directions.",
         ),
-    ] = "",
+    ] = None,
     directions: Annotated[
         int, typer.Option(help="Number of random directions, in opposite pairs; an even number of at least 4.")
     ] = 100,
@@ -47,9 +49,12 @@ def flatness(
     ] = "sphere",
     seed: Annotated[int, typer.Option(help="Seed of the directions.")] = 0,
     include: Annotated[
-        str, typer.Option(help="Perturb only these parameters: name patterns, e.g. 'head.*,*.bias'.")
-    ] = "",
-    exclude: Annotated[str, typer.Option(help="Keep these parameters fixed: name patterns.")] = "",
+        list[str] | None,
+        typer.Option(metavar=parse.NAMES, help="Perturb only these parameters: name patterns, e.g. 'head.*,*.bias'."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar=parse.NAMES, help="Keep these parameters fixed: name patterns.")
+    ] = None,
     source_split: Annotated[
         str,
         typer.Option(
@@ -73,8 +78,9 @@ def flatness(
         ),
     ] = None,
     worst_case: Annotated[
-        str, typer.Option(help="Also search for the worst loss within these radii, e.g. 0.05,0.1.")
-    ] = "",
+        list[str] | None,
+        typer.Option(metavar=parse.NUMBERS, help="Also search for the worst loss within these radii, e.g. 0.05,0.1."),
+    ] = None,
     curvature: Annotated[
         bool, typer.Option("--curvature", help="Also compute top eigenvalues and trace of the Hessian.")
     ] = False,
@@ -83,7 +89,7 @@ def flatness(
     ] = False,
     stored: Stored = False,
     output: FigureFolder = None,
-    figure_formats: FigureFormats = "svg,pdf,png",
+    figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
     device: Device = "auto",
     workers: Workers = None,
@@ -114,7 +120,7 @@ def flatness(
         if value is not None:
             require_choice(f"--{option}", value, allowed)
     config = FlatnessConfig(
-        radii=tuple(parse.radii(radii)) or None,
+        radii=parse.numbers("radii", radii) or None,
         n_directions=parse.even_directions(directions),
         n_images=parse.at_least("images", images, 0) or None,
         normalize=normalize,  # type: ignore[arg-type]
@@ -126,7 +132,7 @@ def flatness(
         logits=logits,  # type: ignore[arg-type]
         precision=precision,  # type: ignore[arg-type]
     )
-    worst_radii = parse.radii(worst_case)
+    worst_radii = parse.numbers("worst-case", worst_case)
     saved_runs, notes = open_runs(runs, data)
     names, skipped = choose_weights(saved_runs, parse.words(weights))
     print_notes([*notes, *skipped])

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swad.cli._options import Select
+from swad.cli import _options as parse
+from swad.cli._options import FigureFormats, Select
 from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 48
 """Rows of a table with one for each run, and warnings, that are printed."""
+
+FORMATS = ["svg,pdf"]
 
 EXAMPLES = """
 swad report runs
@@ -53,7 +56,7 @@ def report(
             help="Also draw the validation curves of the selected runs and the ranks of methods into this directory."
         ),
     ] = None,
-    figure_formats: Annotated[str, typer.Option(help="One or several of svg, pdf, png.")] = "svg,pdf",
+    figure_formats: FigureFormats = FORMATS,
     paper: Annotated[
         str, typer.Option(help="Rows of the paper below ours: few (ERM, SWAD and the same methods), all or none.")
     ] = "few",
@@ -83,13 +86,12 @@ def report(
         ),
     ] = None,
     log: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
+            metavar=parse.NAMES,
             help="Also send the records of all runs to wandb, mlflow or tensorboard, except values that are there.",
-            metavar="NAMES",
-            show_default=False,
         ),
-    ] = "",
+    ] = None,
     prune_weights: Annotated[
         bool,
         typer.Option(
@@ -132,14 +134,14 @@ def print_report(
     table_format: str = "text",
     split: str = "in",
     figure_folder: Path | None = None,
-    figure_formats: str = "svg,pdf",
+    figure_formats: Sequence[str] = FORMATS,
     paper: str = "few",
     allow_missing_targets: bool = False,
     baseline: str | None = None,
     compare_over: str = "auto",
     comparisons_path: Path | None = None,
     export_selection: Path | None = None,
-    log: str = "",
+    log: Sequence[str] | None = None,
     prune_weights: bool = False,
     yes: bool = False,
 ) -> bool:
@@ -167,8 +169,7 @@ def print_report(
     require_choice("--target-split", split, ("in", "out", "full", "test"))
     require_choice("--paper", paper, ("few", "all", "none"))
     require_choice("--select", select, tuple(SELECTIONS))
-    for figure_format in figure_formats.split(","):
-        require_choice("--figure-formats", figure_format, ("svg", "pdf", "png"))
+    formats = parse.figure_formats(figure_formats)
     require_choice("--compare-over", compare_over, UNIT_CHOICES)
     trackers = _tracker_names(log)
     with progress_bar() as progress:
@@ -225,7 +226,6 @@ def print_report(
             )
             written.append(str(page))
         if figure_folder is not None:
-            formats = tuple(figure_formats.split(","))
             with short_warnings():
                 figures = save_valley_figures(by_dataset, figure_folder, formats=formats)
                 if (ranked := rank_results(by_dataset)) is not None:
@@ -294,12 +294,11 @@ def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: b
     print(f"{state} {len(files)} weights files of runs that were not selected, {size / 1e9:.3f} GB", file=sys.stderr)
 
 
-def _tracker_names(names: str) -> list[str]:
+def _tracker_names(texts: Sequence[str] | None) -> list[str]:
     """Return the trackers of --log, all of which are installed."""
-    from swad.cli._options import words
     from swad.results.trackers.base import name_problems
 
-    trackers = list(dict.fromkeys(words(names)))
+    trackers = parse.words(texts)
     if problems := name_problems(trackers):
         raise ValueError("; ".join(problems))
     return trackers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import Device, FigureFormats, Workers
+from swad.cli._options import FORMATS, Device, FigureFormats, Workers
 from swad.util.names import counted
 
 if TYPE_CHECKING:
@@ -47,14 +47,15 @@ def reproduce(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Dataset to train on; repeat for more. Default: the paper's datasets in --data."),
+        typer.Option(metavar=parse.NAMES, help="Datasets to train on. Default: the paper's datasets in --data."),
     ] = None,
     target: Annotated[
         list[str] | None,
-        typer.Option("--target", "-t", help="Domain to hold out; repeat for more. Default: each domain once."),
+        typer.Option("--target", "-t", metavar=parse.NAMES, help="Domains to hold out. Default: each domain in turn."),
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Number of train-validation splits. Default: 3; small 2; smoke 1.")
+    trial: Annotated[
+        list[str] | None,
+        typer.Option(metavar=parse.NUMBERS, help="Train-validation splits. Default: 0,1,2; small 0,1; smoke 0."),
     ] = None,
     protocol: Annotated[
         str | None,
@@ -74,9 +75,15 @@ def reproduce(
     evaluate_every: Annotated[
         int | None, typer.Option(help="Updates between evaluations. Default: depends on the dataset and the scale.")
     ] = None,
-    methods: Annotated[str, typer.Option(help="figure3: some of erm,sam,swa-cyclic,swa,swad. Default: all.")] = "",
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(metavar=parse.NAMES, help="figure3: some of erm,sam,swa-cyclic,swa,swad. Default: all."),
+    ] = None,
     live_weights: Annotated[str, typer.Option(help="Figures: live weights of ERM and SAM, best or last.")] = "best",
-    radii: Annotated[str, typer.Option(help="figure3, ranking: radii, as for `swad flatness`.")] = "",
+    radii: Annotated[
+        list[str] | None,
+        typer.Option(metavar=parse.NUMBERS, help="figure3, ranking: radii, as for `swad flatness`."),
+    ] = None,
     directions: Annotated[
         int | None, typer.Option(help="figure3, ranking: number of random directions. Default: 100; small 20; smoke 4.")
     ] = None,
@@ -100,7 +107,7 @@ def reproduce(
             help="Directory of all runs, tables and figures. Default: paper, paper-small or paper-smoke.",
         ),
     ] = None,
-    figure_formats: FigureFormats = "svg,pdf,png",
+    figure_formats: FigureFormats = FORMATS,
     device: Device = "auto",
     launcher: Annotated[str, typer.Option(help="Where runs train: local, ray or slurm.")] = "local",
     launcher_option: Annotated[
@@ -108,8 +115,8 @@ def reproduce(
         typer.Option(
             "--launcher-option",
             "-l",
-            metavar="NAME=VALUE",
-            help="Option of the launcher, as for `swad sweep`; repeat for more.",
+            metavar=parse.PAIRS,
+            help="Further options of the launcher, as for `swad sweep`.",
         ),
     ] = None,
     jobs: Annotated[
@@ -142,14 +149,14 @@ def reproduce(
     def at_least(option: str, value: int | None, minimum: int) -> int | None:
         return None if value is None else problems.collect(parse.at_least, option, value, minimum)
 
-    items = problems.collect(get_items, names) if names else None
+    items = problems.collect(get_items, parse.words(names)) if names else None
     request: dict[str, Any] = {
         "scale": scale,
         "data": data,
-        "datasets": dataset,
+        "datasets": parse.words(dataset),
         "output": output,
-        "trials": at_least("trials", trials, 1),
-        "targets": tuple(target or ()),
+        "trials": problems.collect(parse.whole_numbers, "trial", trial) or None,
+        "targets": tuple(parse.words(target)),
         "protocol": protocol,
         "network": network,
         "weights": weights,
@@ -160,7 +167,7 @@ def reproduce(
         "check_counts": not allow_count_mismatch,
         "methods": tuple(parse.words(methods)),
         "live_weights": live_weights,
-        "radii": tuple(problems.collect(parse.radii, radii) or ()) or None,
+        "radii": problems.collect(parse.numbers, "radii", radii) or None,
         "directions": None if directions is None else problems.collect(parse.even_directions, directions),
         "images": at_least("images", images, 0),
         "grid": at_least("grid", grid, 2),
@@ -168,7 +175,7 @@ def reproduce(
         "runs": runs,
     }
     config = problems.collect(lambda: make_config(**request))
-    options = problems.collect(parse_launcher_options, launcher_option or ()) or {}
+    options = problems.collect(parse_launcher_options, launcher_option) or {}
     launch = Launch(launcher, jobs, jobs_per_gpu, options)
     problems += launch.problems()
     problems.require_none()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFormats, Images, Stored, Workers
+from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Images, Stored, Workers
 
 EXAMPLES = """
 swad robustness runs/PACS
@@ -38,16 +38,23 @@ def robustness(
     imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R with its 200 class folders.")] = None,
     backgrounds: Annotated[Path | None, typer.Option(help="The Background Challenge: bg_challenge.")] = None,
     weights: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
+            metavar=parse.NAMES,
             help="Weights of runs to measure, e.g. best,swa,swad. The others are compared with the first. Default: all "
-            "that a run reports."
+            "that a run reports.",
         ),
-    ] = "",
+    ] = None,
     corruptions: Annotated[
-        str, typer.Option(help="Without a benchmark: some of the 15 corruptions of ImageNet-C. Default: all.")
-    ] = "",
-    severities: Annotated[str, typer.Option(help="Without a benchmark: severities from 1 to 5.")] = "1,2,3,4,5",
+        list[str] | None,
+        typer.Option(
+            metavar=parse.NAMES, help="Without a benchmark: some of the 15 corruptions of ImageNet-C. Default: all."
+        ),
+    ] = None,
+    severities: Annotated[
+        list[str] | None,
+        typer.Option(metavar=parse.NUMBERS, help="Without a benchmark: severities from 1 to 5. Default: all."),
+    ] = None,
     images: Images = 200,
     seed: Annotated[int, typer.Option(help="Without a benchmark: seed of the corruptions.")] = 0,
     precision: Annotated[str, typer.Option(help="With a benchmark: precision of the network, fp32 or bf16.")] = "fp32",
@@ -61,7 +68,7 @@ def robustness(
             "--output", "-o", help="Directory for figures. Default: RUN/figures; robustness if no MODEL is a directory."
         ),
     ] = None,
-    figure_formats: FigureFormats = "svg,pdf,png",
+    figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
     device: Device = "auto",
     workers: Workers = None,
@@ -94,7 +101,7 @@ def robustness(
     on_benchmarks = benchmarks != Benchmarks()
     of_corruptions = {
         "corruptions": bool(corruptions),
-        "severities": severities != "1,2,3,4,5",
+        "severities": bool(severities),
         "images": images != 200,
         "seed": seed != 0,
     }
@@ -124,7 +131,7 @@ def robustness(
         default = CorruptionConfig()
         config = CorruptionConfig(
             corruptions=tuple(parse.words(corruptions)) or default.corruptions,
-            severities=tuple(parse.whole_numbers(severities)),
+            severities=parse.whole_numbers("severities", severities) or default.severities,
             n_images=parse.at_least("images", images, 0) or None,
             seed=seed,
         )

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Stored, Workers
+from swad.cli._options import FORMATS, DataNow, Device, FigureFolder, FigureFormats, Images, Runs, Stored, Workers
 
 EXAMPLES = """
 swad surface runs/PACS/erm/sketch-0
-swad surface runs/PACS/erm/sketch-0 --line best swad
+swad surface runs/PACS/erm/sketch-0 --line best,swad
 """
 
 
@@ -20,13 +20,22 @@ def surface(
     context: typer.Context,
     runs: Runs,
     corners: Annotated[
-        str, typer.Option(help="Three weights, e.g. 2500,3500,4500 or best,swa,swad. Default: three snapshots.")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            metavar=parse.NAMES,
+            help="Three weights, e.g. 2500,3500,4500 or best,swa,swad. Default: three snapshots.",
+        ),
+    ] = None,
     line: Annotated[
-        tuple[str, str] | None, typer.Option(help="Evaluate the line between two weights instead of a plane.")
+        list[str] | None,
+        typer.Option(
+            metavar=parse.NAMES,
+            help="Evaluate the line between two weights, e.g. best,swad, instead of a plane.",
+        ),
     ] = None,
     points: Annotated[
-        str | None, typer.Option(help="Further weights to project onto the plane. Default: averages near it.")
+        list[str] | None,
+        typer.Option(metavar=parse.NAMES, help="Further weights to project onto the plane. Default: averages near it."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Number of grid points per side.")] = 21,
     margin: Annotated[
@@ -35,7 +44,7 @@ def surface(
     images: Images = 200,
     stored: Stored = False,
     output: FigureFolder = None,
-    figure_formats: FigureFormats = "svg,pdf,png",
+    figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
     device: Device = "auto",
     workers: Workers = None,
@@ -56,13 +65,15 @@ def surface(
         return
     if not 0 <= margin < math.inf:
         raise ValueError(f"--margin must be a number of 0 or more, got {margin}")
-    if line is not None and corners:
+    if line and corners:
         raise ValueError("--corners is for a plane and --line for a line: give one of them")
-    names = list(line) if line is not None else parse.words(corners)
-    if line is None and names and len(names) != 3:
+    names = parse.words(corners or line)
+    if corners and len(names) != 3:
         raise ValueError(
-            f"--corners takes three weights such as 2500,3500,4500, got {corners!r}; for two use --line A B"
+            f"--corners takes three weights such as 2500,3500,4500, got {','.join(names)}; for two use --line A,B"
         )
+    if line and len(names) != 2:
+        raise ValueError(f"--line takes two weights such as best,swad, got {','.join(names)}")
     with measuring() as progress:
         report = measure_surfaces(
             runs,

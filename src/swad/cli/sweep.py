@@ -20,8 +20,8 @@ from swad.training.config import SETTINGS
 from swad.util.names import did_you_mean
 
 EXAMPLES = """
-swad sweep --algorithms erm,coral --trials 2 --steps 200
-swad sweep --protocol paper --algorithms ERM --dry-run
+swad sweep --algorithm erm,coral --trial 0,1 --steps 200
+swad sweep --protocol paper --algorithm erm --dry-run
 swad sweep --protocol grid --grid lr=1e-4,1e-3 --grid dropout=0,0.5 --output lr
 swad sweep plan.toml --data data --launcher slurm --jobs 50
 swad sweep --output lr --retry-failed
@@ -64,46 +64,52 @@ def sweep(
     plan: Annotated[
         Path | None, typer.Argument(help="TOML file with the options below; options win.", show_default=False)
     ] = None,
-    algorithms: Annotated[
-        str | None,
+    algorithm: Annotated[
+        list[str] | None,
         _option(
-            COMPARISON, "--algorithms", help="Training algorithms, e.g. erm,coral+sam. Default: erm.", metavar="NAMES"
+            COMPARISON,
+            "--algorithm",
+            help="Training algorithms, e.g. erm,coral+sam. Default: erm.",
+            metavar=parse.NAMES,
+            autocompletion=train.complete_algorithm,
         ),
     ] = None,
     averages: Annotated[
-        str | None,
+        list[str] | None,
         _option(
             COMPARISON,
             "--averages",
             "-a",
             help="Weight averages. All come from the same trainings. Default: swad,swa,ema.",
-            metavar="NAMES",
+            metavar=parse.NAMES,
         ),
     ] = None,
-    datasets: Annotated[
-        str | None,
+    dataset: Annotated[
+        list[str] | None,
         _option(
-            COMPARISON, "--datasets", help="Datasets. Default: those of the protocol, else digits.", metavar="NAMES"
+            COMPARISON,
+            "--dataset",
+            help="Datasets. Default: those of the protocol, else digits.",
+            metavar=parse.NAMES,
+            autocompletion=train.complete_dataset,
         ),
     ] = None,
     data: Annotated[
         Path | None, _option(COMPARISON, "--data", "-d", help="Directory that contains the datasets.")
     ] = None,
-    targets: Annotated[
-        str | None,
+    target: Annotated[
+        list[str] | None,
         _option(
             COMPARISON,
-            "--targets",
+            "--target",
             "-t",
             help="Domains to hold out; none trains on all domains. Default: each domain in turn.",
-            metavar="NAMES",
+            metavar=parse.NAMES,
         ),
     ] = None,
-    trials: Annotated[
-        str | None,
-        _option(
-            COMPARISON, "--trials", help="How many trials, or which, as 0,2. Default: 3.", metavar="NUMBER or NUMBERS"
-        ),
+    trial: Annotated[
+        list[str] | None,
+        _option(COMPARISON, "--trial", help="Train-validation splits. Default: 0,1,2.", metavar=parse.NUMBERS),
     ] = None,
     protocol: Annotated[
         str | None,
@@ -122,8 +128,8 @@ def sweep(
             COMPARISON,
             "--grid",
             "-g",
-            help="Values of a hyperparameter, e.g. lr=1e-5,3e-5. Repeat it for more.",
-            metavar="NAME=NUMBERS",
+            help="Values of hyperparameters, e.g. lr=1e-5,3e-5,dropout=0,0.5.",
+            metavar="NAME=NUMBER,...",
         ),
     ] = None,
     draws: Annotated[
@@ -181,8 +187,8 @@ def sweep(
             LAUNCHING,
             "--launcher-option",
             "-l",
-            help="Further option of the launcher, e.g. partition=gpu. Repeat it for more.",
-            metavar="NAME=VALUE",
+            help="Further options of the launcher, e.g. partition=gpu.",
+            metavar=parse.PAIRS,
         ),
     ] = None,
     output: Annotated[
@@ -214,7 +220,6 @@ def sweep(
     Run the same command again after an interruption: finished runs are kept, unfinished runs resume. Other options
     extend the sweep without repeating a run. `swad sweep status DIR` shows the progress.
     """
-    from swad.averaging import registry
     from swad.cli import _sweep as actions
     from swad.cli._launch import Launch, parse_launcher_options
     from swad.cli._problems import Problems
@@ -223,12 +228,12 @@ def sweep(
     # Every value is parsed before anything is reported, so that all problems are listed together.
     problems = Problems()
     stated: dict[str, Any] = {
-        "algorithms": algorithms and tuple(parse.words(algorithms)),
-        "averages": averages and registry.split(averages),
-        "datasets": datasets and tuple(parse.words(datasets)),
+        "algorithms": algorithm and parse.words(algorithm),
+        "averages": averages and parse.averages(averages),
+        "datasets": dataset and parse.words(dataset),
         "data": data,
-        "targets": targets and tuple(parse.words(targets)),
-        "trials": trials and problems.collect(actions.parse_trials, trials),
+        "targets": target and parse.words(target),
+        "trials": trial and problems.collect(parse.whole_numbers, "trial", trial),
         "protocol": protocol or ("grid" if grid and plan is None else None),
         "grid": grid and problems.collect(actions.parse_grid, grid),
         "draws": draws,
@@ -238,7 +243,7 @@ def sweep(
     }
     stated = {name: value for name, value in stated.items() if value is not None}
     settings = problems.collect(_changed, run_options) or {}
-    launch = Launch(launcher, jobs, jobs_per_gpu, problems.collect(parse_launcher_options, launcher_option or ()) or {})
+    launch = Launch(launcher, jobs, jobs_per_gpu, problems.collect(parse_launcher_options, launcher_option) or {})
     problems += launch.problems()
     directory = SweepDir(output, allow_failed=allow_failed)
     specs = actions.find_specs(directory, plan, stated, settings, hyperparameters_from, problems)

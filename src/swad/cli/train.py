@@ -46,38 +46,23 @@ class Special:
     complete: Callable[[str], list[str]] | None = None
 
 
-def _averages(texts: Sequence[str] | None) -> tuple[str, ...]:
-    from swad.averaging import registry
-
-    return tuple(average for text in texts or SETTINGS["averages"].default for average in registry.split(text))
-
-
-def _values(texts: Sequence[str] | None, flag: str = "--set", example: str = "lr=3e-5") -> dict[str, float | str]:
-    """Parse NAME=VALUE, a number or a word; a number without point or exponent stays whole."""
-    values: dict[str, float | str] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"{flag} takes name=value, got {text!r}: e.g. {flag} {example}")
-        if name in values:
-            raise ValueError(f"{flag} takes every name once, got {name} twice: another value needs another --output")
-        try:
-            values[name] = parse.number(value)
-        except ValueError:
-            values[name] = value
-    return values
-
-
-def _complete_dataset(incomplete: str) -> list[str]:
+def complete_dataset(incomplete: str) -> list[str]:
+    """Complete the last of several names of datasets."""
     from swad.data import benchmarks
 
-    return [name for name in benchmarks.names() if name.lower().startswith(incomplete.lower())]
+    return _complete(incomplete, benchmarks.names())
 
 
-def _complete_algorithm(incomplete: str) -> list[str]:
+def complete_algorithm(incomplete: str) -> list[str]:
+    """Complete the last of several names of algorithms."""
     from swad.algorithms import registry
 
-    return [name for name in registry.list_algorithms() if name.startswith(incomplete)]
+    return _complete(incomplete, registry.list_algorithms())
+
+
+def _complete(incomplete: str, names: Iterable[str]) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in names if name.lower().startswith(last.lower())]
 
 
 def _switch_off(flag: str, help: str, on: bool | None = True) -> Special:
@@ -85,14 +70,25 @@ def _switch_off(flag: str, help: str, on: bool | None = True) -> Special:
     return Special((flag,), bool, False, help, convert=lambda off: False if off else on)
 
 
+def _numbers(name: str) -> Special:
+    """Return an option that takes several numbers or none."""
+    return Special(
+        annotation=list[str] | None,
+        default=None,
+        metavar=parse.NUMBERS,
+        convert=lambda texts: parse.numbers(name, texts) or None,
+    )
+
+
 SPECIAL: dict[str, Special] = {
     "target": Special(
         ("--target", "-t"),
         list[str] | None,
         None,
-        "Domain to hold out. A,B trains a run for each; A+B holds out both in one run; none trains on all domains. "
+        "Domains to hold out, each in a run of its own; A+B holds out both in one run; none trains on all domains. "
         "Default: each domain in turn, and none for a dataset without domains.",
-        "NAME",
+        parse.NAMES,
+        parse.words,
     ),
     "data_dir": Special(("--data", "-d")),
     "check_counts": _switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
@@ -105,67 +101,68 @@ SPECIAL: dict[str, Special] = {
         annotation=list[str] | None,
         default=None,
         help="Training augmentation: crop (smallest share of the area; 1 for no crop), flip, jitter or grayscale. "
-        "Repeat it for more. Default: crop=0.7, flip=0.5, jitter=0.3, grayscale=0.1. Low-resolution images are not "
-        "augmented.",
-        metavar="NAME=NUMBER",
-        convert=lambda texts: _values(texts, "--augmentation", "crop=0.8"),
+        "Default: crop=0.7,flip=0.5,jitter=0.3,grayscale=0.1. Low-resolution images are not augmented.",
+        metavar="NAME=NUMBER,...",
+        convert=lambda texts: parse.settings("augmentation", texts, "crop=0.8,flip=0"),
     ),
     "report_live": _switch_off(
         "--no-report-live",
         "Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",
     ),
     "early_stop": _switch_off("--no-early-stop", "Keep training after every requested average is complete."),
-    "image_mean": Special(annotation=str | None, default=None, metavar="NUMBERS", convert=parse.numbers),
-    "image_std": Special(annotation=str | None, default=None, metavar="NUMBERS", convert=parse.numbers),
+    "image_mean": _numbers("image-mean"),
+    "image_std": _numbers("image-std"),
     "trial": Special(
-        annotation=str,
-        default="0",
-        help="Number of the train-validation split; 0,1,2 trains three runs per target, as the protocol does.",
-        metavar="NUMBERS",
+        annotation=list[str],
+        default=["0"],
+        help="Train-validation splits, each in runs of its own: 0,1,2 are those of the protocol.",
+        metavar=parse.NUMBERS,
+        convert=lambda texts: parse.whole_numbers("trial", texts),
     ),
     "hyperparameters": Special(
         ("--set", "-s"),
         list[str] | None,
         None,
-        "Set a hyperparameter: lr, batch_size (images per source domain and step), weight_decay, dropout or one of "
-        "the algorithm's own. Repeat it for more.",
-        "NAME=VALUE",
-        _values,
+        "Set hyperparameters: lr, batch_size (images per source domain and step), weight_decay, dropout or one of the "
+        "algorithm's own.",
+        parse.PAIRS,
+        lambda texts: parse.settings("set", texts, "lr=3e-5,batch_size=16"),
     ),
     "lr_schedule": Special(
         metavar="SCHEDULE",
-        help=f"{SETTINGS['lr_schedule'].help} Without it and --average, the imagenet recipe trains decay, constant and "
-        "cyclic, for ERM, SWAD and SWA.",
+        help=f"{SETTINGS['lr_schedule'].help} Without it and --averages, the imagenet recipe trains decay, constant "
+        "and cyclic, for ERM, SWAD and SWA.",
     ),
     "averages": Special(
-        ("--average", "-a"),
+        ("--averages", "-a"),
         list[str] | None,
         None,
         "Weight averages of the trajectory, e.g. swad,swa,ema or swad:semantics=text. Default: swad; in the imagenet "
         "recipe that of the learning rate.",
-        "NAMES",
-        _averages,
+        parse.NAMES,
+        lambda texts: parse.averages(texts or SETTINGS["averages"].default),
     ),
     "algorithm": Special(
         annotation=list[str] | None,
         default=None,
-        help="Training algorithm (see `swad algorithms`). Append +sam or +sagm to combine it with SAM or SAGM. "
-        "erm,coral trains runs of both. Default: erm.",
-        metavar="NAME",
-        complete=_complete_algorithm,
+        help="Training algorithms (see `swad algorithms`), each in runs of its own. Append +sam or +sagm to combine "
+        "one with SAM or SAGM. Default: erm.",
+        metavar=parse.NAMES,
+        convert=parse.words,
+        complete=complete_algorithm,
     ),
     "snapshots": Special(
-        annotation=str,
-        default="",
+        annotation=list[str] | None,
+        default=None,
         help="Save the live weights after these steps, e.g. 2500,3500,4500.",
-        metavar="STEPS",
-        convert=lambda text: tuple(parse.whole_numbers(text)),
+        metavar=parse.NUMBERS,
+        convert=lambda texts: parse.whole_numbers("snapshots", texts),
     ),
     "log": Special(
         annotation=list[str] | None,
         default=None,
-        metavar="NAMES",
-        convert=lambda texts: tuple(dict.fromkeys(name for text in texts or () for name in parse.words(text))),
+        metavar=parse.NAMES,
+        convert=lambda texts: tuple(parse.words(texts)),
     ),
     "device": Special(default="auto", help="Device: auto, cpu, cuda or cuda:1.", convert=parse.device),
 }
@@ -206,7 +203,7 @@ COMMAND_OPTIONS = (
             Path | None,
             typer.Option(
                 help="Take the hyperparameters of each run from this file, which `swad report --export-selection` "
-                "wrote: those selected for the first --average. --set changes single ones.",
+                "wrote: those selected for the first of --averages. --set changes single ones.",
                 metavar="FILE",
                 rich_help_panel=TITLES["training"],
             ),
@@ -226,8 +223,8 @@ COMMAND_OPTIONS = (
 
 EXAMPLES = """
 swad train digits --target paper --steps 100
-swad train PACS --data data --target sketch --trial 0,1,2 --average swad,swa,ema
-swad train PACS --data data --algorithm erm --algorithm coral --set lr=3e-5
+swad train PACS --data data --target sketch --trial 0,1,2 --averages swad,swa,ema
+swad train PACS --data data --algorithm erm,coral --set lr=3e-5,batch_size=16
 swad train PACS --data data --target none
 swad train folder --data my_images --network resnet18
 swad train imagenet --data /data/imagenet
@@ -241,7 +238,7 @@ def make_parameter(setting: Setting) -> inspect.Parameter:
     """Return the option of one setting."""
     if setting.name == "dataset":
         argument = typer.Argument(
-            help=setting.help, metavar="DATASET", show_default=False, autocompletion=_complete_dataset
+            help=setting.help, metavar="DATASET", show_default=False, autocompletion=complete_dataset
         )
         return inspect.Parameter("dataset", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, argument])
     special = SPECIAL.get(setting.name, Special())
@@ -323,10 +320,9 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
         options[name] = special.convert(options[name])
     own_folder = data_dir is not None and benchmark.name == "folder"
     dataset = data_dir.resolve().name if own_folder else benchmark.name
-    requested = options.pop("algorithm") or [SETTINGS["algorithm"].default]
-    algorithms = dict.fromkeys(canonical_name(name) for text in requested for name in parse.words(text))
-    trials = dict.fromkeys(parse.whole_numbers(options.pop("trial")))
-    targets = _targets(options.pop("target"), benchmark.name, data_dir)
+    algorithms = dict.fromkeys(map(canonical_name, options.pop("algorithm") or [SETTINGS["algorithm"].default]))
+    trials = dict.fromkeys(options.pop("trial"))
+    targets = options.pop("target") or _default_targets(benchmark.name, data_dir)
     configs = [
         RunConfig.from_options(
             output=output / dataset / algorithm / f"{target}-{trial}",
@@ -357,14 +353,6 @@ def _default_targets(dataset: str, data_dir: Path | None) -> Sequence[str]:
         return (NO_TARGET,)
     domains = _domains(dataset, data_dir)
     return domains if len(domains) > 1 else (NO_TARGET,)
-
-
-def _targets(texts: Sequence[str] | None, dataset: str, data_dir: Path | None) -> Iterable[str]:
-    """Split A,B into two targets; a comma may also be part of a domain's name."""
-    if not texts:
-        return _default_targets(dataset, data_dir)
-    whole = {text for text in texts if "," in text and text in _domains(dataset, data_dir)}
-    return dict.fromkeys(target for text in texts for target in ([text] if text in whole else parse.words(text)))
 
 
 def _split_target(target: str, dataset: str, data_dir: Path | None) -> tuple[str, ...]:

@@ -59,7 +59,8 @@ def _row(name: str, default: object, option: OptionInfo) -> str:
     shown = ", ".join(f"`{flag}`" for flag in sorted(flags, key=len))
     if option.metavar:
         shown += " " + option.metavar.replace("|", r" \| ")
-    value = "" if default in (None, "") or isinstance(default, bool) else f"`{default}`"
+    text = ",".join(default) if isinstance(default, list) else default
+    value = "" if text in (None, "") or isinstance(text, bool) else f"`{text}`"
     if setting is None:
         return f"| {shown} | | {value} | | {option.help} |"
     field = f"`{name}=False`" if setting.default is True else f"`{name}`"

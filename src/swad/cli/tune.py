@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFormats, Workers
+from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Workers
 
 EXAMPLES = """
 swad tune runs/PACS
@@ -16,21 +16,35 @@ swad tune runs --n-converge 1,2,3,5 --n-tolerance 3,6,10 --tolerance-ratio 0.1,0
 swad tune runs --counts-from PACS --tolerance-ratio 0.2,0.3
 """
 
+N_CONVERGE, N_TOLERANCE, TOLERANCE_RATIO, SEMANTICS = ["1,2,3,5"], ["3,6,10"], ["0.1,0.2,0.3"], ["paper"]
+"""The default grid."""
+
 
 def tune(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
     ],
     n_converge: Annotated[
-        str, typer.Option(help="N_s: evaluations for which a loss must stay the lowest to start the average.")
-    ] = "1,2,3,5",
+        list[str],
+        typer.Option(
+            metavar=parse.NUMBERS,
+            help="N_s: evaluations for which a loss must stay the lowest to start the average.",
+        ),
+    ] = N_CONVERGE,
     n_tolerance: Annotated[
-        str, typer.Option(help="N_e: evaluations in a row above the threshold that end the average; inf for no end.")
-    ] = "3,6,10",
+        list[str],
+        typer.Option(
+            metavar=parse.NUMBERS,
+            help="N_e: evaluations in a row above the threshold that end the average; inf for no end.",
+        ),
+    ] = N_TOLERANCE,
     tolerance_ratio: Annotated[
-        str, typer.Option(help="r - 1: by how much the threshold exceeds the loss at the start.")
-    ] = "0.1,0.2,0.3",
-    semantics: Annotated[str, typer.Option(help="Definitions to try: paper, text, reference.")] = "paper",
+        list[str],
+        typer.Option(metavar=parse.NUMBERS, help="r - 1: by how much the threshold exceeds the loss at the start."),
+    ] = TOLERANCE_RATIO,
+    semantics: Annotated[
+        list[str], typer.Option(metavar=parse.NAMES, help="Definitions to try: paper, text, reference.")
+    ] = SEMANTICS,
     select: Annotated[
         str,
         typer.Option(
@@ -52,7 +66,7 @@ def tune(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUNS/tune.")
     ] = None,
-    figure_formats: FigureFormats = "svg,pdf,png",
+    figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
     device: Device = "auto",
     workers: Workers = None,
@@ -67,11 +81,11 @@ def tune(
     from swad.experiments import tune as tuning
     from swad.experiments.tune_report import write_tuning
 
-    counts = parse.numbers(n_tolerance) or ()
+    counts = parse.numbers("n-tolerance", n_tolerance)
     settings = tuning.grid(
-        parse.whole_numbers(n_converge),
+        parse.whole_numbers("n-converge", n_converge),
         [int(count) if count.is_integer() else count for count in counts],
-        parse.numbers(tolerance_ratio) or (),
+        parse.numbers("tolerance-ratio", tolerance_ratio),
         parse.words(semantics),
     )
     if select not in ("iid", "oracle"):

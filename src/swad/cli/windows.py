@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import DataNow, Device, FigureFormats, Images, Stored, Workers
+from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Images, Stored, Workers
 
 EXAMPLES = """
 swad windows runs/PACS
@@ -37,7 +37,7 @@ def windows(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUNS/windows.")
     ] = None,
-    figure_formats: FigureFormats = "svg,pdf,png",
+    figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
     device: Device = "auto",
     workers: Workers = None,

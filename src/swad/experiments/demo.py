@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from swad.data import benchmarks
@@ -9,10 +10,10 @@ from swad.training.config import RunConfig
 from swad.util.progress import Progress
 
 
-def make_configs(output: Path, trials: int = 2, steps: int | None = None, device: str = "cpu") -> list[RunConfig]:
+def make_configs(
+    output: Path, trials: Iterable[int] = (0, 1), steps: int | None = None, device: str = "cpu"
+) -> list[RunConfig]:
     """Return one run per held-out style and trial; ERM, EMA, SWA and SWAD come from the same training."""
-    if trials < 1:
-        raise ValueError(f"the demo needs at least one trial, got {trials}: set --trials to 1 or more")
     return [
         RunConfig.from_options(
             dataset="digits",
@@ -24,7 +25,7 @@ def make_configs(output: Path, trials: int = 2, steps: int | None = None, device
             snapshots=_snapshot_steps(steps or benchmarks.get("digits").defaults.steps),
             device=device,
         )
-        for trial in range(trials)
+        for trial in dict.fromkeys(trials)
         for target in benchmarks.get("digits").domains
     ]
 

@@ -59,10 +59,17 @@ def one_line(error: BaseException, most: int | None = None) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that suggests the known name closest to `name`; "" if none is close.
 
+    A name with a comma is suggested for each of its parts, in the quotes that keep it whole on a command line.
+
     >>> did_you_mean("corral", ["coral", "erm"])
     "did you mean 'coral'?"
+    >>> print(did_you_mean("Jane", ["Smith, Jane", "photo"]))
+    did you mean '"Smith, Jane"'?
     """
-    by_plain_name = {plain(candidate): candidate for candidate in known}
+    names = list(known)
+    parts = {plain(part): f'"{candidate}"' for candidate in names if "," in candidate for part in candidate.split(",")}
+    whole = {plain(candidate): f'"{candidate}"' if "," in candidate else candidate for candidate in names}
+    by_plain_name = {**parts, **whole}
     closest = difflib.get_close_matches(plain(name), by_plain_name, n=1)
     return f"did you mean {by_plain_name[closest[0]]!r}?" if closest else ""
 

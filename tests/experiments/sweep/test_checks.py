@@ -48,7 +48,7 @@ def test_valid_specs_have_no_problems():
         ({"choose_by": "bset", "protocol": "paper"}, "did you mean 'best'?"),
         ({"protocol": "paper", "options": {"report_live": False}}, "choose_by best needs the live weights"),
         ({"options": {"stepz": 3}}, "there is no setting 'stepz': did you mean 'steps'?"),
-        ({"options": {"trial": 3}}, "trial cannot be an option of all runs: use trials"),
+        ({"options": {"trial": 3}}, "trial cannot be an option of all runs: state the trials of the sweep"),
         ({"options": {"steps": 0}}, "steps must be a whole number of at least 1, got 0"),
         ({"options": {"steps": 5, "evaluate_every": 9}}, "evaluate_every must not exceed the 5 steps"),
         ({"options": {"split": "50/50"}}, "split must be one of 80/20, 60/20/20"),

@@ -10,10 +10,10 @@ from swad.experiments.sweep.spec_file import read_spec_file
 from swad.training.config import ConfigError
 
 PLAN = """
-algorithms = ["erm", "coral"]
+algorithm = ["erm", "coral"]
 averages = "swad"
-datasets = ["PACS"]
-trials = [0, 1]
+dataset = ["PACS"]
+trial = [0, 1]
 protocol = "grid"
 data = "data"
 
@@ -42,16 +42,16 @@ def test_a_plan_file_is_a_spec(tmp_path):
 
 def test_all_mistakes_of_a_file_are_listed_with_its_name(tmp_path):
     path = tmp_path / "plan.toml"
-    path.write_text('algoritms = ["erm"]\nsteps = 5\ntrials = "3"\ndraws = 2.5\nfoo = 1\ngrid = [1]\nseeding = 2020\n')
+    path.write_text('algoritms = ["erm"]\nsteps = 5\ntrial = "3"\ndraws = 2.5\nfoo = 1\ngrid = [1]\nseeding = 2020\n')
     values, problems = read_spec_file(path)
     assert values == {}
     assert all(problem.startswith(f"{path}: ") for problem in problems)
     texts = [problem.removeprefix(f"{path}: ") for problem in problems]
-    assert texts[0] == "there is no key 'algoritms': did you mean 'algorithms'?"
+    assert texts[0] == "there is no key 'algoritms': did you mean 'algorithm'?"
     assert texts[1] == "there is no key 'steps': a setting of the runs belongs under [options]"
-    assert texts[2] == "trials must be a list of whole numbers, got '3'"
+    assert texts[2] == "trial must be a list of whole numbers, got '3'"
     assert texts[3] == "draws must be a whole number, got 2.5"
-    assert "there are algorithms, averages" in texts[4]
+    assert "there are algorithm, averages, dataset, target, trial" in texts[4]
     assert texts[5] == "grid must be a table of values by name, got [1]"
     assert texts[6] == "seeding must be a text, got 2020"
     assert len(texts) == 7
@@ -60,9 +60,9 @@ def test_all_mistakes_of_a_file_are_listed_with_its_name(tmp_path):
 def test_a_file_that_cannot_be_read_is_one_problem(tmp_path):
     assert "cannot read the plan" in read_spec_file(tmp_path / "no.toml")[1][0]
     broken = tmp_path / "broken.toml"
-    broken.write_bytes(b"algorithms = [\xff")
+    broken.write_bytes(b"algorithm = [\xff")
     assert "is not valid TOML" in read_spec_file(broken)[1][0]
-    broken.write_text("algorithms = [")
+    broken.write_text("algorithm = [")
     assert "is not valid TOML" in read_spec_file(broken)[1][0]
 
 

@@ -110,10 +110,10 @@ class PaperConfig:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "full": {"trials": 3, "protocol": "printed", "directions": 100, "images": 200, "grid": 21},
+    "full": {"trials": (0, 1, 2), "protocol": "printed", "directions": 100, "images": 200, "grid": 21},
     # On the digits the validation loss rises after about 100 steps, so 300 show the whole valley.
     "small": {
-        "trials": 2,
+        "trials": (0, 1),
         "protocol": "defaults",
         "steps": 300,
         "evaluate_every": 10,
@@ -123,7 +123,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     # On this target the loss has its first minimum after 4 steps, so that SWAD averages a few weights.
     "smoke": {
-        "trials": 1,
+        "trials": (0,),
         "protocol": "defaults",
         "targets": ("board",),
         "steps": 7,
@@ -154,7 +154,7 @@ def make_config(
         data: Directory of the datasets.
         datasets: Names of datasets. None: the paper's that are in `data`; the digits for small and smoke.
         output: Directory of all results. None: `paper`, `paper-small` or `paper-smoke`.
-        options: Arguments of `PaperConfig`; `trials` is their number. None and () are the scale's default.
+        options: Arguments of `PaperConfig`. None and () are the scale's default.
     """
     chosen = scale or ("full" if data is not None or datasets or options.get("runs") else "small")
     values = {**DEFAULTS.get(chosen, {}), **{name: value for name, value in options.items() if value not in (None, ())}}
@@ -164,7 +164,7 @@ def make_config(
         names = find_datasets(data) if chosen == "full" else (STAND_IN,)
     if datasets and list(names) != [STAND_IN] and "targets" not in options:
         values.pop("targets", None)
-    values["trials"] = tuple(range(values.get("trials", 1)))
+    values["trials"] = tuple(dict.fromkeys(values.get("trials", (0,))))
     values["images"] = values.get("images") or None  # 0 stands for all
     config = PaperConfig(output or OUTPUTS.get(chosen, Path("paper")), chosen, names, data, **values)  # type: ignore[arg-type]
     problems = config_problems(config)
@@ -231,6 +231,8 @@ def config_problems(config: PaperConfig) -> list[str]:
             f"none of {names} is in {config.data or 'no --data'}: give the directory that contains them (--data), or "
             "use --scale small"
         )
+    if negative := [str(trial) for trial in config.trials if trial < 0]:
+        problems.append(f"--trial takes whole numbers of at least 0, got {', '.join(negative)}")
     if config.live_weights not in ("best", "last"):
         problems.append(f"--live-weights must be best or last, got {config.live_weights!r}")
     return problems

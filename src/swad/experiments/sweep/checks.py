@@ -166,8 +166,8 @@ def _option_problems(spec: SweepSpec) -> list[str]:
     problems = []
     for name in spec.options:
         if name in OWN_OPTIONS or name == "output":
-            instead = OWN_OPTIONS.get(name, "the directory of the sweep")
-            problems.append(f"{name} cannot be an option of all runs: use {instead}")
+            instead = OWN_OPTIONS.get(name, "directory")
+            problems.append(f"{name} cannot be an option of all runs: state the {instead} of the sweep")
         elif name not in SETTINGS:
             hint = did_you_mean(name, SETTINGS) or f"the settings are {', '.join(SETTINGS)}"
             problems.append(f"there is no setting {name!r}: {hint}")

@@ -142,16 +142,22 @@ class SweepSpec:
         raise ConfigError([f"{source}: {problem}" for problem in problems])
 
 
-def key_problems(content: Mapping[str, Any]) -> list[str]:
-    """List the names that a spec does not have and the values of the wrong type, one sentence each."""
+def key_problems(content: Mapping[str, Any], fields: Mapping[str, str] | None = None) -> list[str]:
+    """List the names that a spec does not have and the values of the wrong type, one sentence each.
+
+    Args:
+        content: Values by name.
+        fields: The field of each name. None: names are fields.
+    """
+    fields = fields or dict(zip(FIELDS, FIELDS, strict=True))
     problems = []
     for name, value in content.items():
-        if name not in FIELDS:
-            hint = did_you_mean(name, FIELDS) or f"there are {', '.join(FIELDS)}"
+        if name not in fields:
+            hint = did_you_mean(name, fields) or f"there are {', '.join(fields)}"
             if name in SETTINGS and name not in OWN_OPTIONS:
                 hint = "a setting of the runs belongs under [options]"
             problems.append(f"there is no key {name!r}: {hint}")
-        elif rule := _type_problem(name, value):
+        elif rule := _type_problem(fields[name], value):
             problems.append(f"{name} must be {rule}, got {value!r}")
     return problems
 
@@ -207,4 +213,9 @@ def selected_name(dataset: str, algorithm: str, target: str, trial: int) -> str:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(SweepSpec))
-"""The names of a spec, and the keys of a TOML file."""
+"""The names of a spec."""
+
+KEYS = {
+    name.removesuffix("s") if name in ("algorithms", "datasets", "targets", "trials") else name: name for name in FIELDS
+}
+"""The field of every key of a plan file. Keys are the options of the command line, named as in `swad train`."""

@@ -1,7 +1,7 @@
-"""Read a sweep from a TOML file, whose keys are the fields of `SweepSpec`.
+"""Read a sweep from a TOML file, whose keys are the options of `swad sweep`.
 
-algorithms = ["erm", "coral"]
-datasets = ["PACS"]
+algorithm = ["erm", "coral"]
+dataset = ["PACS"]
 protocol = "grid"
 
 [grid]
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.experiments.sweep.appendix_b3 import NAME
-from swad.experiments.sweep.spec import key_problems
+from swad.experiments.sweep.spec import KEYS, key_problems
 
 
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -35,10 +35,10 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"{path} is not valid TOML ({' '.join(str(error).split())})"]
     problems, values = [], {}
     for name, value in content.items():
-        found = key_problems({name: value})
+        found = key_problems({name: value}, KEYS)
         problems += [f"{path}: {problem}" for problem in found]
         if not found:
-            values[name] = value
+            values[KEYS[name]] = value
     if isinstance(values.get("data"), str):
         # A path in a file is relative to the file: the sweep may be started from anywhere.
         values["data"] = str(path.parent / Path(values["data"]).expanduser())
