@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from swad.data.transforms import Normalize
 from swad.experiments.saved_run import SavedRun, find_device
@@ -135,7 +135,7 @@ def _measure(
                     images = corrupt(images, corruption, severity, seed=config.seed, indices=indices)
                 normalized = normalize(images)
                 for name in weights:
-                    errors[name] += _wrong(models[name], normalized, labels)
+                    errors[name] += int((models[name](normalized).argmax(1) != labels).sum())
             rows += [
                 {
                     "key": key,
@@ -154,10 +154,6 @@ def _measure(
         file.append(*rows)
         if progress is not None:
             progress("corruptions", number, len(missing))
-
-
-def _wrong(model: nn.Module, images: Tensor, labels: Tensor) -> int:
-    return int((model(images).argmax(1) != labels).sum())
 
 
 def _batches(domain: _DomainImages, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -247,7 +247,8 @@ def local(
         # Radii of normalized directions are shares of the weights' norm.
         distance = smallest * (1.0 if normalize == "sphere" else settings["norm"])
         weights.warn_of_rounding(distance, torch.bfloat16 if getattr(loss_fn, "precision", None) == "bf16" else None)
-        settings |= _logit_settings(fit_logits(loss_fn, model))
+        if (scale := fit_logits(loss_fn, model)) is not None:
+            settings["logit_scale"] = scale
         center = check_losses(loss_fn(model))
         groups = _check_groups(groups, list(center.losses))
         sums = _LossSums(center, len(radii))
@@ -340,10 +341,6 @@ def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, ex
         "parameters": weights.dim,
         "norm": norm,
     }
-
-
-def _logit_settings(scale: float | None) -> Row:
-    return {} if scale is None else {"logit_scale": scale}
 
 
 def average_flatness(results: Sequence[LocalFlatness]) -> LocalFlatness:

@@ -394,15 +394,13 @@ def takes_image_size(name: str, image_size: int | None) -> bool:
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
     """Mute loggers: the hub logs every retry, and the error at the end says it all."""
-    loggers = [logging.getLogger(name) for name in names]
-    before = [logger.disabled for logger in loggers], [logger.level for logger in loggers]
-    for logger in loggers:
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, disabled, level in zip(loggers, *before, strict=True):
-            logger.disabled = disabled
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 

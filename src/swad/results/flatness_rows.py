@@ -88,7 +88,7 @@ class RowFile:
 
     def append(self, *rows: Row) -> None:
         """Write the rows together: all of them or, with an error, none."""
-        lines = [_line(row) for row in rows]
+        lines = [json.dumps({"v": SCHEMA, **row}, allow_nan=False) for row in rows]
         self._writer.append(*lines)
         self.rows += [_parse(line)[1] for line in lines]  # as a reader sees them: lists instead of tuples
 
@@ -163,10 +163,6 @@ def _series(rows: Iterable[Row], key: str) -> tuple[str | None, str]:
     """Return shape and measure of a setting. The last measurement of each is shown."""
     settings = next((row for row in rows if row["kind"] == "settings" and row["key"] == key), {})
     return settings.get("shape"), settings.get("measure", "loss")
-
-
-def _line(row: Row) -> str:
-    return json.dumps({"v": SCHEMA, **row}, allow_nan=False)
 
 
 def _parse(line: str | bytes) -> tuple[int, Row]:

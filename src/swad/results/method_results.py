@@ -102,7 +102,7 @@ def _dataset_results(
     for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: not is_erm(name)):
         members = [run for run in runs if run.algorithm == algorithm]
         for average in evaluated_averages(members, selection):
-            label = shared_label((run for run in members if _has_accuracy(run, average)), average)
+            label = shared_label((run for run in members if average in run.table.evaluated_averages), average)
             by_target: list[Selection] = []
             for target in targets:
                 try:
@@ -117,10 +117,6 @@ def _dataset_results(
                 methods.append(MethodResults(label, algorithm, average, results))
     missing = () if targets == (NO_TARGET,) else tuple(sorted(domains - set(targets)))
     return DatasetResults(dataset, selection, split, tuple(runs), targets, missing, tuple(methods), errors, skipped)
-
-
-def _has_accuracy(run: RunData, average: str | None) -> bool:
-    return any(key.average == average and key.metric == "accuracy" for key in run.table.series)
 
 
 def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:

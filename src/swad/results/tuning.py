@@ -120,10 +120,10 @@ def choose(
 
 def score_settings(rows: Iterable[TuneRow], select: TuneSelect = "iid") -> dict[ValleySetting, float]:
     """Return the mean accuracy of every setting over the runs on which all settings were evaluated."""
-    value: Callable[[TuneRow], float | None] = (lambda row: row.validation) if select == "iid" else _target_out
     scores: dict[ValleySetting, list[float]] = {}
     for row in rows:
-        if (accuracy := value(row)) is not None:
+        accuracy = row.validation if select == "iid" else row.target_out
+        if accuracy is not None:
             scores.setdefault(row.setting, []).append(accuracy)
     most = max(map(len, scores.values()), default=0)
     return {setting: mean(values) for setting, values in scores.items() if len(values) == most}
@@ -144,10 +144,6 @@ def best(scores: Mapping[ValleySetting, float], preferred: Sequence[ValleySettin
         return max(len(values & dataclasses.asdict(other).items()) for other in preferred or (ValleySetting(),))
 
     return max(equal, key=agreement)
-
-
-def _target_out(row: TuneRow) -> float | None:
-    return row.target_out
 
 
 def _counts(setting: ValleySetting) -> tuple[int, float, str]:

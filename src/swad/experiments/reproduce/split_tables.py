@@ -21,7 +21,7 @@ from swad.experiments.reproduce.base import Reproduction, Results, availability_
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.fit_on_val import fit_run
 from swad.experiments.reproduce.methods import ALGORITHMS, Method, row_name
-from swad.experiments.reproduce.trainings import ERM_THREE_WAY, SWA_WEIGHTS, Training
+from swad.experiments.reproduce.trainings import ERM_THREE_WAY, SWA_WEIGHTS
 from swad.results import published
 from swad.results.comparisons import Accuracies, arrows
 from swad.results.tables import Cell
@@ -46,10 +46,6 @@ def _captions(config: PaperConfig, methods: Sequence[Method], datasets: Sequence
 # ------------------------------------------------------------ Table 3
 
 
-def _three_way(algorithm: str) -> Training:
-    return replace(ERM_THREE_WAY, algorithm=algorithm)
-
-
 def table3_methods() -> list[Method]:
     """Return the rows of Table 3. Its SWA has the cyclic learning rate, as Table 5 says."""
     special = {
@@ -58,7 +54,8 @@ def table3_methods() -> list[Method]:
         "SWAD": Method("SWAD", ERM_THREE_WAY, "swad"),
     }
     names = [row.name for row in published.table(3).rows]
-    return [special.get(name) or Method(name, _three_way(ALGORITHMS[name])) for name in names]
+    three_way = {name: replace(ERM_THREE_WAY, algorithm=algorithm) for name, algorithm in ALGORITHMS.items()}
+    return [special.get(name) or Method(name, three_way[name]) for name in names]
 
 
 def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
@@ -87,7 +84,8 @@ def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progr
             ours.append(replace(cell, mark=f"{cell.mark} {column_arrows[index].get(method.name, '')}".rstrip()))
         accuracies = tuple(column.get(method.name, {}) for column in by_column)
         paper = (*(Cell() for _ in columns[2:]), *map(printed_cell, row.values))
-        rows.append(ComparedRow(row.name, tuple(ours) if _any_value(ours) else None, paper, accuracies))
+        has_value = any(cell.value is not None for cell in ours)
+        rows.append(ComparedRow(row.name, tuple(ours) if has_value else None, paper, accuracies))
     names = [f"{'In' if in_domain else 'Out-of'}-domain: {name}" for name, in_domain in columns]
     notes = [
         *_captions(config, methods, ("PACS",)),
@@ -96,10 +94,6 @@ def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progr
     ]
     expected = [method.name for method in methods] if datasets else []
     return Report((compared_table(f"Table 3: {entry.title}", names, rows, notes, expected),), ())
-
-
-def _any_value(cells: Sequence[Cell]) -> bool:
-    return any(cell.value is not None for cell in cells)
 
 
 # ------------------------------------------------------------ Table 5
