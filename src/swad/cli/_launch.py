@@ -88,21 +88,18 @@ def show_runs(directory: SweepDir, launch: Launch, device: str, n_runs: int) -> 
         yield stack.enter_context(launch.make(device, directory.path, run_display)), display
 
 
-class BarLog:
-    """Shows messages above the bars of the runs, which the launcher draws."""
+class BarLog(Display):
+    """Shows messages above the bars of the runs, which the launcher draws and which show the rest."""
 
     def __init__(self, display: LogDisplay) -> None:
         self._display = display
-
-    def update(self, plan: Plan, outcome: Outcome | None) -> None:
-        """The bars show it."""
 
     def log(self, message: str) -> None:
         """Show one line."""
         self._display.log(message)
 
 
-class StatusLines:
+class StatusLines(Display):
     """Prints how far the sweep is, at most every few seconds."""
 
     SECONDS = 10.0

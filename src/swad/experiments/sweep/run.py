@@ -10,7 +10,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 from swad.algorithms.hyperparameters import as_text
 from swad.experiments.launchers.base import Launcher, Outcome, Task
@@ -33,24 +32,14 @@ class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
     """The sweep was interrupted and can be resumed."""
 
 
-class Display(Protocol):
-    """Shows the progress of a sweep."""
+class Display:
+    """Shows the progress of a sweep; the methods of this class do nothing."""
 
     def update(self, plan: Plan, outcome: Outcome | None) -> None:
         """The plan changed, or a run ended with this outcome."""
 
     def log(self, message: str) -> None:
         """Show one line."""
-
-
-class NoDisplay:
-    """Shows nothing."""
-
-    def update(self, plan: Plan, outcome: Outcome | None) -> None:
-        """Do nothing."""
-
-    def log(self, message: str) -> None:
-        """Do nothing."""
 
 
 def run_sweep(
@@ -75,7 +64,7 @@ def run_sweep(
         ConfigError: Another process runs this sweep.
     """
     with _only_scheduler(sweep):
-        scheduler = _Scheduler(sweep, launcher, specs, retry_failed, display or NoDisplay())
+        scheduler = _Scheduler(sweep, launcher, specs, retry_failed, display or Display())
         scheduler.start()
         try:
             scheduler.run()
