@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
@@ -97,9 +96,7 @@ class LocalLauncher(PollingLauncher):
         self._queue.clear()
         self._terminate()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.stop()  # also ends workers without a task
             while self._workers:

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
@@ -124,9 +123,7 @@ class RayLauncher(PollingLauncher):
         for reference in self._running:
             self._ray.cancel(reference)  # like Ctrl-C in the process of the run
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.stop()
             deadline = time.monotonic() + STOP_SECONDS

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from swad.experiments.launchers.base import LauncherError, Outcome, Task
@@ -159,9 +158,7 @@ class SlurmLauncher(PollingLauncher):
                 self._outcomes.append(Outcome(task, "interrupted", message, elsewhere=True))
         self._jobs = []
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore_signals()
 
     # -- jobs -----------------------------------------------------------------------------------------------------
