@@ -31,7 +31,7 @@ class Averager:
         self._in_group = False
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the weights after an optimizer step. Costs one foreach addition and never waits for the device.
+        """Take the weights after an optimizer step, for the cost of one foreach addition.
 
         In a CUDA graph capture only the addition is recorded; call `count_replays` once per replay.
 

@@ -18,19 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from swad.data.device_decode import DeviceDecoder
 from swad.data.domains import DataError, ImageSpec, IntArray
-from swad.data.loaders import (
-    Batch,
-    FunctionDataset,
-    Inputs,
-    Steps,
-    TrainLoader,
-    augmented,
-    without_worker_traceback,
-)
+from swad.data.loaders import Batch, Inputs, TrainLoader, augmented, read_ahead, steps
 from swad.data.splits import DomainSplit
 
 _EPOCHS = 6  # the first number of the seed; see `swad.data.loaders`
@@ -87,10 +78,10 @@ class EpochLoader(TrainLoader):
 
     def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
         """Iterate over ``(step, inputs)`` with the tensors of all parts, on the device if that is a GPU."""
-        steps = zip(Steps(start, stop), self._steps(start, stop), strict=True)
+        read = zip(steps(start, stop), self._steps(start, stop), strict=True)
         if self.device.type == "cuda":
-            return copied_ahead(steps, self.device, self._place)
-        return ((step, self._place(inputs)) for step, inputs in steps)
+            return copied_ahead(read, self.device, self._place)
+        return ((step, self._place(inputs)) for step, inputs in read)
 
     def parts(self, step: int, inputs: Inputs) -> Iterator[Batch]:
         """Make the batch of each part from inputs that are on the device, one at a time."""
@@ -126,21 +117,10 @@ class EpochLoader(TrainLoader):
         return placed
 
     def _steps(self, start: int, stop: int | None) -> Iterator[Inputs]:
-        if self.workers == 0:
-            yield from map(self._read, Steps(start, stop))
-            return
-        loader: DataLoader[Inputs] = DataLoader(
-            FunctionDataset(self._part),  # type: ignore[arg-type]
-            batch_size=None,
-            sampler=_Parts(start, stop, self.n_parts),
-            num_workers=self.workers,
-            prefetch_factor=2,
-            pin_memory=self.device.type == "cuda",
-        )
-        with without_worker_traceback():
-            parts = iter(loader)
-            while step := list(islice(parts, self.n_parts)):
-                yield _merged(step)
+        numbers = ((step, part) for step in steps(start, stop) for part in range(self.n_parts))
+        parts = read_ahead(self._part, numbers, self.workers, self.device)
+        while step := list(islice(parts, self.n_parts)):
+            yield _merged(step)
 
     def _part(self, item: tuple[int, int]) -> Inputs:
         """Decode and augment one part of a step."""
@@ -226,13 +206,3 @@ def _permutation(seed: int, epoch: int, n: int) -> IntArray:
 
 def _merged(parts: Sequence[Inputs]) -> Inputs:
     return {f"{name}.{i}": value for i, part in enumerate(parts) for name, value in part.items()}
-
-
-class _Parts:
-    """A sampler of ``(step, part)``."""
-
-    def __init__(self, start: int, stop: int | None, n_parts: int) -> None:
-        self.steps, self.n_parts = Steps(start, stop), n_parts
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((step, part) for step in self.steps for part in range(self.n_parts))

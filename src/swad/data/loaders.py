@@ -13,9 +13,10 @@ synchronizing with the host, so that it can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ from swad.data.splits import DomainSplit, subsample
 from swad.data.transforms import Normalize, Transform, eval_transform, to_pil, train_transform
 from swad.util.cpu import available_cores
 
+K = TypeVar("K")
+T = TypeVar("T")
 Inputs = Mapping[str, Tensor]
 """Tensors from which a batch is made; their shapes are the same at every step."""
 
@@ -169,20 +172,8 @@ class TrainLoader:
 
     def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
         """Iterate over ``(step, inputs)``, on the host or on the device; `finish` makes the batches."""
-        if self.workers == 0:
-            for step in Steps(start, stop):
-                yield step, self._inputs(step)
-            return
-        loader: DataLoader[Inputs] = DataLoader(
-            FunctionDataset(self._inputs),  # type: ignore[arg-type]
-            batch_size=None,
-            sampler=Steps(start, stop),
-            num_workers=self.workers,
-            prefetch_factor=2,
-            pin_memory=_on_gpu(self.device),
-        )
-        with without_worker_traceback():
-            yield from zip(Steps(start, stop), loader, strict=True)
+        inputs = read_ahead(self._inputs, steps(start, stop), self.workers, self.device)
+        return zip(steps(start, stop), inputs, strict=True)
 
     def finish(self, step: int, inputs: Inputs) -> Batch:
         """Make the batch from inputs that are on the device."""
@@ -326,19 +317,8 @@ class EvalLoader:
         return range(0, len(self.keys), self.batch_size)
 
     def _read(self) -> Iterator[Tensor]:
-        if self.workers == 0 or len(self.keys) <= 32:
-            yield from map(self._bytes, self._starts())
-            return
-        loader: DataLoader[Tensor] = DataLoader(
-            FunctionDataset(self._bytes),  # type: ignore[arg-type]
-            batch_size=None,
-            sampler=self._starts(),
-            num_workers=min(self.workers, len(self._starts())),
-            prefetch_factor=2,
-            pin_memory=_on_gpu(self.device),
-        )
-        with without_worker_traceback():
-            yield from loader
+        workers = min(self.workers, len(self._starts())) if len(self.keys) > 32 else 0
+        return read_ahead(self._bytes, self._starts(), workers, self.device)
 
     def _bytes(self, start: int) -> Tensor:
         """Return the images of the batch that starts at ``start``."""
@@ -365,29 +345,38 @@ def default_workers() -> int:
     return min(8, available_cores())
 
 
-class FunctionDataset:
-    """A function as a map-style dataset for `DataLoader`."""
-
-    def __init__(self, function: Callable[[int], Any]) -> None:
-        self.function = function
-
-    def __getitem__(self, key: int) -> Any:
-        return self.function(key)
+def steps(start: int, stop: int | None) -> Iterator[int]:
+    """Iterate over the steps from ``start`` to ``stop``, inclusive; endlessly if ``stop`` is None."""
+    if start < 1:
+        raise DataError(f"steps count updates from 1, got {start}")
+    return itertools.count(start) if stop is None else iter(range(start, stop + 1))
 
 
-class Steps:
-    """A sampler of steps from ``start`` to ``stop``, inclusive; endless if ``stop`` is None."""
+def read_ahead(function: Callable[[K], T], keys: Iterable[K], workers: int, device: torch.device) -> Iterator[T]:
+    """Iterate over the results of a function, in the order of its keys, computed ahead of time by worker processes."""
+    if workers == 0:
+        yield from map(function, keys)
+        return
+    loader: DataLoader[T] = DataLoader(
+        _FunctionDataset(function),  # type: ignore[arg-type]
+        batch_size=None,
+        sampler=keys,
+        num_workers=workers,
+        prefetch_factor=2,
+        pin_memory=device.type == "cuda",
+    )
+    with without_worker_traceback():
+        yield from loader
 
-    def __init__(self, start: int, stop: int | None) -> None:
-        if start < 1:
-            raise DataError(f"steps count updates from 1, got {start}")
-        self.start, self.stop = start, stop
 
-    def __iter__(self) -> Iterator[int]:
-        step = self.start
-        while self.stop is None or step <= self.stop:
-            yield step
-            step += 1
+class _FunctionDataset(Generic[K, T]):
+    """A function as a map-style dataset."""
+
+    def __init__(self, function: Callable[[K], T]) -> None:
+        self._function = function
+
+    def __getitem__(self, key: K) -> T:
+        return self._function(key)
 
 
 def _images_on_device(domain: Domain, device: torch.device | str | None) -> Tensor:
@@ -395,10 +384,6 @@ def _images_on_device(domain: Domain, device: torch.device | str | None) -> Tens
     assert isinstance(domain, ArrayDomain)
     images: ByteArray = np.ascontiguousarray(domain.images.transpose(0, 3, 1, 2))
     return torch.from_numpy(images).to(device or "cpu")
-
-
-def _on_gpu(device: torch.device | str | None) -> bool:
-    return device is not None and torch.device(device).type == "cuda"
 
 
 def _check_rank(rank: int, world_size: int) -> None:
