@@ -68,7 +68,7 @@ def accuracy_tables(
 
     Args:
         runs: The runs, of any datasets.
-        method: The model selection; see `swad.results.selection`.
+        method: The model selection; see `swad.results.selectors`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         paper: Which of the paper's rows follow ours: the "few" that ours compare with, "all" or "none".
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.

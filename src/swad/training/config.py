@@ -3,8 +3,8 @@
 Every field states its type, its default, its help text and its role in `swad.training.config_sections`. Everything else
 is derived from that: the options of `swad train`, their reference page, the `Args:` that `help()` shows, the checks
 below, `config.json`, and which settings must agree when a run is resumed or compared. This module imports nothing
-heavy, so that `swad train --help` answers at once; the checks that need datasets, algorithms or the machine, and the
-defaults that depend on them, are in `swad.training.resolve`.
+heavy, so that `swad train --help` answers at once; the checks that need datasets, algorithms or the machine are in
+`swad.training.checks`, and the defaults that depend on them in `swad.training.resolve`.
 """
 
 from __future__ import annotations

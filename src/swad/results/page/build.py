@@ -162,7 +162,7 @@ def build_page(
 
     Args:
         runs: The runs to show.
-        method: The model selection; see `swad.results.selection`.
+        method: The model selection; see `swad.results.selectors`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
         flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
