@@ -13,12 +13,7 @@ from swad.averaging.tensors import TrackedTensors
 
 
 class Mean:
-    """All sums added up and divided by their total weight, tensor by tensor, so that no second model is in memory.
-
-    Args:
-        sums: The sums, which do not change.
-        tracked: The tensors of the model that they were taken from.
-    """
+    """All sums added up and divided by their total weight, tensor by tensor, so that no second model is in memory."""
 
     def __init__(self, sums: Sequence[WeightSum], tracked: TrackedTensors) -> None:
         self._sums, self._tracked = sums, tracked

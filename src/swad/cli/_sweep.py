@@ -45,13 +45,7 @@ def find_specs(
 ) -> list[SweepSpec]:
     """Return the spec that options and plan file state, or those of the sweep that is resumed; collect the problems.
 
-    Args:
-        directory: The directory of the sweep.
-        plan: The plan file, if there is one.
-        stated: Fields of the spec that were given as options.
-        settings: Settings of the runs that were given as options.
-        selection: File of hyperparameters that were selected before.
-        problems: The problems found so far. All are raised together.
+    Options state fields of the spec (`stated`) and settings of the runs. `selection` is a file of hyperparameters.
     """
     earlier = problems.collect(lambda: directory.specs) or ()
     on_machine = {name: value for name, value in settings.items() if SETTINGS[name].role == "machine"}

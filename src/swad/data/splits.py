@@ -168,7 +168,6 @@ def hold_out(
     same validation images for every target.
 
     Args:
-        dataset: The dataset.
         target: Name or number of the domain to hold out, or several. None or (): train on all domains.
         trial: Number of the random split; the paper uses 0, 1 and 2.
         three_way: Split 60/20/20 instead of 80/20.

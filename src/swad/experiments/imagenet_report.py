@@ -51,7 +51,6 @@ def measure_imagenet(
     """Evaluate models on the benchmarks that are there, and return tables of every score.
 
     Args:
-        models: The models.
         benchmarks: Where the images are.
         config: Device, precision and batches.
         output: Directory for the figure and `imagenet.json`.

@@ -39,7 +39,6 @@ def measure_robust_line(
     """Measure loss and worst loss along a line.
 
     Args:
-        run: The run.
         ends: Names of the weights at x = 0 and x = 1.
         shares: Radii as shares of the distance between both.
         points: Number of points on the line, besides both ends.

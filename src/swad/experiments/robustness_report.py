@@ -32,7 +32,6 @@ def measure_robustness(
     """Measure the errors of several runs under corruption, draw them and compare them.
 
     Args:
-        runs: The runs.
         weights: Names of the weights to measure by run directory; the others are compared with the first.
         config: Corruptions, severities and images.
         output: Directory for the figure and `robustness.json`.

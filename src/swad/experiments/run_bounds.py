@@ -37,7 +37,6 @@ def run_bounds(
     would only make its bound too small.
 
     Args:
-        run: The run.
         name: Name of the weights.
         radii: Values of gamma.
         vc_cover: VC dimension of one ball of the cover. Without it only Hoeffding's form has numbers.

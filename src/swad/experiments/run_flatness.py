@@ -106,7 +106,6 @@ def run_local(
     Each set of weights is stored as soon as it is measured, and reused if it has enough directions.
 
     Args:
-        run: The run.
         names: Names of weights; the others are compared with the first. "window" are live weights inside the range that
             SWAD averaged: the mean of F over snapshots.
         config: Radii, directions, images, parameters and what is measured.

@@ -97,7 +97,6 @@ def measure_benchmarks(
     Parts that are stored already are not evaluated again.
 
     Args:
-        models: The models.
         benchmarks: Where the images are.
         config: Device, precision and batches.
         progress: Called after every batch.

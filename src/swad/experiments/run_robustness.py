@@ -83,7 +83,6 @@ def measure_corruptions(
     """Measure the errors of some of a run's weights; rows that are stored already are not measured again.
 
     Args:
-        run: The run.
         names: Names of weights, such as best and swad.
         config: Corruptions, severities and images.
         device: Device to measure on.

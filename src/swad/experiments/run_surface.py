@@ -40,7 +40,6 @@ def run_surface(
     """Evaluate the loss on the plane through three of a run's weights, or on the line through two.
 
     Args:
-        run: The run.
         corners: Names of three weights, or of two for a line. By default `default_corners`.
         points: Names of extra weights to project onto the surface. By default the run's averages that are near it.
             The mean of the corners is always among the points.

@@ -92,7 +92,6 @@ def build_loaders(
     """Return the images of some splits by their name and by domain, read as the run itself read them.
 
     Args:
-        run: The run.
         parts: Splits of the sources or of the target, by name.
         device: Device of the images, which are kept there if they fit.
         workers: Processes that read images.

@@ -167,7 +167,6 @@ def evaluate_rows(
 
     Args:
         runs: The runs of the rows. The rows of runs without segments stay as they are.
-        rows: The rows.
         sides: "validation", "target" or both.
         device: Device to evaluate on.
         workers: Processes that read images.
@@ -208,7 +207,6 @@ def _measure(
     """Yield every average of one run with its mean accuracy over domains by split; measure those that are not stored.
 
     Args:
-        run: The run.
         settings: One setting for every average, by the text of its updates.
         side: "validation" or "target".
         device: Device to evaluate on.
@@ -271,7 +269,6 @@ def save_average(run: TunableRun, row: TuneRow, folder: Path, device: torch.devi
     """Write the average of one setting as a weights file with its card.
 
     Args:
-        run: The run.
         row: The setting, with its accuracies.
         folder: Directory for the file, which is named after the run.
         device: Device to compute on.

@@ -77,7 +77,6 @@ class Part:
 
     Args:
         name: Name of the part, such as imagenet-c/fog/3.
-        images: The images.
         labels: Labels of the benchmark.
         expected: Number of images in the published set.
         stored: Whether the images are stored as the model takes them, so that they are not cropped.

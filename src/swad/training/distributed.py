@@ -76,12 +76,7 @@ class Dist:
         return values[0]
 
     def call_in_main(self, function: Callable[[], T], error_class: type[Exception]) -> T | None:
-        """Call a function in the main process and return its result there; if it fails, every process raises.
-
-        Args:
-            function: The function.
-            error_class: What the other processes raise.
-        """
+        """Call a function in the main process and return its result there; if it fails, the others raise as well."""
         result, error = None, None
         if self.is_main:
             try:

@@ -17,13 +17,7 @@ from swad.training.run_dir import WEIGHTS, RunDir, disk_errors
 
 
 class RunOutput:
-    """The output of one process of a run.
-
-    Args:
-        config: Resolved settings of the run.
-        run_dir: The run directory; None in all processes but the main one.
-        callback: Receives the messages.
-    """
+    """The output of one process of a run. `run_dir` is None in all processes but the main one."""
 
     def __init__(self, config: RunConfig, run_dir: RunDir | None, callback: RunCallback) -> None:
         self._config, self._run_dir, self._callback = config, run_dir, callback

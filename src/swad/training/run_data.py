@@ -99,7 +99,6 @@ def require_decodable(
     Images whose names, sizes and modification times have not changed since they were decoded are not decoded again.
 
     Args:
-        dataset: The dataset.
         cache: Directory of decoded images, where a file for each checked dataset is kept. Default: the default cache.
         workers: Threads that decode. Default: one per core.
         progress: Called while decoding.

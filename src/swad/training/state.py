@@ -71,13 +71,8 @@ class Training:
     An algorithm with a preparation makes its updates before step 1: `step` is then 0 or below, down to
     `-n_preparation`. The algorithm, the loader and the random numbers count all updates from 1.
 
-    Args:
-        config: Resolved settings of the run.
-        sources: The source domains.
-        dist: This process.
-        segments: Directory for the mean weights between evaluations, if they are kept.
-        cache: Decoded images; without it images are read from their files.
-        log: Called with messages about how the run is computed.
+    The mean weights between evaluations go to the directory `segments`, if they are kept. Without a `cache`, images are
+    read from their files.
     """
 
     def __init__(

@@ -41,7 +41,6 @@ class Outcome:
     """How a task ended.
 
     Args:
-        task: The task.
         status: `finished`; `failed`, with `failure.json` in the run directory; or `interrupted`: stopped, not started
             or trained by another process, so that it can be started again.
         message: One line for a task that is not finished.

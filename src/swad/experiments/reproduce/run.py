@@ -109,7 +109,6 @@ def estimate_line(
     """State the time and disk space of the runs that are missing, from a few measured steps; empty if none is.
 
     Args:
-        items: The items.
         config: Data and scale.
         slots: How many runs train at a time, if it is known.
         progress: Called before every measurement.
@@ -139,7 +138,6 @@ def train_missing(
     """Train the runs that are missing, and return where they stand then.
 
     Args:
-        items: The items.
         config: Data and scale.
         launcher: Trains the runs. The caller opens and closes it.
         retry_failed: Also train runs that failed before.
@@ -161,7 +159,6 @@ def build_item(
     """Measure and build one item from its finished runs, and write its files.
 
     Args:
-        item: The item.
         config: Data, scale and resolution.
         progress: Called after every evaluation of a measurement.
         results: The runs, if other items read them before.

@@ -53,7 +53,6 @@ def run_sweep(
     """Train every run of a sweep that is not finished, and return where the sweep stands then.
 
     Args:
-        sweep: The sweep.
         launcher: Trains the runs. The caller opens and closes it.
         specs: Train the runs of these specs only. Default: those of all specs of the sweep.
         retry_failed: Also train runs that failed before.

@@ -116,7 +116,6 @@ def read_status(sweep: SweepDir, plan: Plan | None = None, slots: int | None = N
     """Read the status of a sweep from its directory.
 
     Args:
-        sweep: The sweep.
         plan: Its runs. Default: those of all its specs.
         slots: Runs that train at the same time. Default: as many as are running now.
     """

@@ -117,7 +117,6 @@ def add_legend(figure: Figure, panels: Sequence[Axes], width: float, order: Call
     """Add one legend below all panels, in as many lines as it needs.
 
     Args:
-        figure: The figure.
         panels: The axes with labeled lines. Equal labels are listed once.
         width: Width of the figure in inches.
         order: Sort key of the labels; by default the order of drawing.
@@ -146,7 +145,6 @@ def themed_svg(figure: Figure, prefix: str, label: str) -> str:
     """Return a figure as an `<svg>` element whose colors are CSS variables of the page.
 
     Args:
-        figure: The figure.
         prefix: Prefix of the element's ids, which makes them unique in the page.
         label: Description for screen readers.
     """

@@ -43,7 +43,6 @@ def valley_figure(
     """Draw the validation curves of one run, with one panel for each metric.
 
     Args:
-        run: The run.
         average: The average whose range is shown; by default the first one with a range.
         metrics: "loss" and "accuracy", or one of them.
         size: Width and height of a panel in inches.

@@ -68,7 +68,6 @@ class BaseTracker(ABC):
     """Sends the values of one run to a tool.
 
     Args:
-        run: The run.
         state: Plain values that an earlier attempt at this run left, such as the ID of the run in the tool; empty at
             first. The tracker may change it.
     """

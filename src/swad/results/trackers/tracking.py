@@ -33,7 +33,6 @@ class Tracking:
     """The trackers of one run, as a context manager: leaving it ends the run in every tool.
 
     Args:
-        run: The run.
         names: Names of the trackers.
         recorded: The records that the run already has; those that a tool lacks are sent at once.
         warn: Called with the name of a tracker that fails and the reason.
