@@ -67,11 +67,11 @@ class Dist:
         """Wait until every process has come this far."""
         self.any(False)
 
-    def broadcast(self, text: str | None) -> str | None:
-        """Return the main process's text in every process."""
+    def broadcast(self, value: T) -> T:
+        """Return the main process's value in every process."""
         if self.world_size == 1:
-            return text
-        values = [text]
+            return value
+        values = [value]
         torch_dist.broadcast_object_list(values, src=0, device=self.device)
         return values[0]
 

@@ -11,7 +11,6 @@ checkpoint as if it had never stopped. Under ``torchrun`` the processes share ev
 from __future__ import annotations
 
 import copy
-import json
 import math
 import platform
 import time
@@ -158,8 +157,7 @@ def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> tuple[RunD
         return run_dir
 
     run_dir = dist.call_in_main(open_run_dir, RunError)
-    finished = dist.broadcast(None if run_dir is None or run_dir.finished is None else json.dumps(run_dir.finished))
-    return run_dir, None if finished is None else json.loads(finished)
+    return run_dir, dist.broadcast(None if run_dir is None else run_dir.finished)
 
 
 class _Run:
