@@ -103,7 +103,7 @@ def test_sigterm_while_worker_processes_import(tmp_path):
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.count("\n")) == (130, 1), errors
-    assert "Run the same command again to start" in errors
+    assert "Run the same command again to train" in errors
     wait_until_ended(workers)
 
 
