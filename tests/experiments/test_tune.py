@@ -80,6 +80,21 @@ def test_accuracies_and_steps_are_those_that_the_run_recorded(fresh):
         assert rows[row.run, row.setting] == row
 
 
+@pytest.mark.slow
+def test_trained_batch_norms_get_the_statistics_that_the_run_estimated(tmp_path):
+    pytest.importorskip("timm")
+    options = {"network": "test_resnet", "weights": "random", "keep_segments": True, "steps": 4, "evaluate_every": 2}
+    options["hyperparameters"] = {"batch_size": 96, "lr": 1e-3}
+    setting = ValleySetting(1, 6, 0.3)
+    train(short(tmp_path / "runs" / "paper-0", averages=(spec("swad", setting),), **options))
+    (run,), _ = tune_runs.find_tunable([tmp_path / "runs"], None)
+    assert tune.sensitivity([tmp_path / "runs"], [setting]) == list(run.trained())
+    tuned = load_file(tune_runs.save_average(run, run.row(setting), tmp_path / "tuned", CPU))
+    saved, last = (load_file(tmp_path / "runs/paper-0/weights" / f"{name}.safetensors") for name in ("swad", "last"))
+    assert all(torch.equal(tuned[name], saved[name]) for name in saved)
+    assert any("running" in name and not torch.equal(last[name], saved[name]) for name in saved)
+
+
 @pytest.fixture(scope="module")
 def every_weight(runs) -> list[dict[str, torch.Tensor]]:
     return [load_file(runs / "paper-0" / "weights" / f"step-{step:06d}.safetensors") for step in range(1, STEPS + 1)]

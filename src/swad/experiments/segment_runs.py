@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from swad.data.cache import open_cache
+from swad.data.cache import ImageCache, open_cache
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit
 from swad.experiments.saved_run import SavedRun
 from swad.models.fused_vit import fuse_kernels
 from swad.results.runs import RunData, find_runs
+from swad.training.batch_norms import estimate_statistics
+from swad.training.build import build_algorithm, build_loader
+from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.evaluation import ResidentEvaluation, Score, eval_loaders, evaluate_splits, max_kept_bytes
 from swad.training.numerics import autocast
@@ -97,11 +100,7 @@ def build_loaders(
         workers: Processes that read images.
     """
     config = run.config if workers is None else run.config.replace(workers=workers)
-    sources = run.held_out.sources
-    cache = None
-    if config.data.input_pipeline == "gpu":
-        dataset = load_dataset(config, run.data)
-        cache = open_cache(dataset, config.machine.cache, config.data.cache_size, workers=config.machine.workers)
+    sources, cache = run.held_out.sources, _cache(run, config)
     keep = images_fit(run, parts, device)
     return {
         name: eval_loaders(
@@ -117,6 +116,32 @@ def build_loaders(
         )
         for name, splits in parts.items()
     }
+
+
+def build_estimate(run: SavedRun, device: torch.device, workers: int | None) -> Callable[[nn.Module], object] | None:
+    """Return a function that estimates batch-norm statistics as the run did for its averages; None if it froze them.
+
+    Args:
+        run: The run.
+        device: Device of the network.
+        workers: Processes that read images.
+    """
+    if run.config.model.freeze_bn:
+        return None
+    config = run.config.replace(weights="random")  # its weights are not used
+    config = config if workers is None else config.replace(workers=workers)
+    sources, dist = run.held_out.sources, Dist(device)
+    algorithm = build_algorithm(config, sources, dist)
+    loader = build_loader(config, sources, dist, algorithm, _cache(run, config), lambda line: None)
+    return lambda model: estimate_statistics(model, config, algorithm, loader, sources, dist)
+
+
+def _cache(run: SavedRun, config: RunConfig) -> ImageCache | None:
+    """Open the cache of decoded images, if the run reads from one."""
+    if config.data.input_pipeline != "gpu":
+        return None
+    dataset = load_dataset(config, run.data)
+    return open_cache(dataset, config.machine.cache, config.data.cache_size, workers=config.machine.workers)
 
 
 def build_evaluation(

@@ -19,7 +19,7 @@ from swad.averaging.swad import SWAD, NeverConvergedWarning
 from swad.averaging.valley import LossValley, Status
 from swad.data.splits import DomainSplit
 from swad.experiments.saved_run import SavedRun, open_run
-from swad.experiments.segment_runs import build_loaders, build_network, finished_runs, skip_notes
+from swad.experiments.segment_runs import build_estimate, build_loaders, build_network, finished_runs, skip_notes
 from swad.results.flatness_rows import Row, RowFile
 from swad.results.records import RECORDS
 from swad.results.runs import RunData
@@ -27,7 +27,7 @@ from swad.results.tuning import TuneRow, ValleySetting
 from swad.training.defaults import averaging_plan
 from swad.training.distributed import Dist
 from swad.training.evaluation import evaluate_splits
-from swad.training.export import model_card, save_weights
+from swad.training.export import cpu_weights, model_card, save_weights
 from swad.training.numerics import autocast
 from swad.training.result import averaged_range
 from swad.training.run_dir import SEGMENTS, RunError
@@ -215,7 +215,9 @@ def _measure(
     if not settings:
         return
     with RowFile(run.path, TUNE) as file:
-        key = file.add_settings({"device": device.type, "records": sha256(run.path / RECORDS)})
+        # Rows of earlier versions have the statistics of the last update where batch norms were trained.
+        estimated = {} if run.config.model.freeze_bn else {"statistics": "estimated"}
+        key = file.add_settings({"device": device.type, "records": sha256(run.path / RECORDS), **estimated})
         stored = {row["average"]: row for row in file.rows_of(key) if row["kind"] == side}
         missing = [spans for spans in settings if spans not in stored]
         for spans in settings:
@@ -225,10 +227,13 @@ def _measure(
             return
         model, dist = build_network(run, device), Dist(device)
         loaders = build_loaders(run, _splits(run, side), device, workers)
+        estimate = build_estimate(run, device, workers)
         for begin in range(0, len(missing), AT_ONCE):
             batch = {spans: settings[spans] for spans in missing[begin : begin + AT_ONCE]}
             for spans, average in _replay(run, model, batch).items():
                 with _never_converged_ignored(), average.average_parameters(model):
+                    if estimate is not None:
+                        estimate(model)
                     accuracy = {
                         split: {
                             domain: score.accuracy
@@ -275,9 +280,12 @@ def save_average(run: TunableRun, row: TuneRow, folder: Path, device: torch.devi
     """
     saved = run.saved
     assert saved is not None
-    (average,) = _replay(saved, build_network(saved, device), {row.spans: row.setting}).values()
-    with _never_converged_ignored():
-        state = average.averaged_state()
+    model, estimate = build_network(saved, device), build_estimate(saved, device, workers=None)
+    (average,) = _replay(saved, model, {row.spans: row.setting}).values()
+    with _never_converged_ignored(), average.average_parameters(model):
+        if estimate is not None:
+            estimate(model)
+        state = cpu_weights(model)
     description = f"An average of the weights along the trajectory: SWAD with {row.setting}"
     status = averaged_range(run.status(row.setting))
     card = model_card(saved.config, saved.held_out.sources, max(run.losses), description, status)

@@ -10,32 +10,38 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from swad.algorithms.base import Algorithm
 from swad.data.epoch_loader import to_device
+from swad.data.loaders import TrainLoader
 from swad.data.splits import Sources
-from swad.training.state import Training, running_statistics
+from swad.training.config import RunConfig
+from swad.training.distributed import Dist
+from swad.training.numerics import autocast
+from swad.training.state import running_statistics
 
 PASSES = 200
 """Most forward passes of an estimate; a few ten thousand images are as good as all (Wu and Johnson, 2021)."""
 
 
-def estimate_statistics(model: nn.Module, training: Training, sources: Sources) -> bool:
+def estimate_statistics(
+    model: nn.Module, config: RunConfig, algorithm: Algorithm, loader: TrainLoader, sources: Sources, dist: Dist
+) -> bool:
     """Estimate the statistics of the model's batch norms on an epoch of training images, or on its first part.
 
     Returns False if there is nothing to estimate.
     """
-    if training.config.model.freeze_bn:
+    if config.model.freeze_bn:
         return False
-    with training.autocast():
-        estimated = training.algorithm.estimate_statistics(model, _training_images(training, sources))
+    epoch = math.ceil(sum(len(split) for split in sources.train) / algorithm.n_images)
+    with autocast(config, dist.device):
+        estimated = algorithm.estimate_statistics(model, _training_images(loader, epoch))
     if estimated:
-        training.dist.average(running_statistics(model))
+        dist.average(running_statistics(model))
     return estimated
 
 
-def _training_images(training: Training, sources: Sources) -> Iterator[Tensor]:
-    loader, algorithm = training.loader, training.algorithm
-    epoch = math.ceil(sum(len(split) for split in sources.train) / algorithm.n_images)
+def _training_images(loader: TrainLoader, epoch: int) -> Iterator[Tensor]:
     for step, inputs in loader.inputs(1, min(epoch, math.ceil(PASSES / loader.n_parts))):
-        for batch in loader.parts(step, to_device(inputs, training.dist.device)):
+        for batch in loader.parts(step, to_device(inputs, loader.device)):
             # Views follow one another in the first dimension.
             yield batch.images.flatten(0, 1) if batch.images.ndim == 5 else batch.images

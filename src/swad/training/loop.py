@@ -411,7 +411,9 @@ class _Run:
         for name, description, weights in self._final_weights():
             self.callback.on_stage(f"evaluating {name}")
             model.load_state_dict(weights)
-            if name in training.averages and estimate_statistics(model, training, self.sources):
+            if name in training.averages and estimate_statistics(
+                model, config, training.algorithm, training.loader, self.sources, self.dist
+            ):
                 weights = cpu_weights(model)
             evaluation_start = time.perf_counter()
             final_scores = self.evaluator.final_scores(model, self.target)
