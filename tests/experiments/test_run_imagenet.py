@@ -274,12 +274,17 @@ def test_missing_severities_are_named(tmp_path):
 def test_the_command_on_a_model_that_always_answers_dog(here, trees, tmp_path):
     model = constant_network(tmp_path / "dog.safetensors", DOG)
     command = ("robustness", model, "--imagenet", trees.imagenet, "--backgrounds", trees.backgrounds)
+    command += ("--imagenet-c", trees.imagenet_c / "noise")
     done = here(*command, "--output", tmp_path / "out", "--workers", "0", "--device", "cpu")
     lines = {" ".join(line.split()[:-1]): line.split()[-1] for line in done.stdout.splitlines() if line.strip()}
     assert lines["Background Challenge"] == "11.11*"  # dogs are recognized on every background, and nothing else
     assert lines["BG-Gap: mixed_same - mixed_rand"] == "0.00*"
     assert lines["ImageNet top-1"] == "16.67*"
     stored = json.loads((tmp_path / "out/imagenet.json").read_text())
+    by_corruption = [line.split(",") for line in (tmp_path / "out/imagenet-c.csv").read_text().splitlines()]
+    wrong = {(line[1], line[3]): line[4] for line in by_corruption}
+    assert wrong["shot_noise", "severity 2"] == "100.0"  # all are tench
+    assert float(wrong["shot_noise", "CE"]) == pytest.approx(500 / sum(ALEXNET_ERRORS["shot_noise"]))
     done = here(*command, "--seed", "1", "--images", "5", code=1)
     assert "on all of their stored images: leave out --images, --seed" in done.stderr
     assert "must be fp32 or bf16" in here(*command, "--precision", "fp16", code=1).stderr

@@ -12,7 +12,7 @@ from swad.data.transforms import Normalize, eval_transform, to_pil
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import open_run, stratified_subset
 from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors, severity_curves
-from swad.results.corruption_tables import comparison_table, corruption_summary, corruption_table
+from swad.results.corruption_tables import cases_csv, comparison_table, corruption_summary, corruption_table
 from swad.results.runs import load_run
 from swad.robustness.corruptions import corrupt
 from swad.training.config import RunConfig
@@ -75,6 +75,10 @@ def test_a_measurement_resumes_and_extends(trained):
     assert len(set(cases)) == 5 * 4
 
 
+def _is(row, *values):
+    return tuple(row[name] for name in ("side", "weights", "corruption", "severity")) == values
+
+
 def test_tables_average_over_trials_and_compare(trained):
     runs = [open_run(trained / f"paper-{trial}") for trial in (0, 1)]
     rows = [measure_corruptions(run, ["best", "swa"], CONFIG) for run in runs]
@@ -99,6 +103,10 @@ def test_tables_average_over_trials_and_compare(trained):
     assert [row.name for row in comparison.rows] == ["SWA, clean", "SWA, corrupted"]
     baseline = next(row for row in table.rows if row.name == "ERM (best)").cells[1]
     assert comparison.rows[1].cells[0].value == pytest.approx(cell.value - baseline.value)
+    expected = [row["error"] for measured in rows for row in measured if _is(row, "unseen", "swa", "fog", 5)]
+    line = next(line for line in cases_csv([unseen]).splitlines() if line.startswith("digits,unseen,SWA,fog,5,"))
+    assert float(line.split(",")[5]) == pytest.approx(100 * sum(expected) / 2)
+    assert line.split(",")[7] == "2"
     curve = severity_curves(unseen)["SWA"]
     assert list(curve) == [0, 1, 5]
     assert (curve[1].mean + curve[5].mean) / 2 == pytest.approx(sum(by_trial) / 2)
@@ -142,7 +150,7 @@ def test_the_command_prints_tables_and_draws_curves(here, trained, tmp_path):
     assert "Corruption error: digits, unseen" in done.stdout
     assert "do not compare with errors on its stored images" in " ".join(done.stdout.split())
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"robustness.{suffix}" for suffix in ("svg", "pdf", "png", "json")
+        f"robustness.{suffix}" for suffix in ("svg", "pdf", "png", "json", "csv")
     }
     content = json.loads((tmp_path / "robustness.json").read_text())
     assert [(each["side"], each["settings"]) for each in content["results"]] == [

@@ -103,7 +103,7 @@ def test_nested_and_flat_archives_are_found(tmp_path):
         ("fog", 5): "fog/5",
         ("saturate", 2): "extra/saturate/2",
     }
-    with pytest.raises(ValueError, match="unpack the archives"):
+    with pytest.raises(ValueError, match="the archives of ImageNet-C were unpacked into"):
         find_folders(tmp_path / "noise/gaussian_noise/1")
     with pytest.raises(ValueError, match="is not a folder"):
         find_folders(tmp_path / "missing")

@@ -64,7 +64,10 @@ def find_models(
             models += found
             notes += skipped
         elif path.suffix == ".safetensors" and (path.is_file() or not file):
-            models.append(replace(saved_model(path, path.stem, path.stem, output), file=path))
+            try:
+                models.append(replace(saved_model(path, path.stem, path.stem, output), file=path))
+            except networks.NetworkError as error:
+                raise RunError(f"{error}, or name the timm model of the file (resnet50={path})") from None
         else:
             models.append(_of_timm(name, file, output))
     return _with_unique_labels(models), notes

@@ -16,7 +16,7 @@ from swad.results.imagenet_parts import IMAGENET, IMAGENET_C, PartResult, stored
 from swad.results.tables import Cell, Row, Table
 from swad.robustness import backgrounds, imagenet_c, imagenet_r
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
-from swad.util.files import write_json
+from swad.util.files import write_json, write_text
 from swad.util.names import listed
 from swad.util.progress import Progress
 
@@ -53,7 +53,7 @@ def measure_imagenet(
     Args:
         benchmarks: Where the images are.
         config: Device, precision and batches.
-        output: Directory for the figure and `imagenet.json`.
+        output: Directory for the figure, `imagenet-c.csv` and `imagenet.json`.
         formats: Formats of the figure.
         progress: Called after every batch.
     """
@@ -65,6 +65,10 @@ def measure_imagenet(
     if errors is not None and errors.cases():
         figure = severity_figure([errors])
         written += [save_figure(figure, output / f"imagenet-c.{extension}") for extension in formats]
+    tables = [table for label, parts in results.items() if (table := corruption_table(label, parts)) is not None]
+    if tables:
+        written.append(output / "imagenet-c.csv")
+        write_text(written[-1], "".join(table.csv(header=number == 0) for number, table in enumerate(tables)))
     path = output / "imagenet.json"
     write_json(
         path,
@@ -73,8 +77,7 @@ def measure_imagenet(
             for label, parts in results.items()
         },
     )
-    tables = [score_table(results, notes(models, benchmarks, results))]
-    tables += [table for label, parts in results.items() if (table := corruption_table(label, parts)) is not None]
+    tables = [score_table(results, notes(models, benchmarks, results)), *tables]
     row_files = dict.fromkeys(model.directory / ROBUSTNESS for model in models)
     return Report(tuple(tables), (*written, path), tuple(row_files))
 
@@ -158,8 +161,8 @@ def corruption_table(label: str, parts: Parts) -> Table | None:
         alexnet = Cell(imagenet_c.mce(complete, [name]), mark=mark) if compared else Cell()
         cells = [Cell() if each is None else Cell(100 * each.error, mark=PARTIAL * each.partial) for each in found]
         rows.append(Row(name, (*cells, mean, alexnet)))
-    columns = (*(f"severity {severity}" for severity in SEVERITIES), "mean", "AlexNet = 100")
-    note = "Error in %; the last column divides the sum over severities by AlexNet's."
+    columns = (*(f"severity {severity}" for severity in SEVERITIES), "mean", "CE")
+    note = "Error in %; CE: the sum over severities divided by AlexNet's, in %. mCE is its mean."
     if extra := [row.name for row in rows if row.name in imagenet_c.EXTRA]:
         note += f" Without AlexNet's, {', '.join(extra)} count in the mean over 19 only."
     return Table(f"ImageNet-C: {label}", columns, tuple(rows), (note,), corner="Corruption") if rows else None
@@ -188,6 +191,7 @@ def notes(models: Sequence[ImageNetModel], benchmarks: Benchmarks, results: Mapp
     if any(score.partial for parts in results.values() for score in scores(parts).values()):
         lines.append(f"{PARTIAL} Partial: do not compare it with published numbers.")
     if benchmarks.imagenet_c is not None:
+        lines.append("Lower is better for mCE, relative mCE and mean errors; they are no accuracies.")
         lines.append(
             "Papers print mCE, relative mCE and the mean error all as mCE; the official script prints the mean error "
             "over 19 corruptions."

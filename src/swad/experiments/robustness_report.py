@@ -9,12 +9,12 @@ from swad.experiments.flatness_report import FORMATS, Report, run_progress
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import SavedRun
 from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors
-from swad.results.corruption_tables import comparison_table, corruption_summary, corruption_table
+from swad.results.corruption_tables import cases_csv, comparison_table, corruption_summary, corruption_table
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import require_matplotlib, save_figure
 from swad.results.runs import load_run
 from swad.training.run_dir import RunError
-from swad.util.files import write_json
+from swad.util.files import write_json, write_text
 from swad.util.progress import Progress
 
 
@@ -34,7 +34,7 @@ def measure_robustness(
     Args:
         weights: Names of the weights to measure by run directory; the others are compared with the first.
         config: Corruptions, severities and images.
-        output: Directory for the figure and `robustness.json`.
+        output: Directory for the figure, `robustness.json` and `robustness.csv`.
         formats: Formats of the figure.
         device: Device to measure on.
         workers: Processes that read images.
@@ -58,7 +58,7 @@ def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[
 
     Args:
         paths: Run directories.
-        output: Directory for the figure and `robustness.json`.
+        output: Directory for the figure, `robustness.json` and `robustness.csv`.
         formats: Formats of the figure.
     """
     require_matplotlib()
@@ -69,5 +69,7 @@ def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[
     written = [save_figure(figure, output / f"robustness.{extension}") for extension in formats]
     summary = output / "robustness.json"
     write_json(summary, {"results": corruption_summary(results)})
+    cases = output / "robustness.csv"
+    write_text(cases, cases_csv(results))
     tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
-    return Report(tuple(tables), (*written, summary), tuple(path / ROBUSTNESS for path in paths))
+    return Report(tuple(tables), (*written, summary, cases), tuple(path / ROBUSTNESS for path in paths))

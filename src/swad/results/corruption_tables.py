@@ -1,13 +1,16 @@
-"""Errors under corruption as tables, for the terminal and the page, and as JSON values."""
+"""Errors under corruption as tables, for the terminal and the page, and as JSON values and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from typing import Any
 
 from swad.results.comparison_tables import interval_text
 from swad.results.comparisons import Comparison, p_text
 from swad.results.corruption_errors import (
+    CLEAN,
     SIDES,
     STORED,
     CorruptionErrors,
@@ -116,6 +119,20 @@ def corruption_summary(results: Sequence[CorruptionErrors]) -> list[dict[str, An
         }
         for each in results
     ]
+
+
+def cases_csv(results: Sequence[CorruptionErrors]) -> str:
+    """Return the error of every corruption and severity as comma-separated values: percent, mean over targets."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["dataset", "side", "method", "corruption", "severity", "error", "half_interval", "trials"])
+    for each in results:
+        for method in each.methods:
+            for case in [*[CLEAN] * each.has_clean, *each.cases()]:
+                mean = _json_mean(mean_over_trials(each.trial_means(method, each.mean_errors(method, [case]))))
+                n_trials = len(each.complete_trials(method))
+                writer.writerow([each.dataset, each.side, method, *case, mean["mean"], mean["half"], n_trials])
+    return out.getvalue()
 
 
 def _means(results: CorruptionErrors, method: str) -> dict[str, TrialMean]:

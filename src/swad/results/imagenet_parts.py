@@ -41,7 +41,7 @@ class PartResult:
     @property
     def error(self) -> float:
         """The share of wrong answers."""
-        return 1 - self.accuracy
+        return (self.n - self.correct) / self.n
 
     @property
     def partial(self) -> bool:

@@ -106,7 +106,7 @@ def _base(root: str | os.PathLike[str]) -> Path:
     for base in (Path(root) / "bg_challenge", Path(root)):
         if any((base / name / "val").is_dir() for name in VARIATIONS):
             return base
-    raise ValueError(f"{root} holds no variation such as original/val: unpack the archive of the challenge")
+    raise ValueError(f"{root} holds no variation such as original/val: give the unpacked bg_challenge")
 
 
 def missing_folders(root: str | os.PathLike[str]) -> list[str]:

@@ -70,7 +70,8 @@ def read_class_folders(root: str | os.PathLike[str], classes: Mapping[str, int])
     if unknown := sorted(folders - classes.keys()):
         raise ValueError(
             f"{root} has folders that are no class of this benchmark: {', '.join(unknown[:3])}"
-            f"{f' and {len(unknown) - 3} more' if unknown[3:] else ''}; expected names such as {min(classes)}"
+            f"{f' and {len(unknown) - 3} more' if unknown[3:] else ''}; give the directory of class "
+            f"folders such as {min(classes)}"
         )
     names: list[bytes] = []
     labels: list[int] = []

@@ -142,7 +142,8 @@ def find_folders(root: str | os.PathLike[str]) -> dict[tuple[str, int], Path]:
                     folders.setdefault((name, severity), base / str(severity))
     if not folders:
         raise ValueError(
-            f"{root} holds no folder CORRUPTION/SEVERITY such as gaussian_noise/1: unpack the archives of ImageNet-C"
+            f"{root} holds no folder CORRUPTION/SEVERITY such as gaussian_noise/1: give the one that the archives of "
+            "ImageNet-C were unpacked into"
         )
     return folders
 
