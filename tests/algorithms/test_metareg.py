@@ -17,7 +17,7 @@ from swad.algorithms.metareg import MetaReg
 from swad.data.loaders import Batch
 from swad.models import networks
 from swad.results.records import read_records
-from swad.training import loop
+from swad.training import loop, report
 from swad.training.loop import Interrupted, train
 from swad.training.state import Training
 
@@ -223,7 +223,8 @@ def test_every_update_of_a_preparation_is_timed_and_processes_can_stop_in_it(tmp
         agreed.extend([self.training.step] * agree)
         return stop_requested(self, agree)
 
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    for module in (loop, report):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
     monkeypatch.setattr(Training, "train_step", timed)
     monkeypatch.setattr(loop._Run, "_stop_requested", asked)
     train(short(tmp_path / "run", **SETTINGS))

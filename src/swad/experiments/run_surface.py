@@ -14,6 +14,7 @@ from swad.experiments.saved_run import Images, SavedRun, find_device
 from swad.flatness import Line, Plane, Surface, captured, image_losses, line, plane
 from swad.results.flatness_rows import SURFACE, RowFile
 from swad.training.run_dir import RunError
+from swad.util.names import snapshot_name
 from swad.util.progress import Progress
 
 PAPER_CORNERS = (50, 70, 90)
@@ -115,7 +116,7 @@ def default_corners(run: SavedRun) -> tuple[str, str, str]:
         )
     inside = [name for name in snapshots if not _steps_outside(run, name)]
     total = run.config.training.steps
-    paper = [f"step-{total * percent // 100:06d}" for percent in PAPER_CORNERS] if total else []
+    paper = [snapshot_name(total * percent // 100) for percent in PAPER_CORNERS] if total else []
     if paper and all(name in inside for name in paper):
         inside = paper
     elif len(inside) < 3:

@@ -30,6 +30,7 @@ from swad.training import export
 from swad.training.config import RunConfig
 from swad.training.run_data import load_dataset
 from swad.training.run_dir import RunError, read_done, read_json
+from swad.util.names import snapshot_name
 
 SourceSplit = Literal["training", "validation", "all"]
 """Which images of the source domains are measured; of the target it is always all of them."""
@@ -113,7 +114,7 @@ class SavedRun:
 
     def file(self, name: str) -> Path:
         """Return the file of weights that the run reports, or of a snapshot ("2500" or "step-002500")."""
-        full_name = f"step-{int(name):06d}" if name.isdigit() else name
+        full_name = snapshot_name(int(name)) if name.isdigit() else name
         if full_name not in self.weights:
             raise RunError(f"{self.path} has no weights {name!r}; it has {', '.join(self.weights)}")
         path = self.path / self.weights[full_name]

@@ -29,7 +29,7 @@ from swad.results.runs import RunData
 from swad.results.selection import TargetResult, weights_step
 from swad.results.selectors import ORACLES, SELECTORS
 from swad.util.files import sha256, write_text
-from swad.util.names import listed
+from swad.util.names import listed, snapshot_name
 from swad.util.progress import Progress
 from swad.util.version import __version__
 
@@ -215,7 +215,7 @@ def _selected_run(
 
 def weights_file(run: RunData, average: str | None, step: int) -> Path | None:
     """Return the file of these weights in a run directory; None if the run did not keep them."""
-    name = f"step-{step:06d}" if average is None else average
+    name = snapshot_name(step) if average is None else average
     path = run.path / "weights" / f"{name}.safetensors"
     return path if path.is_file() else None
 

@@ -10,43 +10,36 @@ checkpoint as if it had never stopped. Under ``torchrun`` the processes share ev
 
 from __future__ import annotations
 
-import copy
 import math
-import platform
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from swad.algorithms.registry import get_algorithm
 from swad.averaging.segment_log import load_segments
-from swad.averaging.swad import NeverConvergedWarning
 from swad.averaging.valley import Status
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import DataError, Dataset
 from swad.data.splits import hold_out
-from swad.results.records import Record, RecordError, iterate_records
-from swad.training.batch_norms import estimate_statistics
+from swad.results.records import Record, RecordError
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
 from swad.training.defaults import branch_point
 from swad.training.distributed import Dist, in_main_process, process_group
-from swad.training.evaluation import Evaluator, Scores, score_records
+from swad.training.evaluation import Evaluator, score_records
 from swad.training.export import cpu_weights
 from swad.training.failures import explain
 from swad.training.interrupts import StopRequest, catch_interrupts
 from swad.training.numerics import torch_settings
-from swad.training.output import RunOutput, weights_file
-from swad.training.range_warnings import range_warnings, too_few_evaluations
+from swad.training.output import RunOutput
+from swad.training.range_warnings import too_few_evaluations
 from swad.training.recipe import IMAGENET
+from swad.training.report import report
 from swad.training.resolve import resolve
-from swad.training.result import RunResult, averaged_range
+from swad.training.result import RunResult
 from swad.training.run_data import domain_contents, load_dataset, require_decodable, require_same_images
 from swad.training.run_dir import (
     BRANCH,
@@ -58,10 +51,9 @@ from swad.training.run_dir import (
     read_start,
     remove_checkpoint,
 )
-from swad.training.sharding import whole
 from swad.training.state import Training
+from swad.util.names import snapshot_name
 from swad.util.statistics import mean
-from swad.util.version import __version__
 
 __all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
 
@@ -266,7 +258,7 @@ class _Run:
                 self.callback.on_progress(f"preparing {config.name}", number, training.n_preparation)
             if step in config.files.snapshots:
                 weights = cpu_weights(training.predictor)
-                self.output.save_weights(_snapshot_name(step), weights, "The live weights", self.sources, step)
+                self.output.save_weights(snapshot_name(step), weights, "The live weights", self.sources, step)
             evaluates = step > 0 and config.evaluates(step)
             if evaluates:
                 train_loss = training.pop_train_loss()  # waits for the device, so that the clock is right
@@ -299,8 +291,8 @@ class _Run:
         val_loss = mean([score.loss for score in scores.values()])
         records = [
             *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
-            self._record("valley_loss", val_loss),
-            self._record("train_loss", train_loss),
+            self.training.record("valley_loss", val_loss),
+            self.training.record("train_loss", train_loss),
         ]
         records += score_records(name, step, target_scores)
         self.output.append(records)  # before the averages observe the loss, so that a loss they reject is recorded
@@ -342,7 +334,7 @@ class _Run:
                 key = f"{name} {metric}"
                 if value is not None and recorded.get(key) != value:
                     recorded[key] = value
-                    records.append(self._record(metric, value, name))
+                    records.append(self.training.record(metric, value, name))
         return records
 
     def _stop_requested(self, agree: bool) -> bool:
@@ -384,7 +376,9 @@ class _Run:
         """Evaluate and save everything that is reported. If that fails, keep the finished training."""
         records_offset = None if self.run_dir is None else self.run_dir.records_offset()
         try:
-            result = self._report()
+            result = report(
+                self.training, self.evaluator, self.sources, self.target, self.output, self.callback, self.start_time
+            )
             if self.run_dir is not None:
                 self.run_dir.finish(result.to_json())
         except BaseException:  # e.g. an image of the target that cannot be read
@@ -400,91 +394,3 @@ class _Run:
         if self.checkpoint_step < self.training.step and not self.training.is_sharded:  # the others may have failed
             self.run_dir.truncate_records(records_offset)
             self._save_checkpoint()
-
-    def _report(self) -> RunResult:
-        training, config = self.training, self.config
-        with training.evaluated_model() as live:
-            model = copy.deepcopy(live)  # the averages still follow the live model
-        ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
-        scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-        files: dict[str, str] = {}
-        for name, description, weights in self._final_weights():
-            self.callback.on_stage(f"evaluating {name}")
-            model.load_state_dict(weights)
-            if name in training.averages and estimate_statistics(
-                model, config, training.algorithm, training.loader, self.sources, self.dist
-            ):
-                weights = cpu_weights(model)
-            evaluation_start = time.perf_counter()
-            final_scores = self.evaluator.final_scores(model, self.target)
-            training.clock.evaluation += time.perf_counter() - evaluation_start
-            self.output.append(score_records(config.name, training.step, final_scores, name))
-            scores[name] = _plain(final_scores)
-            self.callback.on_stage(f"saving {name}")
-            files[name] = self.output.save_weights(
-                name, weights, description, self.sources, training.step, ranges.get(name), scores[name]
-            )
-        for step in config.files.snapshots:
-            if step <= training.step:
-                files[_snapshot_name(step)] = weights_file(_snapshot_name(step))
-        # The clock stays as it is: if the result cannot be written, a checkpoint adds this time to it.
-        seconds = training.clock.total + time.perf_counter() - self.start_time
-        self.output.append(self._timing_records(seconds))
-        engine, pipeline, precision = training.engine.kind, config.data.input_pipeline, config.training.precision
-        return RunResult(
-            run_dir=config.output,
-            config=config,
-            steps=training.step,
-            scores=scores,
-            ranges=ranges,
-            weights=files,
-            seconds=seconds,
-            warnings=self._warnings(),
-            versions={"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            notes=(f"engine {engine}, {pipeline} input pipeline, {precision}", *self.output.messages),
-        )
-
-    def _final_weights(self) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
-        """Yield the name, description and tensors of all weights that are reported."""
-        training = self.training
-        if self.config.evaluation.report_live:
-            best = training.best
-            if best.weights is not None:
-                description = f"The weights of step {best.step}, with the highest mean accuracy on source validation"
-                yield "best", description, best.weights
-            yield "last", "The weights of the last step", cpu_weights(training.predictor)
-        for name, average in training.averages.items():
-            with warnings.catch_warnings():  # the result contains this warning
-                warnings.simplefilter("ignore", NeverConvergedWarning)
-                yield name, f"An average of the weights along the trajectory: {name}", whole(average.averaged_state())
-
-    def _record(self, metric: str, value: float, average: str | None = None) -> Record:
-        return Record(self.config.name, self.training.step, None, None, metric, value, average)
-
-    def _timing_records(self, seconds: float) -> list[Record]:
-        clock, updates = self.training.clock, self.training.step + self.training.n_preparation
-        return [
-            self._record("seconds_total", seconds),
-            self._record("seconds_per_step", clock.steps / max(1, updates)),
-            self._record("seconds_evaluation", clock.evaluation),
-        ]
-
-    def _warnings(self) -> tuple[str, ...]:
-        """List and log the averages whose range should not be trusted, one sentence each."""
-        records = iterate_records(self.config.output) if self.run_dir is not None else ()
-        losses = {record.step: record.value for record in records if record.metric == "valley_loss"}
-        texts = range_warnings(self.training, losses, len(self.sources.classes))
-        for text in texts:
-            self.callback.on_log(f"warning: {text}")
-        return tuple(texts)
-
-
-def _snapshot_name(step: int) -> str:
-    return f"step-{step:06d}"
-
-
-def _plain(scores: Scores) -> dict[str, dict[str, dict[str, float]]]:
-    return {
-        domain: {split: {"loss": score.loss, "accuracy": score.accuracy} for split, score in splits.items()}
-        for domain, splits in scores.items()
-    }

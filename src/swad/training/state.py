@@ -30,6 +30,7 @@ from swad.data.splits import Sources
 from swad.models import networks
 from swad.models.fused_norm import fuse
 from swad.models.fused_vit import find_vit, fuse_kernels
+from swad.results.records import Record
 from swad.training.build import (
     SEGMENT_LOG,
     build_algorithm,
@@ -245,6 +246,10 @@ class Training:
         """The loss valley of an average; None if it does not use one."""
         average = self.averages.get(name)
         return average.valley if isinstance(average, SWAD) else None
+
+    def record(self, metric: str, value: float, average: str | None = None) -> Record:
+        """Return a record of this step that belongs to no domain."""
+        return Record(self.config.name, self.step, None, None, metric, value, average)
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 

@@ -28,6 +28,15 @@ def file_stem(parts: Iterable[str]) -> str:
     return re.sub(r"[^\w.+-]+", "-", "-".join(parts))
 
 
+def snapshot_name(step: int) -> str:
+    """Return the name of the live weights of a step.
+
+    >>> snapshot_name(400)
+    'step-000400'
+    """
+    return f"step-{step:06d}"
+
+
 def counted(n: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural.
 
