@@ -14,7 +14,7 @@ from helpers.forked import run_ranks
 from helpers.runs import short, values, weights
 from swad.training import loop
 from swad.training.distributed import Dist, process_group
-from swad.training.loop import train
+from swad.training.loop import RunError, train
 
 
 @pytest.mark.slow
@@ -97,3 +97,14 @@ def test_other_processes_learn_of_any_error_of_the_main_process(tmp_path, monkey
     with pytest.raises(OSError, match="no space left"):
         train(short(tmp_path / "run"))
     assert sent == ["no space left"]
+
+
+@pytest.mark.parametrize("problem", [None, "no space left"])
+def test_a_process_that_waits_for_the_main_one_raises_its_error(problem, monkeypatch):
+    monkeypatch.setattr(Dist, "broadcast", lambda self, value: problem)
+    dist = Dist(torch.device("cpu"), 1, 2)
+    if problem is None:
+        assert dist.call_in_main(lambda: pytest.fail("not here"), RunError) is None
+    else:
+        with pytest.raises(RunError, match=problem):
+            dist.call_in_main(lambda: pytest.fail("not here"), RunError)
