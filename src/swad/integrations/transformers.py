@@ -41,7 +41,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
 
     The Trainer evaluates the live model (`eval_strategy="steps"`), and its `eval_loss` decides. A hook on the optimizer
     inside accelerate's counts the steps, so gradient accumulation and steps that a scaler skips are counted correctly.
-    An evaluation before the first step (`eval_on_start`) and evaluations outside `train` are not observed.
+    An evaluation before the first step (`eval_on_start`) and evaluations outside `train` are not observed. SWAD is made
+    for a constant learning rate (`lr_scheduler_type="constant"`); the Trainer's own default decays to zero.
 
     To evaluate the average during training:
 
