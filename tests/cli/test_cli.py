@@ -151,6 +151,12 @@ def test_errors_are_one_line_without_a_traceback(tmp_path, here, monkeypatch, ar
     assert not list(tmp_path.iterdir()), "nothing may be left behind"
 
 
+def test_a_value_of_the_wrong_type_is_named(here):
+    error = here("train", "digits", "--steps", "twenty", code=2).stderr
+    assert "--steps" in error
+    assert "twenty" in error
+
+
 def test_a_path_that_cannot_be_used_is_named_with_advice(tmp_path, here):
     (tmp_path / "file").touch()
     error = here("reproduce", "table7", "--scale", "smoke", "-o", tmp_path / "file", code=1).stderr

@@ -119,7 +119,7 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path, finished_run, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         with pytest.raises(
-            RunError, match="No space left on device; check the disk, then run the same command again"
+            RunError, match="No space left on device; free disk space, then run the same command again"
         ) as caught:
             train(short(run_dir))
     assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.python_process import start_python
-from swad.util.files import FileLock, FileLockedError, atomic_write, is_locked, write_json, write_text
+from swad.util.files import FileLock, FileLockedError, atomic_write, disk_advice, is_locked, write_json, write_text
 
 
 def test_a_file_is_replaced_only_when_the_block_succeeds(tmp_path: Path) -> None:
@@ -125,6 +125,21 @@ while True:
 def test_disk_errors_of_other_packages_become_os_errors(tmp_path: Path, message: str) -> None:
     with pytest.raises(OSError, match=r"weights.safetensors"), atomic_write(tmp_path / "weights.safetensors"):
         raise RuntimeError(message)
+
+
+def test_an_error_of_the_disk_names_the_file_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "unlink", read_only)  # removing the temporary file fails too, and must not hide the error
+    message = r"No space left on device: '.*/table.txt'"
+    with pytest.raises(OSError, match=message) as caught, atomic_write(tmp_path / "table.txt"):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as writing to an open file raises it
+    assert disk_advice(caught.value) == "free disk space, then run the same command again"
+    with pytest.raises(TimeoutError, match=r"^timed out$"), atomic_write(tmp_path / "table.txt"):
+        raise TimeoutError("timed out")  # of a download
 
 
 def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:

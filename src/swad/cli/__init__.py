@@ -101,7 +101,9 @@ def main() -> None:
 def _describe(error: Exception) -> str:
     """Return the message of an error; for a path that cannot be used, without the system's number and with advice."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"cannot use {error.filename} ({error.strerror}): choose another path, or change its permissions"
+        from swad.util.files import disk_advice
+
+        return f"cannot use {error.filename} ({error.strerror}): {disk_advice(error)}"
     return str(error)
 
 

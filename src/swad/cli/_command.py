@@ -39,6 +39,7 @@ def add_command(
                 self.epilog = f"{LISTS}{RANGES * (NUMBERS in lists)}\n\n{self.epilog}"
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            values: dict[str, Any] = {}
             try:
                 values, _, stated = self.make_parser(ctx).parse_args(args=list(args))
                 _refuse_repeated(stated)
@@ -48,6 +49,8 @@ def add_command(
                 # By name: typer brings a copy of click's exceptions from version 0.25 on.
                 if type(error).__name__ == "NoSuchOption":
                     _suggest_option(error, suggest)
+                elif type(error).__name__ == "BadParameter":
+                    _name_value(error, values)
                 raise
 
     app.command(name, cls=Command, epilog=_epilog(examples))(function)
@@ -81,6 +84,13 @@ def _check_lists(values: Mapping[str, Any], stated: list[Any]) -> None:
                 raise typer.BadParameter(f"{parameter.opts[0]}: {error}.") from None
             if empty:
                 raise typer.BadParameter(f"{parameter.opts[0]} needs a value, got {text!r}: give one, or leave it out.")
+
+
+def _name_value(error: Any, values: Mapping[str, Any]) -> None:
+    """Add what came in to the message of a value that cannot be used, where typer leaves it out."""
+    value = values.get(getattr(error.param, "name", ""))
+    if isinstance(value, str) and value not in error.message:
+        error.message += f"; got {value!r}"
 
 
 def _suggest_option(error: Any, suggest: Suggest) -> None:

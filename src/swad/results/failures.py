@@ -48,6 +48,11 @@ class Failure:
     host: str = ""
     time: str = ""
 
+    @property
+    def traceback(self) -> tuple[str, ...]:
+        """The lines, if they say more than the error. One that was written for users says it all."""
+        return () if self.lines and self.lines[-1].startswith("swad.") else self.lines
+
 
 def write_failure(directory: str | os.PathLike[str], error: str, lines: Sequence[str] = ()) -> Failure:
     """Store why a run failed, and return it. The attempts before are counted.

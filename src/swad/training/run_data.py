@@ -68,7 +68,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise DataError(f"cannot read image {path}: {error.strerror}; restore it or remove it from the list") from None
+        raise DataError(f"cannot read image {path}: {error.strerror}; restore it or remove it") from None
 
 
 def require_same_images(run_dir: Path, before: Mapping[str, object], now: Mapping[str, list[int | str]]) -> None:

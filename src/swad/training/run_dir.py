@@ -39,7 +39,7 @@ from swad.results.records import (
 )
 from swad.results.runs import require_unchanged
 from swad.training.config import ConfigError, RunConfig, stored_options
-from swad.util.files import atomic_write, remove_partial_files, sha256, write_json
+from swad.util.files import atomic_write, disk_advice, remove_partial_files, sha256, write_json
 from swad.util.names import one_line
 
 CHECKPOINT = "checkpoint"
@@ -62,8 +62,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
-        raise RunError(f"cannot write {path}: {reason}; check the disk, then run the same command again") from None
+        raise RunError(f"cannot write {path}: {error.strerror or error}; {disk_advice(error)}") from None
     except DirectoryLockedError as error:
         raise RunLockedError(str(error)) from None
     except RecordError as error:

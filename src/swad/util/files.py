@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,14 +48,27 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except Exception as error:
-        if isinstance(error, OSError):
+        disk = error if isinstance(error, OSError) else _disk_error(error, path)
+        if disk is None:
             raise
-        if (disk := _disk_error(error, path)) is None:
-            raise
+        if disk.filename is None and disk.errno in _FULL | _BROKEN:  # writing to an open file names none
+            disk.filename = str(path)
         raise disk from None
     finally:
-        if partial.parent.is_dir():
+        with suppress(OSError):  # the first error counts; a disk that cannot be written says no to this too
             partial.unlink(missing_ok=True)
+
+
+_FULL, _BROKEN = {errno.ENOSPC, errno.EDQUOT}, {errno.EIO, errno.EFBIG}
+
+
+def disk_advice(error: OSError) -> str:
+    """Return what a user can do about a path that cannot be written."""
+    if error.errno in _FULL:
+        return "free disk space, then run the same command again"
+    if error.errno is None or error.errno in _BROKEN:
+        return "check the disk, then run the same command again"
+    return "choose another path, or change its permissions"
 
 
 def _create(partial: Path, path: Path) -> None:

@@ -68,6 +68,8 @@ def test_failures_are_listed_with_their_last_lines():
     lines = failure_lines(failures, lines=2, most=1)
     assert lines == [f"digits/erm/paper-0/{run.key} (2 attempts): out of memory", "    c", "    d", "and 4 more"]
     assert failure_lines(failures, lines=0, most=1) == [lines[0], lines[-1]]
+    expected = [FailedRun(run, Failure("disk full", ("  File ...", "swad.training.run_dir.RunError: disk full")))]
+    assert failure_lines(expected) == [f"digits/erm/paper-0/{run.key}: disk full"]
 
 
 def test_runs_that_wait_for_a_choice_are_counted(tmp_path):

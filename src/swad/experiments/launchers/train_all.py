@@ -116,4 +116,4 @@ def _traceback_hint(outcome: Outcome) -> str:
         return ""
     if os.environ.get("SWAD_TRACEBACK"):
         print(*failure.lines, sep="\n", file=sys.stderr)
-    return "" if failure.lines[-1].startswith("swad.") else "; set SWAD_TRACEBACK=1 to see the traceback"
+    return "; set SWAD_TRACEBACK=1 to see the traceback" if failure.traceback else ""

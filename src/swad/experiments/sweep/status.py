@@ -192,7 +192,7 @@ def _count(number: int, style: str = "") -> str:
 
 
 def failure_lines(failed: Sequence[FailedRun], lines: int = 3, most: int = 20) -> list[str]:
-    """Return the failed runs, each with its error and the last lines of its traceback.
+    """Return the failed runs, each with its error and, if that was not expected, the last lines of its traceback.
 
     Args:
         failed: The failed runs.
@@ -203,7 +203,7 @@ def failure_lines(failed: Sequence[FailedRun], lines: int = 3, most: int = 20) -
     for one in failed[:most]:
         attempts = f" ({one.failure.attempts} attempts)" if one.failure.attempts > 1 else ""
         text.append(f"{one.name}{attempts}: {one.failure.error}")
-        text += [f"    {line.rstrip()}" for line in one.failure.lines[max(0, len(one.failure.lines) - lines) :]]
+        text += [f"    {line.rstrip()}" for line in one.failure.traceback[-lines:] if lines > 0]
     if len(failed) > most:
         text.append(f"and {len(failed) - most:,} more")
     return text
