@@ -265,7 +265,7 @@ def test_missing_severities_are_named(tmp_path):
     shutil.rmtree(root / "weather/fog/2")
     model, only = answers(tmp_path), Benchmarks(imagenet_c=root)
     results = measure_benchmarks([model], only, CONFIG)
-    assert "ImageNet-C lacks frost, fog at 2: its scores are over" in " ".join(notes([model], only, results))
+    assert "lacks frost, fog at 2: its scores are over the 13 of 15" in " ".join(notes([model], only, results))
     assert scores(results["answers"])["mean error over 15 corruptions"].value == pytest.approx(60)
     fog = next(row for row in corruption_table("answers", results["answers"]).rows if row.name == "fog")
     assert [cell.printed for cell in fog.cells] == ["20.0*", "–", "60.0*", "80.0*", "100.0*", "–", "–"]

@@ -190,8 +190,8 @@ def notes(models: Sequence[ImageNetModel], benchmarks: Benchmarks, results: Mapp
     lines += _partial_parts(results)
     if any(score.partial for parts in results.values() for score in scores(parts).values()):
         lines.append(f"{PARTIAL} Partial: do not compare it with published numbers.")
+    lines.append("Lower is better for mCE, relative mCE, mean errors and gaps; all other scores are accuracies.")
     if benchmarks.imagenet_c is not None:
-        lines.append("Lower is better for mCE, relative mCE and mean errors; they are no accuracies.")
         lines.append(
             "Papers print mCE, relative mCE and the mean error all as mCE; the official script prints the mean error "
             "over 19 corruptions."
@@ -211,14 +211,19 @@ def _missing_parts(benchmarks: Benchmarks, results: Mapping[str, Parts], lacks: 
     lines = []
     measured = {name for parts in results.values() for name in parts}
     if benchmarks.imagenet_c is not None:
+        absent = {
+            name: [each for each in SEVERITIES if f"{IMAGENET_C}/{name}/{each}" not in measured] for name in ALL_19
+        }
         lacking = [
-            f"{name} at {'/'.join(map(str, absent))}" if len(absent) < len(SEVERITIES) else name
-            for name in ALL_19
-            if (absent := [each for each in SEVERITIES if f"{IMAGENET_C}/{name}/{each}" not in measured])
+            f"{name} at {'/'.join(map(str, each))}" if len(each) < len(SEVERITIES) else name
+            for name, each in absent.items()
+            if each
         ]
         if lacking:
+            n_complete = sum(not absent[name] for name in CORRUPTIONS)
             lines.append(
-                f"ImageNet-C {lacks} {', '.join(lacking)}: its scores are over the corruptions that are complete."
+                f"ImageNet-C {lacks} {', '.join(lacking)}: its scores are over the {n_complete} of "
+                f"{len(CORRUPTIONS)} corruptions that are complete."
             )
     if benchmarks.backgrounds is not None:
         lacking = [name for name in backgrounds.VARIATIONS if f"{backgrounds.PREFIX}/{name}" not in measured]
