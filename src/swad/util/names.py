@@ -72,8 +72,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("corral", ["coral", "erm"])
     "did you mean 'coral'?"
-    >>> print(did_you_mean("Jane", ["Smith, Jane", "photo"]))
-    did you mean '"Smith, Jane"'?
+    >>> print(did_you_mean("Jane", ["Bonn, Main Street, Jane", "photo"]))
+    did you mean '"Bonn, Main Street, Jane"'?
     """
     names = list(known)
     parts = {plain(part): f'"{candidate}"' for candidate in names if "," in candidate for part in candidate.split(",")}
