@@ -221,7 +221,7 @@ def test_another_order_of_modules_is_matched_by_name():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda m: SWAD(m, buffers="keep"), "one of copy, average; got 'keep'"),
+        (lambda m: SWAD(m, buffers="keep"), "one of copy, average, got 'keep'"),
         (lambda m: SWAD(nn.LazyLinear(3)), "lazy or on the meta device"),
     ],
 )

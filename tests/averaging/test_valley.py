@@ -52,7 +52,7 @@ def test_a_skipped_evaluation_is_as_if_it_had_not_happened():
         ({"n_tolerance": 1.5}, "whole number"),
         ({"tolerance_ratio": -0.1}, "at least 1.*tolerance_ratio=-0.1"),
         ({"tolerance_ratio": math.nan}, "at least 1"),
-        ({"semantics": "both"}, "one of paper, text, reference; got 'both'"),
+        ({"semantics": "both"}, "one of paper, text, reference, got 'both'"),
         ({"nonfinite": "ignore"}, "one of raise, skip"),
         ({"semantics": "reference", "n_tolerance": math.inf}, "queues"),
     ],

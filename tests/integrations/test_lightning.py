@@ -209,7 +209,7 @@ def test_misspelt_options_fail_before_training():
     with pytest.raises(TypeError, match=r"SWAD takes n_converge, .*'n_converged': did you mean 'n_converge'") as error:
         SWADCallback(n_converged=3)
     assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="one of paper, text, reference; got 'papper': did you mean 'paper'"):
+    with pytest.raises(ValueError, match="one of paper, text, reference, got 'papper': did you mean 'paper'"):
         SWADCallback(semantics="papper")
     with pytest.raises(ValueError, match="missing_state must be one of"):
         SWADCallback(missing_state="ignore")

@@ -286,7 +286,7 @@ def test_the_status_reaches_the_loggers_of_the_trainer(tmp_path):
 def test_misspelt_options_name_the_choices():
     with pytest.raises(TypeError, match=r"SWAD takes n_converge, .*'n_converged': did you mean 'n_converge'"):
         SWADCallback(n_converged=3)
-    with pytest.raises(ValueError, match="one of paper, text, reference; got 'papper': did you mean 'paper'"):
+    with pytest.raises(ValueError, match="one of paper, text, reference, got 'papper': did you mean 'paper'"):
         SWADCallback(semantics="papper")
 
 
