@@ -217,7 +217,7 @@ def slow_motion_blur(image: np.ndarray, radius: int, sigma: float, angle: float)
                 column = x + math.ceil(k * math.cos(math.radians(angle)) - 0.5)
                 value = image[min(max(row, 0), height - 1), min(max(column, 0), width - 1)]
                 blurred[y, x] += weight / sum(weights) * value
-    return np.round(blurred * 255) / 255
+    return np.round(np.floor(blurred * 65535 + 0.5) / 257) / 255
 
 
 @pytest.mark.parametrize("angle", [-40.0, 0.0, 33.0, -100.0])

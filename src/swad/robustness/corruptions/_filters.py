@@ -88,7 +88,8 @@ def motion_offsets(radius: int, angle: Tensor) -> tuple[Tensor, Tensor]:
 def motion_blur(images: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     """Blur along a line that starts at the pixel, with Gaussian weights, as ImageMagick does; edges are repeated.
 
-    ImageMagick returns bytes, rounded to the nearest until 2020, when ImageNet-C had long been made; now rounded down.
+    ImageMagick computes with 16 bits and returns bytes. It rounded them to the nearest when ImageNet-C was made; since
+    2021 it rounds them down.
 
     Args:
         images: Batch of images.
@@ -110,7 +111,7 @@ def motion_blur(images: Tensor, radius: int, sigma: float, angle: Tensor) -> Ten
         source_x = (x + columns[:, step, None]).clamp(0, width - 1)
         index = (source_y[:, :, None] * width + source_x[:, None, :]).view(n, 1, -1).expand(-1, channels, -1)
         blurred += weight * flat.gather(2, index).view_as(images)
-    return (blurred * 255).round() / 255
+    return ((blurred * 65535 + 0.5).floor() / 257).round() / 255
 
 
 def zoom_center(images: Tensor, factor: float) -> Tensor:
