@@ -9,6 +9,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage, stats
 
@@ -239,6 +241,18 @@ def test_shot_noise_is_the_poisson_quantile():
         np.testing.assert_array_equal(noise.shot_noise(images, source, photons).numpy(), expected)
 
 
+@pytest.mark.parametrize("photons", [3, 60, 500])
+def test_shot_noise_is_right_in_the_tails(photons):
+    values = torch.arange(256)
+    for probability in (0.0, 1e-12, 1 - 1e-12):
+        counts = noise.poisson_quantile(torch.full((256,), probability, dtype=torch.float64), values, photons / 255)
+        expected = np.maximum(stats.poisson.ppf(probability, values.numpy() * photons / 255), 0)
+        np.testing.assert_array_equal(counts.numpy(), expected)
+    last = noise.poisson_quantile(torch.full((256,), 1 - 2.0**-53, dtype=torch.float64), values, photons / 255)
+    assert (last >= counts).all()
+    assert last.max() < photons + 12 * (photons + 1) ** 0.5 + 12
+
+
 def test_impulse_noise_replaces_its_share():
     images = torch.full((1, 3, 200, 200), 0.5)
     noisy = noise.impulse_noise(images, make_noise(1), 0.27)
@@ -415,11 +429,14 @@ def test_pixelate_is_pillows_box_filter(size, factor):
     np.testing.assert_array_equal(corrupt_with(digital.pixelate, image, factor), expected)
 
 
-@pytest.mark.parametrize(("size", "channels"), [(224, 3), (32, 3), (45, 3), (30, 1)])
-@pytest.mark.parametrize("quality", [7, 25, 65, 80])
-def test_jpeg_is_pillows(size, channels, quality):
-    image = (pictures(1, size, channels)[0].permute(1, 2, 0) * 255).round().byte()
-    image[:8, :8] = torch.randint(256, (8, 8, channels), generator=torch.Generator().manual_seed(0))
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]), st.integers(1, 95), st.booleans())
+@settings(deadline=None, max_examples=40)
+@example(224, 224, 3, 7, True)
+@example(30, 30, 3, 25, True)  # blocks are filled differently below and at the right
+def test_jpeg_is_pillows(height, width, channels, quality, smooth):
+    image = (pictures(1, 224, channels)[0, :, :height, :width].permute(1, 2, 0) * 255).round().byte()
+    if not smooth:
+        image = torch.randint(256, image.shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     buffer = io.BytesIO()
     Image.fromarray(image.squeeze(2).numpy()).save(buffer, "JPEG", quality=quality)
     expected = np.asarray(Image.open(buffer)).reshape(image.shape)

@@ -134,7 +134,8 @@ def jpeg_compression(images: Tensor, noise: Noise, quality: float) -> Tensor:
     if images.shape[1] == 1:
         return _luma(values, quality) / 255
     height, width = images.shape[2:]
-    red, green, blue = _pad_to(values, 16).unbind(1)
+    # libjpeg fills blocks with the last column before it halves the chroma resolution, and with the last row after it.
+    red, green, blue = _pad_to(values, 2, 16).unbind(1)
     luma = _shifted(19595 * red + 38470 * green + 7471 * blue, 16)
     chroma = torch.stack([-11059 * red - 21709 * green + 32768 * blue, 32768 * red - 27439 * green - 5329 * blue], 1)
     chroma = ((chroma + 32767) / 65536).floor()
@@ -169,7 +170,7 @@ def _table(base: tuple[tuple[int, ...], ...], quality: float) -> Tensor:
 def _decoded(channels: Tensor, table: Tensor) -> Tensor:
     """Quantize the cosine transform of every block of 8 x 8 values and transform back."""
     height, width = channels.shape[2:]
-    padded = _pad_to(channels, 8)
+    padded = _pad_to(channels, 8, 8)
     transform, steps = _cosines().to(channels), 8 * table.to(channels)
     blocks = padded.unfold(2, 8, 8).unfold(3, 8, 8)
     coefficients = _shifted(transform @ _shifted(blocks @ transform.mT, 11), 15)
@@ -198,9 +199,10 @@ def _cosines() -> Tensor:
     return torch.cat([half, signs * half.flip(1)], 1)
 
 
-def _pad_to(images: Tensor, multiple: int) -> Tensor:
+def _pad_to(images: Tensor, rows: int, columns: int) -> Tensor:
+    """Repeat the last row and column until height and width are multiples of these."""
     height, width = images.shape[2:]
-    return torch.nn.functional.pad(images, (0, -width % multiple, 0, -height % multiple), mode="replicate")
+    return torch.nn.functional.pad(images, (0, -width % columns, 0, -height % rows), mode="replicate")
 
 
 def _double(chroma: Tensor) -> Tensor:
