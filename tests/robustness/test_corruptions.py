@@ -244,13 +244,13 @@ def test_shot_noise_is_the_poisson_quantile():
 @pytest.mark.parametrize("photons", [3, 60, 500])
 def test_shot_noise_is_right_in_the_tails(photons):
     values = torch.arange(256)
-    for probability in (0.0, 1e-12, 1 - 1e-12):
+    for probability in (0.0, 1e-9, 1 - 1e-9):
         counts = noise.poisson_quantile(torch.full((256,), probability, dtype=torch.float64), values, photons / 255)
         expected = np.maximum(stats.poisson.ppf(probability, values.numpy() * photons / 255), 0)
         np.testing.assert_array_equal(counts.numpy(), expected)
     last = noise.poisson_quantile(torch.full((256,), 1 - 2.0**-53, dtype=torch.float64), values, photons / 255)
     assert (last >= counts).all()
-    assert last.max() < photons + 12 * (photons + 1) ** 0.5 + 12
+    assert last.max() <= photons + 12 * (photons + 1) ** 0.5 + 12  # the end of the table
 
 
 def test_impulse_noise_replaces_its_share():
