@@ -29,7 +29,7 @@ from swad.experiments.reproduce.trainings import Training
 from swad.experiments.sweep.directory import SweepDir
 from swad.results.column_marks import LOWER
 from swad.results.comparison_tables import comparisons_table
-from swad.results.comparisons import compare, correct
+from swad.results.comparisons import Comparison, compare, correct
 from swad.results.corruption_errors import CorruptionErrors, read_corruption_errors
 from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.domainbed import DOMAINS
@@ -44,11 +44,11 @@ from swad.results.runs import RunData, find_runs
 from swad.results.surfaces import read_surface
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.window_tables import choices_table
-from swad.results.windows import by_group, read_windows
+from swad.results.windows import BEST, by_group, read_windows
 from swad.util.statistics import hochberg, mean
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("results", "algorithms", "flatness", "imagenet", "robustness")
+PAGES = ("results", "algorithms", "flatness", "imagenet", "robustness", "windows")
 FILES = ("README.md", *(f"docs/{page}.md" for page in PAGES))
 BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MISSING = "Not measured yet."
@@ -278,6 +278,39 @@ def windows(source: Path) -> Table | None:
     return choices_table(groups[0], "target", groups[0].compare_windows("target")) if groups else None
 
 
+def window_choices(source: Path) -> Table:
+    """Points of windows and live weights above SWAD, with their intervals, on several datasets and both sides."""
+    groups, _ = by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))
+    columns = {(group.runs[0].dataset, side): group.compare_choices(side) for group in groups for side in BEST}
+    labels = dict.fromkeys(label for compared in columns.values() for label in compared)
+    own = [Cell(text=f"{100 * next(iter(compared.values())).baseline_accuracy:.1f} %") for compared in columns.values()]
+    rows = [
+        Row(
+            label,
+            tuple(_points(compared[label], chosen=label == BEST[side]) for (_, side), compared in columns.items()),
+        )
+        for label in labels
+    ]
+    note = (
+        f"Accuracy of SWAD, and points above it with the 95 % interval over {len(groups[0].runs)} runs. ↑ and ↓: p of "
+        "at most 0.05 after Holm's correction for the rows of a column. In parentheses: chosen on these very images, "
+        "so without an interval."
+    )
+    return Table(
+        "Windows", tuple(map(", ".join, columns)), (Row("SWAD", tuple(own)), *rows), (note,), corner="Average of"
+    )
+
+
+def _points(comparison: Comparison, chosen: bool) -> Cell:
+    points, test = f"{100 * comparison.difference:+z.1f}", comparison.test
+    if chosen:
+        return Cell(text=f"({points})")
+    if test.low is None or test.high is None:
+        return Cell(text=points)
+    arrow = f" {comparison.arrow}" if comparison.is_clear else ""
+    return Cell(text=f"{points}{arrow} [{100 * test.low:+z.1f}, {100 * test.high:+z.1f}]", best=comparison.is_clear)
+
+
 def robustness(source: Path) -> Table | None:
     """Errors on the unseen domain, clean and under corruption."""
     errors = _unseen_errors(source)
@@ -386,6 +419,7 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
         curves,
         surfaces,
         windows,
+        window_choices,
         robustness,
         robustness_differences,
         parity,

@@ -114,8 +114,13 @@ def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
                 key = file.add_settings({**settings, "images": 5, "seed": accuracy})
                 for side, add in (("target", 0.0), ("validation", 0.3)):
                     value = {"accuracy": {"photo": accuracy + add + trial / 100}}
-                    for first, last in ((1, 10), (1, 20), (11, 20)):
-                        file.append({"key": key, "kind": "window", "side": side, "first": first, "last": last, **value})
+                    for first, last, more in ((1, 10, 0), (1, 20, 0), (11, 20, 0.02 + trial / 500)):
+                        window = {
+                            "first": first,
+                            "last": last,
+                            "accuracy": {"photo": value["accuracy"]["photo"] + more},
+                        }
+                        file.append({"key": key, "kind": "window", "side": side, **window})
                     file.append({"key": key, "kind": "saved", "side": side, "weights": "swad", **value})
                 file.mark_shown(key)
         with RowFile(run, ROBUSTNESS) as file:
@@ -126,6 +131,13 @@ def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
                 file.append({"key": key, "kind": "error", **row, "corruption": case[0], "severity": case[1]})
             file.mark_shown(key, weights=["best", "swad"])
     assert tables.windows(tmp_path).rows[0].cells[1].value == pytest.approx(50.5)
+    choices = tables.window_choices(tmp_path)
+    assert choices.columns == ("PACS, target", "PACS, validation")
+    texts = {row.name: [cell.text for cell in row.cells] for row in choices.rows}
+    assert texts["SWAD"] == ["50.5 %", "80.5 %"]
+    assert texts["all steps"] == ["+0.0"] * 2
+    assert texts["last segment"] == ["+2.1 [+0.8, +3.4]"] * 2
+    assert texts["best on the target (oracle)"] == ["(+2.1)", "+2.1 [+0.8, +3.4]"]
     assert [row.cells[1].value for row in tables.robustness(tmp_path).rows] == pytest.approx([50.5, 45.5])
     compared = tables.robustness_differences(tmp_path).rows
     assert [(row.name, row.cells[0].value) for row in compared][-1] == ("SWAD, corrupted", pytest.approx(-5))
