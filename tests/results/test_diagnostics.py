@@ -1,10 +1,13 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from helpers.configs import roles
+from helpers.run_tree import write_run
 from swad.results.diagnostics import find_problems
-from swad.results.runs import RunData
+from swad.results.record_table import RecordTable
+from swad.results.runs import RunData, find_runs
 
 
 def test_runs_with_different_settings_are_named(runs: list[RunData]) -> None:
@@ -13,6 +16,20 @@ def test_runs_with_different_settings_are_named(runs: list[RunData]) -> None:
     problems = find_problems([*runs[1:], other])
     assert any("differ in network" in text and "vit_tiny_patch16_224 (1 run)" in text for text in problems)
     assert any("differ in steps" in text for text in problems)
+
+
+def test_methods_that_are_selected_from_more_runs_than_others_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", lr_schedule="constant")
+    write_run(tmp_path / "b", lr_schedule="cyclic")
+    runs = find_runs(tmp_path)
+    assert find_problems(runs) == []  # a search, with the same choice for every method
+    kept = {series: values for series, values in runs[1].table.series.items() if series.average not in ("ema", "swad")}
+    fewer = replace(runs[1], records=RecordTable.from_series(kept))
+    (problem,) = find_problems([runs[0], fewer])
+    assert "ERM (best), ERM (last), SWA from 2 runs; EMA, SWAD from 1 run. The runs differ in lr_schedule." in problem
+    assert find_problems([runs[0], replace(fewer, finished=False)])[1:] == []  # it is unfinished, and nothing else
+    other_trial = replace(fewer, config={**fewer.config, "trial": 1, "seed": 1})
+    assert find_problems([runs[0], other_trial]) == []  # one run each, and none to choose from
 
 
 @pytest.mark.parametrize("machine", [{"engine": "graph"}, {"cache": "/fast/disk"}, {"device": "cuda"}])

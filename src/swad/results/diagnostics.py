@@ -6,10 +6,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from swad.results.labels import algorithm_label, run_label
+from swad.results.labels import algorithm_label, differing_hyperparameters, method_label, run_label
 from swad.results.runs import RunData, setting_text
 from swad.results.training_curves import last_step, valley, valley_averages
-from swad.util.names import NO_TARGET, counted
+from swad.util.names import NO_TARGET, counted, listed
 
 
 def find_problems(runs: Sequence[RunData]) -> list[str]:
@@ -43,7 +43,7 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
             "training: train longer or evaluate more often."
         )
     problems += [f"{_listed(names)}: {text}." for text, names in warned.items()]
-    problems += _mixtures(runs) + _repeats(runs) + _gaps(runs)
+    problems += _mixtures(runs) + _unequal_choices(runs) + _repeats(runs) + _gaps(runs)
     return problems
 
 
@@ -62,6 +62,37 @@ def _mixtures(runs: Sequence[RunData]) -> list[str]:
             if len(values) > 1:
                 listed = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in values.most_common())
                 problems.append(f"The runs on {dataset} differ in {name}: {listed}. Report them separately.")
+    return problems
+
+
+def _unequal_choices(runs: Sequence[RunData]) -> list[str]:
+    """Find weights that are selected from more runs than others of the same algorithm, because runs differ in averages.
+
+    The best of several runs by validation tends to be better, so a comparison with the best of fewer is unfair.
+    """
+    problems = []
+    finished: dict[tuple[str, str], list[RunData]] = defaultdict(list)
+    for run in runs:
+        if run.finished:
+            finished[run.table_name, run.algorithm].append(run)
+    for (dataset, algorithm), members in finished.items():
+        by_unit: dict[tuple[str, int], Counter[str | None]] = defaultdict(Counter)
+        for run in members:
+            if len(run.targets) < 2:
+                by_unit[run.target, run.trial].update(sorted(run.table.evaluated_averages - {None}, key=str))
+        for counts in by_unit.values():
+            labels: dict[int, list[str]] = defaultdict(list)
+            for average, n_runs in counts.most_common():
+                labels[n_runs].append(method_label(algorithm, average))
+            if len(labels) > 1:
+                choices = "; ".join(f"{listed(names)} from {counted(n, 'run')}" for n, names in labels.items())
+                differing = ", ".join(differing_hyperparameters(members))
+                problems.append(
+                    f"{algorithm_label(algorithm)} on {dataset}: some weights are selected from more runs of a target "
+                    f"and trial than others, which favors them: {choices}. The runs differ in {differing}. Report them "
+                    "separately."
+                )
+                break  # the other targets and trials differ in the same way
     return problems
 
 
