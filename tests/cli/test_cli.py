@@ -87,6 +87,29 @@ def test_the_shell_completes_commands_options_and_names():
     assert complete("swad train digits --algorithm mix").split() == ["mixstyle", "mixup"]
 
 
+@pytest.mark.parametrize(
+    ("command", "parameter", "typed", "completed"),
+    [
+        ("train", "dataset", "PA", ["PACS"]),  # the case that was typed, or the shell drops it
+        ("train", "algorithm", "erm,Co", ["erm,Coral"]),
+        ("sweep run", "algorithm", "mix", ["mixstyle", "mixup"]),
+        ("sweep run", "dataset", "digits,PA", ["digits,PACS"]),
+        ("sweep run", "plan", "s", ["status"]),
+        ("reproduce", "dataset", "dig", ["digits"]),
+        ("algorithms show", "name", "cor", ["coral"]),
+        ("datasets show", "name", "pa", ["pacs"]),
+        ("datasets download", "name", "pa", ["pacs"]),
+    ],
+)
+def test_names_are_completed_wherever_they_are_taken(command, parameter, typed, completed):
+    parser = typer.main.get_command(cli.app)
+    for word in command.split():
+        parser = parser.commands[word]
+    taken = next(param for param in parser.params if param.name == parameter)
+    items = taken.shell_complete(parser.make_context("swad", [], resilient_parsing=True), typed)
+    assert [item.value for item in items] == completed
+
+
 def test_the_documentation_names_every_option_and_no_other():
     text = "".join((ROOT / "docs" / name).read_text() for name in ("benchmark.md", "report.md"))
     written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--nproc-per-node", "--help"}

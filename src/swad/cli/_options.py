@@ -173,6 +173,27 @@ def averages(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(average for text in texts for average in registry.split(text))
 
 
+def complete_dataset(incomplete: str) -> list[str]:
+    """Complete the last of several names of datasets."""
+    from swad.data import benchmarks
+
+    return _complete(incomplete, benchmarks.names())
+
+
+def complete_algorithm(incomplete: str) -> list[str]:
+    """Complete the last of several names of algorithms."""
+    from swad.algorithms import registry
+
+    return _complete(incomplete, registry.list_algorithms())
+
+
+def _complete(incomplete: str, names: Iterable[str]) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    matches = [name for name in names if name.lower().startswith(last.lower())]
+    # A shell drops what does not start with the very letters that were typed, and names are read in any case.
+    return [before + comma + (name.upper() if last.isupper() else last + name[len(last) :]) for name in matches]
+
+
 def even_directions(directions: int) -> int:
     """Return the number of directions if they form opposite pairs."""
     if directions < 4 or directions % 2:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from swad.cli._command import ShowGroup, add_command
+from swad.cli._options import complete_algorithm
 
 app = typer.Typer(cls=ShowGroup, help="List the training algorithms, or show one in detail.", no_args_is_help=False)
 
@@ -43,7 +44,11 @@ def list_algorithms(context: typer.Context) -> None:
     )
 
 
-def show(name: Annotated[str, typer.Argument(help="Name of an algorithm, NAME+sam or NAME+sagm.")]) -> None:
+def show(
+    name: Annotated[
+        str, typer.Argument(help="Name of an algorithm, NAME+sam or NAME+sagm.", autocompletion=complete_algorithm)
+    ],
+) -> None:
     """Show what an algorithm computes, whom to credit, and its hyperparameters with defaults and search ranges."""
     from dataclasses import fields
     from inspect import cleandoc, getmodule

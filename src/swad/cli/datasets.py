@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli._command import ShowGroup, add_command
-from swad.cli._options import Output
+from swad.cli._options import Output, complete_dataset
 
 app = typer.Typer(
     cls=ShowGroup, help="List the datasets, show one, check a copy, or download one.", no_args_is_help=False
@@ -54,7 +54,7 @@ def list_datasets(context: typer.Context) -> None:
     )
 
 
-def show(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
+def show(name: Annotated[str, typer.Argument(help="Name of a dataset.", autocompletion=complete_dataset)]) -> None:
     """Show the counts, license, citation and source of a dataset."""
     from rich.table import Table
     from rich.text import Text
@@ -104,7 +104,7 @@ def check(
 
 
 def download(
-    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    name: Annotated[str, typer.Argument(help="Name of a dataset.", autocompletion=complete_dataset)],
     output: Output = Path("data"),
 ) -> None:
     """Download a dataset, verify its checksum and unpack it. An interrupted download resumes."""

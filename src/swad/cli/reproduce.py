@@ -47,7 +47,11 @@ def reproduce(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(metavar=parse.NAMES, help="Datasets to train on. Default: the paper's datasets in --data."),
+        typer.Option(
+            metavar=parse.NAMES,
+            help="Datasets to train on. Default: the paper's datasets in --data.",
+            autocompletion=parse.complete_dataset,
+        ),
     ] = None,
     target: Annotated[
         list[str] | None,

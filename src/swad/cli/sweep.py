@@ -60,9 +60,17 @@ def _option(panel: str, *flags: str, help: str, metavar: str | None = None, **se
     return typer.Option(*flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False, **settings)
 
 
+def _complete_plan(incomplete: str) -> list[str]:
+    """Complete a plan file, or the command `status`, which stands in the same place."""
+    return [name for name in ("status", *map(str, sorted(Path().glob("*.toml")))) if name.startswith(incomplete)]
+
+
 def sweep(
     plan: Annotated[
-        Path | None, typer.Argument(help="TOML file with the options below; options win.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="TOML file with the options below; options win.", show_default=False, autocompletion=_complete_plan
+        ),
     ] = None,
     algorithm: Annotated[
         list[str] | None,
@@ -71,7 +79,7 @@ def sweep(
             "--algorithm",
             help="Training algorithms, e.g. erm,coral+sam. Default: erm.",
             metavar=parse.NAMES,
-            autocompletion=train.complete_algorithm,
+            autocompletion=parse.complete_algorithm,
         ),
     ] = None,
     averages: Annotated[
@@ -91,7 +99,7 @@ def sweep(
             "--dataset",
             help="Datasets. Default: those of the protocol, else digits.",
             metavar=parse.NAMES,
-            autocompletion=train.complete_dataset,
+            autocompletion=parse.complete_dataset,
         ),
     ] = None,
     data: Annotated[

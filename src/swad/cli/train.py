@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,25 +44,6 @@ class Special:
     metavar: str | None = None
     convert: Callable[[Any], Any] = lambda value: value
     complete: Callable[[str], list[str]] | None = None
-
-
-def complete_dataset(incomplete: str) -> list[str]:
-    """Complete the last of several names of datasets."""
-    from swad.data import benchmarks
-
-    return _complete(incomplete, benchmarks.names())
-
-
-def complete_algorithm(incomplete: str) -> list[str]:
-    """Complete the last of several names of algorithms."""
-    from swad.algorithms import registry
-
-    return _complete(incomplete, registry.list_algorithms())
-
-
-def _complete(incomplete: str, names: Iterable[str]) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    return [before + comma + name for name in names if name.lower().startswith(last.lower())]
 
 
 def _switch_off(flag: str, help: str, on: bool | None = True) -> Special:
@@ -149,7 +130,7 @@ SPECIAL: dict[str, Special] = {
         "one with SAM or SAGM. Default: erm.",
         metavar=parse.NAMES,
         convert=parse.words,
-        complete=complete_algorithm,
+        complete=parse.complete_algorithm,
     ),
     "snapshots": Special(
         annotation=list[str] | None,
@@ -238,7 +219,7 @@ def make_parameter(setting: Setting) -> inspect.Parameter:
     """Return the option of one setting."""
     if setting.name == "dataset":
         argument = typer.Argument(
-            help=setting.help, metavar="DATASET", show_default=False, autocompletion=complete_dataset
+            help=setting.help, metavar="DATASET", show_default=False, autocompletion=parse.complete_dataset
         )
         return inspect.Parameter("dataset", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, argument])
     special = SPECIAL.get(setting.name, Special())
