@@ -12,6 +12,7 @@ from helpers.run_tree import PACS, make_tree, write_run
 from swad.results.column_marks import TEST, significantly_lower
 from swad.results.method_results import collect_results
 from swad.results.run_tables import (
+    PaperRows,
     accuracy_table,
     accuracy_tables,
     ranges_table,
@@ -59,6 +60,16 @@ def test_the_papers_rows_stand_below_and_have_no_marks(runs: list[RunData]) -> N
     combined = next(row for row in paper if row.name == "CORAL + SWAD")  # of which the paper prints the mean alone
     assert [cell.printed for cell in combined.cells] == ["–", "–", "–", "–", "88.3 ± 0.1", "–"]
     assert accuracy_tables(runs, paper="none")[0].rows == table.rows[:5]
+
+
+def test_runs_with_another_split_than_the_papers_rows_are_named(runs: list[RunData]) -> None:
+    def has_note(runs: list[RunData], paper: PaperRows) -> bool:
+        return any("80/20 splits" in note for note in accuracy_tables(runs, paper=paper)[0].notes)
+
+    three_way = [replace(run, config={**run.config, "split": "60/20/20"}) for run in runs]
+    assert has_note(three_way, "few")
+    assert not has_note(three_way, "none")
+    assert not has_note(runs, "few")
 
 
 def test_runs_with_a_cyclic_learning_rate_are_named_as_in_figures(runs: list[RunData]) -> None:

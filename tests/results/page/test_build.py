@@ -11,7 +11,8 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from swad.results.diagnostics import find_problems
-from swad.results.page.build import build_page, selected_runs, write_page
+from swad.results.page.build import _key_rows, build_page, selected_runs, write_page
+from swad.results.run_tables import results_table
 from swad.results.runs import RunData, find_runs
 
 
@@ -118,6 +119,12 @@ def test_the_page_claims_no_difference_from_one_trial(tmp_path: Path) -> None:
     text = build_page(find_runs(tmp_path))
     assert "One trial: no interval" in text
     assert "points more" not in text
+
+
+def test_key_rows_of_the_paper_need_a_mean_unless_they_are_erm_and_swad(runs: list[RunData]) -> None:
+    assert "CORAL + SWAD" in _key_rows(results_table(runs, paper="all"))
+    some = [run for run in runs if run.target != "sketch"]
+    assert _key_rows(results_table(some, paper="all")) == {"ERM†", "ERM‡", "SWAD"}
 
 
 def test_the_page_says_by_selection_how_the_target_is_used(runs: list[RunData]) -> None:

@@ -281,12 +281,13 @@ def _target_use(method: str) -> str:
 
 
 def _key_rows(table: Table) -> frozenset[str]:
-    """Return the names of the paper's rows to show at first: ERM, SWAD, and the best of the others."""
+    """Return the names of the paper's rows to show at first: ERM, SWAD, and the best of the others by their mean."""
     average = len(table.columns) - 2
     rows = [row for row in table.rows if row.group == PAPER]
     rows.sort(key=lambda row: row.cells[average].value or 0.0, reverse=True)
     first = [row.name for row in rows if row.name.rstrip("†‡") in ("ERM", "SWAD")]
-    return frozenset((first + [row.name for row in rows if row.name not in first])[:KEY_ROWS])
+    others = [row.name for row in rows if row.name not in first and row.cells[average].value is not None]
+    return frozenset((first + others)[:KEY_ROWS])
 
 
 def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
