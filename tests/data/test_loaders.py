@@ -1,5 +1,9 @@
 """Batches are pure functions of the seed and the step."""
 
+import multiprocessing
+import os
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +96,20 @@ def test_any_number_of_workers_gives_the_same_bits(files):
     many = list(train(files, workers=2).iterate(1, 4))
     assert len(many) == 4
     assert all(map(same, alone, many))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
+@pytest.mark.parametrize("default", ["spawn", "forkserver"])
+def test_workers_need_no_pickled_loader(files, default):
+    """Of a launcher's processes, and from Python 3.14 on, these are the defaults. Functions cannot be pickled."""
+    batches, before = train(files, workers=1), multiprocessing.get_start_method(allow_none=True)
+    prepare, process = batches.prepare, os.getpid()
+    batches.prepare = lambda images: prepare(images) if os.getpid() == process else pytest.fail("in a worker")
+    multiprocessing.set_start_method(default, force=True)
+    try:
+        assert same(next(batches.iterate(3, 3)), train(files).at(3))
+    finally:
+        multiprocessing.set_start_method(before, force=True)
 
 
 def test_an_endless_iterator_with_workers_can_be_closed(files):

@@ -5,7 +5,6 @@ The functions are found by their names in worker processes, so they live here an
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -83,8 +82,7 @@ def train_and_die(config: Any, *, callback: object | None = None) -> None:
 
 
 def train_forever(config: Any, *, callback: object | None = None) -> None:
-    """Note the process, its GPU and how it starts others, and wait for a signal if the run has seed 2."""
+    """Note the process and its GPU, and wait for a signal if the run has seed 2."""
     config.output.mkdir(parents=True)
-    gpu, start_method = os.environ.get("CUDA_VISIBLE_DEVICES"), multiprocessing.get_start_method()
-    (config.output / "pid").write_text(f"{os.getpid()} {gpu} {start_method}")
+    (config.output / "pid").write_text(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
     time.sleep(600 if config.training.seed == 2 else 0.2)

@@ -14,6 +14,7 @@ synchronizing with the host, so that it can be captured in a CUDA graph.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -33,6 +34,13 @@ from swad.util.cpu import available_cores
 
 K = TypeVar("K")
 T = TypeVar("T")
+START_METHOD = "fork" if sys.platform == "linux" else None
+"""How workers start; None: by the platform's default.
+
+A forked worker has the loader, with its tensors on a GPU and its compiled functions, and uses none of them. Any other
+start pickles the loader: functions cannot be pickled, tensors would open the GPU in every worker, and every worker
+would import torch anew. The default is another one from Python 3.14 on, and in a process that was itself spawned.
+"""
 Inputs = Mapping[str, Tensor]
 """Tensors from which a batch is made; their shapes are the same at every step."""
 
@@ -364,6 +372,7 @@ def read_ahead(function: Callable[[K], T], keys: Iterable[K], workers: int, devi
         num_workers=workers,
         prefetch_factor=2,
         pin_memory=device.type == "cuda",
+        multiprocessing_context=START_METHOD,
     )
     with without_worker_traceback():
         yield from loader

@@ -40,9 +40,6 @@ def work(connection: Connection[Any, Any], options: WorkerOptions) -> None:
     """Train the tasks that arrive until None arrives, the launcher ends, or a signal stops the process."""
     if options.gpu is not None:  # before CUDA starts, which reads it once
         os.environ["CUDA_VISIBLE_DEVICES"] = options.gpu
-    # A spawned process spawns its own by default, and readers of images would import torch anew at every evaluation.
-    # They start as in a single run: by the platform's default, which is the first of these methods.
-    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     import torch
 
     import swad.training.loop
