@@ -85,26 +85,31 @@ def test_a_shard_has_the_same_part_of_every_group(rank):
     ]
 
 
-def test_other_processes_learn_of_any_error_of_the_main_process(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()], ids=repr)
+def test_other_processes_learn_of_any_error_of_the_main_process(error, tmp_path, monkeypatch):
     """The others wait for the broadcast: without it they would wait for ever."""
     sent = []
 
     def fail(config):
-        raise OSError("no space left")
+        raise error
 
     monkeypatch.setattr(loop, "RunDir", fail)
     monkeypatch.setattr(Dist, "broadcast", lambda self, text: sent.append(text) or text)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(type(error)) as raised:
         train(short(tmp_path / "run"))
-    assert sent == ["no space left"]
+    assert raised.value is error
+    assert sent == [str(error) or "KeyboardInterrupt"]
 
 
-@pytest.mark.parametrize("problem", [None, "no space left"])
-def test_a_process_that_waits_for_the_main_one_raises_its_error(problem, monkeypatch):
+@pytest.mark.parametrize(
+    ("problem", "error"), [("no space left", RunError), ("KeyboardInterrupt", KeyboardInterrupt), (None, None)]
+)
+def test_a_process_that_waits_for_the_main_one_raises_its_error(problem, error, monkeypatch):
     monkeypatch.setattr(Dist, "broadcast", lambda self, value: problem)
     dist = Dist(torch.device("cpu"), 1, 2)
-    if problem is None:
+    if error is None:
         assert dist.call_in_main(lambda: pytest.fail("not here"), RunError) is None
-    else:
-        with pytest.raises(RunError, match=problem):
-            dist.call_in_main(lambda: pytest.fail("not here"), RunError)
+        return
+    with pytest.raises(error) as raised:
+        dist.call_in_main(lambda: pytest.fail("not here"), RunError)
+    assert str(raised.value) == ("" if error is KeyboardInterrupt else problem)

@@ -76,16 +76,21 @@ class Dist:
         return values[0]
 
     def call_in_main(self, function: Callable[[], T], error_class: type[Exception]) -> T | None:
-        """Call a function in the main process and return its result there; if it fails, the others raise as well."""
+        """Call a function in the main process and return its result there; if it fails, the others raise as well.
+
+        If it is interrupted, so are the others: they wait in the broadcast, where no signal reaches Python.
+        """
         result, error = None, None
         if self.is_main:
             try:
                 result = function()
-            except Exception as caught:  # of any kind: the other processes wait for the broadcast
+            except (Exception, KeyboardInterrupt) as caught:  # of any kind: the others wait for the broadcast
                 error = caught
         problem = self.broadcast(None if error is None else str(error) or type(error).__name__)
         if error is not None:
             raise error
+        if problem == KeyboardInterrupt.__name__:
+            raise KeyboardInterrupt
         if problem is not None:
             raise error_class(problem)
         return result
