@@ -47,6 +47,7 @@ OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
     (["-a", "swad", "-a", "swa"], {"averages": ("swad", "swa")}),
     (["--snapshots", "20,10"], {"snapshots": (10, 20)}),
     (["--no-freeze-bn"], {"freeze_bn": False}),
+    (["--freeze-bn"], {"freeze_bn": True}),
     (["--no-report-live"], {"report_live": False}),
     (["--no-early-stop"], {"early_stop": False}),
     (["--allow-count-mismatch"], {"check_counts": False}),

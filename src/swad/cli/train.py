@@ -46,9 +46,9 @@ class Special:
     complete: Callable[[str], list[str]] | None = None
 
 
-def _switch_off(flag: str, help: str, on: bool | None = True) -> Special:
-    """Return the option that sets a field to False; without it the field is `on`."""
-    return Special((flag,), bool, False, help, convert=lambda off: False if off else on)
+def _switch_off(flag: str, help: str) -> Special:
+    """Return the option that sets a field to False; without it the field is True."""
+    return Special((flag,), bool, False, help, convert=lambda off: not off)
 
 
 def _numbers(name: str) -> Special:
@@ -73,10 +73,11 @@ SPECIAL: dict[str, Special] = {
     ),
     "data_dir": Special(("--data", "-d")),
     "check_counts": _switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
-    "freeze_bn": _switch_off(
-        "--no-freeze-bn",
-        "Train the running statistics of batch norms. Default: they are frozen, unless the weights are random.",
-        on=None,
+    "freeze_bn": Special(
+        ("--freeze-bn/--no-freeze-bn",),
+        bool | None,
+        None,
+        "Freeze or train the running statistics of batch norms. Default: frozen, unless the weights are random.",
     ),
     "augmentation": Special(
         annotation=list[str] | None,
