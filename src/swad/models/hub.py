@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Weights of a repository, in the order in which timm asks for them."""
+_FILES = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.bin",
+)
+"""Weights of a repository, in the order in which timm asks for them; the latter two of CLIP's networks."""
 
 
 def require_hub(repository: str, log: Callable[[str], None]) -> None:
