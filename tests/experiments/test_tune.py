@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 
 from helpers.runs import short
 from helpers.twins import averaged
-from swad.experiments import tune, tune_runs
+from swad.experiments import segment_runs, tune, tune_runs
 from swad.experiments.saved_run import open_run
 from swad.experiments.tune_report import write_tuning
 from swad.results.tuning import TuneRow, ValleySetting, choose
@@ -78,6 +79,17 @@ def test_accuracies_and_steps_are_those_that_the_run_recorded(fresh):
     assert len(result.trained) == 8
     for row in result.trained:
         assert rows[row.run, row.setting] == row
+
+
+@pytest.mark.parametrize(("pipeline", "recipe"), [("torchvision", None), ("gpu", None), ("gpu", "imagenet")])
+def test_a_cache_is_opened_for_the_runs_that_read_from_one(pipeline, recipe, monkeypatch):
+    """A cache of ImageNet would take hours to build, and a run of its recipe reads none."""
+    opened = []
+    monkeypatch.setattr(segment_runs, "load_dataset", lambda config, data: "dataset")
+    monkeypatch.setattr(segment_runs, "open_cache", lambda dataset, *_, **options: opened.append(dataset))
+    config = short(Path("run"), input_pipeline=pipeline, recipe=recipe)
+    segment_runs._cache(SimpleNamespace(data=None), config)
+    assert opened == ["dataset"] * ((pipeline, recipe) == ("gpu", None))
 
 
 @pytest.mark.slow

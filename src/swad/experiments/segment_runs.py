@@ -138,7 +138,7 @@ def build_estimate(run: SavedRun, device: torch.device, workers: int | None) -> 
 
 def _cache(run: SavedRun, config: RunConfig) -> ImageCache | None:
     """Open the cache of decoded images, if the run reads from one."""
-    if config.data.input_pipeline != "gpu":
+    if not config.reads_cache:
         return None
     dataset = load_dataset(config, run.data)
     return open_cache(dataset, config.machine.cache, config.data.cache_size, workers=config.machine.workers)

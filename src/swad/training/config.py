@@ -149,6 +149,11 @@ class RunConfig:
         epochs = self.training.warmup_epochs
         return self._epochs_in_steps(recipe.WARMUP_EPOCHS) if epochs is None else self._in_steps(epochs)
 
+    @property
+    def reads_cache(self) -> bool:
+        """Whether images come from a cache of decoded images; the imagenet recipe decodes them on the GPU instead."""
+        return self.data.input_pipeline == "gpu" and self.training.recipe != recipe.IMAGENET
+
     def _epochs_in_steps(self, of_90: float) -> int:
         assert self.training.epochs is not None
         return self._in_steps(recipe.scaled_epochs(self.training.epochs, of_90))

@@ -188,8 +188,7 @@ class _Run:
         self.checkpoint = read_start(self.config) if self.run_dir is None else self.run_dir.resumed
         if self.checkpoint is not None:
             require_same_images(self.config.output, self.checkpoint["images"], self.images)
-        caches = data.input_pipeline == "gpu" and self.config.training.recipe != IMAGENET
-        self.cache = self._open_cache(dataset) if caches else None
+        self.cache = self._open_cache(dataset) if self.config.reads_cache else None
         # Building a cache decodes every image as well. For one large dataset it would take longer than an epoch.
         if self.cache is None and self.checkpoint is None and self.config.training.recipe != IMAGENET:
             self._decode_images(dataset)
