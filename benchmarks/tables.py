@@ -101,7 +101,8 @@ def _of_paper(source: Path, name: str) -> Table:
     ours = [row for row in table.rows if row.group not in (PAPER, DIFFERENCE)]
     kept = [i for i in range(len(table.columns)) if any(row.cells[i].printed != "–" for row in ours)]
     rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
+    notes = tuple(note for note in table.notes if not note.startswith("Not at hand"))
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows, notes=notes)
 
 
 def methods(source: Path) -> Table:
