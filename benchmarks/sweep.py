@@ -279,7 +279,7 @@ PARTS = {
     "open image cache": ("swad.training.loop", "open_cache"),
     "images to device": ("swad.data.cached_loader", "build_store"),
     "build network": ("swad.models.networks", "build"),
-    "fuse kernels": ("swad.training.state", "fuse"),
+    "fuse kernels": ("swad.training.state", "fuse_kernels"),
     "save weights": ("swad.training.output", "save_weights"),
 }
 """Functions outside steps and evaluation, which do not call one another."""

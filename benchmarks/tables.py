@@ -44,7 +44,7 @@ from swad.results.runs import RunData, find_runs
 from swad.results.surfaces import read_surface
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.window_tables import choices_table
-from swad.results.windows import BEST, by_group, read_windows
+from swad.results.windows import BEST, WindowGroup, by_group, read_windows
 from swad.util.statistics import hochberg, mean
 
 ROOT = Path(__file__).parents[1]
@@ -81,23 +81,27 @@ def table5(source: Path) -> Table:
 class _KeptResults(Results):
     """Kept runs have lost their place in a sweep: they are found by the settings of the training instead."""
 
+    def __init__(self, source: Path) -> None:
+        super().__init__(SweepDir(source))
+        self.kept = find_runs(source, summary=False)
+
     def runs(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
         wanted = {name: getattr(training, name) for name in ("algorithm", "split", "lr_schedule")}
-        return [run for run in find_runs(self.sweep.path, summary=False) if wanted.items() <= run.config.items()]
+        return [run for run in self.kept if wanted.items() <= run.config.items()]
 
 
 def _of_paper(source: Path, name: str) -> Table:
     """Build a table as `swad reproduce` does, and leave out the columns that have no number of ours."""
-    runs = find_runs(source, summary=False)
+    results = _KeptResults(source)
     config = PaperConfig(
         source,
         datasets=("PACS",),
-        trials=tuple(sorted({run.trial for run in runs})),
+        trials=tuple(sorted({run.trial for run in results.kept})),
         protocol="defaults",
-        steps=runs[0].config["steps"],
-        evaluate_every=runs[0].config["evaluate_every"],
+        steps=results.kept[0].config["steps"],
+        evaluate_every=results.kept[0].config["evaluate_every"],
     )
-    (table,) = ITEMS[name].build(config, _KeptResults(SweepDir(source)), source, None).tables
+    (table,) = ITEMS[name].build(config, results, source, None).tables
     ours = [row for row in table.rows if row.group not in (PAPER, DIFFERENCE)]
     kept = [i for i in range(len(table.columns)) if any(row.cells[i].printed != "–" for row in ours)]
     rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
@@ -275,13 +279,13 @@ def surfaces(source: Path) -> Table:
 
 def windows(source: Path) -> Table | None:
     """Accuracy on the target of SWAD's window and of others."""
-    groups, _ = by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))
+    groups = _window_groups(source)
     return choices_table(groups[0], "target", groups[0].compare_windows("target")) if groups else None
 
 
 def window_choices(source: Path) -> Table:
     """Points of windows and live weights above SWAD, with their intervals, on several datasets and both sides."""
-    groups, _ = by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))
+    groups = _window_groups(source)
     columns = {(group.runs[0].dataset, side): group.compare_choices(side) for group in groups for side in BEST}
     labels = dict.fromkeys(label for compared in columns.values() for label in compared)
     own = [Cell(text=f"{100 * next(iter(compared.values())).baseline_accuracy:.1f} %") for compared in columns.values()]
@@ -300,6 +304,10 @@ def window_choices(source: Path) -> Table:
     return Table(
         "Windows", tuple(map(", ".join, columns)), (Row("SWAD", tuple(own)), *rows), (note,), corner="Average of"
     )
+
+
+def _window_groups(source: Path) -> Sequence[WindowGroup]:
+    return by_group(measured[-1] for run in _runs(source) if (measured := read_windows(run)))[0]
 
 
 def _points(comparison: Comparison, chosen: bool) -> Cell:
