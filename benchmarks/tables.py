@@ -149,6 +149,12 @@ def gains(source: Path) -> Table:
     return replace(compared, columns=("Alone", "+ SWAD", *compared.columns), rows=tuple(rows), corner="Method")
 
 
+def combined(source: Path) -> Table:
+    """Every algorithm with SWAD minus ERM with SWAD, paired over runs: what the algorithm adds to SWAD."""
+    results = _results(source)
+    return _compared(results, [(method.label, "SWAD") for method in results.methods if method.label.endswith("+ SWAD")])
+
+
 def _compared(results: DatasetResults, pairs: Sequence[tuple[str, str]]) -> Table:
     """Compare pairs of methods over runs, with p-values corrected for their number."""
     by_method = {method.label: method.accuracies() for method in results.methods}
@@ -424,6 +430,7 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
         table5,
         methods,
         gains,
+        combined,
         flatness,
         curves,
         surfaces,
