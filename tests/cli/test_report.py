@@ -10,7 +10,6 @@ import synthetic_runs
 from helpers.commands import QUICK
 from helpers.run_tree import write_run
 from swad.cli import report as report_command
-from swad.cli.report import print_report
 from swad.results.figures import training
 from swad.results.runs import find_runs, load_run
 from swad.results.selection import select
@@ -52,7 +51,7 @@ def test_figures_show_the_selected_run_of_a_sweep(tmp_path, monkeypatch, average
         return training.valley_figure(runs[0])
 
     monkeypatch.setattr(training, "valleys_figure", valleys_figure)
-    assert print_report(folder, tmp_path / "page.html", figure_folder=tmp_path, figure_formats=["svg"])
+    report_command.report(folder, tmp_path / "page.html", figures=tmp_path, figure_formats=["svg"])
     assert drawn == ["z"]
 
 

@@ -20,7 +20,7 @@ def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]
     """The runs that a command line asks for."""
     trained: list[RunConfig] = []
     monkeypatch.setattr("swad.experiments.launchers.train_all.train_all", lambda configs, jobs: trained.extend(configs))
-    monkeypatch.setattr("swad.cli.report.print_report", lambda *arguments: None)
+    monkeypatch.setattr("swad.cli.report.report_trained", lambda *arguments: None)
     typer.main.get_command(cli.app)(["train", *arguments], standalone_mode=False)
     return trained
 

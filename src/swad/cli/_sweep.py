@@ -114,13 +114,13 @@ def run(directory: SweepDir, launch: Launch, device: str, retry_failed: bool, se
 
 def print_result(directory: SweepDir, status: SweepStatus, selector: str) -> None:
     """Print the table of the finished runs, write the page, and list what is missing."""
-    from swad.cli.report import print_report
+    from swad.cli.report import report_trained
     from swad.results.records import RecordError
     from swad.results.selectors import SelectionError
 
     if status.count(State.DONE):
         try:
-            print_report(runs_folder(directory.path), directory.path / "report.html", selector)
+            report_trained(runs_folder(directory.path), directory.path / "report.html", selector)
         except (SelectionError, RecordError) as error:
             print(f"no table: {error}", file=sys.stderr, flush=True)
     print_failures(status)

@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Train on handwritten digits in four styles, holding each out once: ERM, EMA, SWA and SWAD from one training."""
     from swad.cli._console import measuring
-    from swad.cli.report import print_report
+    from swad.cli.report import report_trained
     from swad.experiments.demo import make_configs, measure_flatness
     from swad.experiments.launchers.train_all import train_all
     from swad.util.cpu import available_cores
@@ -37,4 +37,4 @@ def demo(
     train_all(configs, jobs=available_cores())
     with measuring() as progress:
         measure_flatness(configs[0], progress)
-    print_report(output, output / "report.html")
+    report_trained(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,72 +102,24 @@ def report(
     yes: Annotated[bool, typer.Option("--yes", help="Remove the files that --prune-weights lists.")] = False,
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
-    if yes and not prune_weights:
-        raise ValueError("--yes confirms --prune-weights: give both, or neither")
-    if no_page and output is not None:
-        raise ValueError("--output names the page, and --no-page writes none: give one of them")
-    if not print_report(
-        folder,
-        None if no_page else output or folder / "report.html",
-        select,
-        table_format=table_format,
-        split=target_split,
-        figure_folder=figures,
-        figure_formats=figure_formats,
-        paper=paper,
-        allow_missing_targets=allow_missing_targets,
-        baseline=baseline,
-        compare_over=compare_over,
-        comparisons_path=comparisons,
-        export_selection=export_selection,
-        log=log,
-        prune_weights=prune_weights,
-        yes=yes,
-    ):
-        raise typer.Exit(1)
-
-
-def print_report(
-    folder: Path,
-    page_path: Path | None,
-    select: str = "iid",
-    *,
-    table_format: str = "text",
-    split: str = "in",
-    figure_folder: Path | None = None,
-    figure_formats: Sequence[str] = FORMATS,
-    paper: str = "few",
-    allow_missing_targets: bool = False,
-    baseline: str | None = None,
-    compare_over: str = "auto",
-    comparisons_path: Path | None = None,
-    export_selection: Path | None = None,
-    log: Sequence[str] | None = None,
-    prune_weights: bool = False,
-    yes: bool = False,
-) -> bool:
-    """Print the tables of a directory's runs, write the page unless its path is None, and print its path.
-
-    Returns False if the page could not be written because a package is missing, or if records could not be sent to a
-    tracker.
-    """
-    from rich.text import Text
-
     from swad.cli._console import make_console, short_warnings
     from swad.results.comparison_tables import comparisons_tables
     from swad.results.comparisons import UNIT_CHOICES, not_compared
-    from swad.results.diagnostics import find_problems
     from swad.results.figures.critical_difference import save_critical_difference_figure
     from swad.results.figures.training import save_valley_figures
     from swad.results.method_ranks import rank_results
     from swad.results.method_results import collect_results
     from swad.results.page.build import write_page
-    from swad.results.run_tables import SELECTIONS, accuracy_table, ranges_table, selected_runs_table
+    from swad.results.run_tables import SELECTIONS, accuracy_table
     from swad.results.runs import find_runs
     from swad.util.progress import progress_bar
 
+    if yes and not prune_weights:
+        raise ValueError("--yes confirms --prune-weights: give both, or neither")
+    if no_page and output is not None:
+        raise ValueError("--output names the page, and --no-page writes none: give one of them")
     require_choice("--format", table_format, ("text", "markdown", "latex", "csv"))
-    require_choice("--target-split", split, ("in", "out", "full", "test"))
+    require_choice("--target-split", target_split, ("in", "out", "full", "test"))
     require_choice("--paper", paper, ("few", "all", "none"))
     require_choice("--select", select, tuple(SELECTIONS))
     formats = parse.figure_formats(figure_formats)
@@ -176,68 +129,54 @@ def print_report(
         runs = find_runs(folder, warn=False, progress=progress)  # the tables name the skipped runs
     sent = _replay(runs, trackers) if trackers else True
     console = make_console()
-    by_dataset = collect_results(runs, select, split)
-    comparisons = _compare(by_dataset, baseline, compare_over, comparisons_path)
+    by_dataset = collect_results(runs, select, target_split)
+    compared = _compare(by_dataset, baseline, compare_over, comparisons)
     tables = [accuracy_table(results, paper, allow_missing_targets) for results in by_dataset]  # type: ignore[arg-type]
     # One trial allows no test, which the notes of the accuracies say. --comparisons writes the CSV.
-    is_tested = any(comparison.test.p is not None for comparison in comparisons)
-    if comparisons and (is_tested or baseline is not None) and table_format != "csv":
-        tables += comparisons_tables(comparisons, not_compared(by_dataset, comparisons, comparisons[0].baseline))
-    for number, table in enumerate(tables):
-        if table_format == "csv":
-            print(table.csv(header=number == 0), end="")
-            print(*table.notes, sep="\n", file=sys.stderr)
-        elif table_format == "text":
-            console.print(table.rich())
-            for note in table.notes:
-                console.print(note, style="dim", highlight=False, markup=False)
-            console.print()
-        else:
-            print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")
+    is_tested = any(comparison.test.p is not None for comparison in compared)
+    if compared and (is_tested or baseline is not None) and table_format != "csv":
+        tables += comparisons_tables(compared, not_compared(by_dataset, compared, compared[0].baseline))
+    _print_tables(console, tables, table_format)
     if table_format == "text":
-        for results in by_dataset:
-            _print_first_rows(console, selected_runs_table(results))
-        selected = {id(result.run) for results in by_dataset for method in results.methods for result in method.results}
-        # The ranges of all runs of a search would fill screens.
-        ranges = ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected])
-        if ranges.rows:  # fixed windows need no table
-            _print_first_rows(console, ranges)
-        problems = find_problems(runs)
-        for problem in problems[:MAX_ROWS]:
-            console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
-        if problems[MAX_ROWS:]:
-            console.print(f"and {len(problems) - MAX_ROWS:,} more warnings, which the page lists")
+        _print_runs(console, runs, by_dataset)
     if export_selection is not None:
         _export_selection(by_dataset, folder, export_selection)
     if prune_weights:
         _prune_weights(by_dataset, folder, yes)
     written: list[str] = []
     try:
-        if page_path is not None:
+        if not no_page:
             page = write_page(
                 runs,
-                page_path,
+                output or folder / "report.html",
                 method=select,
-                split=split,
+                split=target_split,
                 allow_missing_targets=allow_missing_targets,
                 baseline=baseline,
                 unit=compare_over,
                 results=by_dataset,
             )
             written.append(str(page))
-        if figure_folder is not None:
+        if figures is not None:
             with short_warnings():
-                figures = save_valley_figures(by_dataset, figure_folder, formats=formats)
+                drawn = save_valley_figures(by_dataset, figures, formats=formats)
                 if (ranked := rank_results(by_dataset)) is not None:
-                    figures += save_critical_difference_figure(ranked, figure_folder, formats)
-            written.append(f"{len(figures)} figures in {figure_folder}")
+                    drawn += save_critical_difference_figure(ranked, figures, formats)
+            written.append(f"{len(drawn)} figures in {figures}")
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)
-        return False
+        raise typer.Exit(1) from None
     if written:
         # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
         print(f"wrote {' and '.join(written)}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
-    return sent
+    if not sent:
+        raise typer.Exit(1)
+
+
+def report_trained(folder: Path, page: Path | None = None, select: str = "iid") -> None:
+    """Report on runs that were just trained, whose training has succeeded even if the page needs another package."""
+    with suppress(typer.Exit):
+        report(folder, page, select=select)
 
 
 def _compare(
@@ -260,6 +199,41 @@ def _compare(
         write_text(path, comparisons_csv(comparisons))
         print(f"wrote {path} with {len(comparisons)} comparisons", file=sys.stderr, flush=True)
     return comparisons
+
+
+def _print_tables(console: Console, tables: Sequence[Table], table_format: str) -> None:
+    for number, table in enumerate(tables):
+        if table_format == "csv":
+            print(table.csv(header=number == 0), end="")
+            print(*table.notes, sep="\n", file=sys.stderr)
+        elif table_format == "text":
+            console.print(table.rich())
+            for note in table.notes:
+                console.print(note, style="dim", highlight=False, markup=False)
+            console.print()
+        else:
+            print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")
+
+
+def _print_runs(console: Console, runs: Sequence[RunData], by_dataset: Sequence[DatasetResults]) -> None:
+    """Print which runs were selected, what they averaged, and what is wrong with them."""
+    from rich.text import Text
+
+    from swad.results.diagnostics import find_problems
+    from swad.results.run_tables import ranges_table, selected_runs_table
+
+    for results in by_dataset:
+        _print_first_rows(console, selected_runs_table(results))
+    selected = {id(result.run) for results in by_dataset for method in results.methods for result in method.results}
+    # The ranges of all runs of a search would fill screens.
+    ranges = ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected])
+    if ranges.rows:  # fixed windows need no table
+        _print_first_rows(console, ranges)
+    problems = find_problems(runs)
+    for problem in problems[:MAX_ROWS]:
+        console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
+    if problems[MAX_ROWS:]:
+        console.print(f"and {len(problems) - MAX_ROWS:,} more warnings, which the page lists")
 
 
 def _print_first_rows(console: Console, table: Table) -> None:

@@ -249,7 +249,7 @@ def train(**options: Any) -> None:
 
     Run the same command again after an interruption: finished runs are kept, unfinished runs resume.
     """
-    from swad.cli.report import print_report
+    from swad.cli.report import report_trained
     from swad.experiments.launchers.train_all import train_all
     from swad.experiments.selected_settings import use_selection
     from swad.results.selection_file import read_selection
@@ -263,7 +263,7 @@ def train(**options: Any) -> None:
         _require_no_runs(configs)
     train_all(configs, jobs)
     if os.environ.get("RANK", "0") == "0":
-        print_report(output, output / "report.html")
+        report_trained(output)
 
 
 _parameters = [make_parameter(setting) for name, setting in SETTINGS.items() if name not in PYTHON_ONLY]
