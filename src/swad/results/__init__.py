@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from swad.results.method_results import collect_results
     from swad.results.page.build import write_page
     from swad.results.records import Record, RecordError, read_records, records_frame
+    from swad.results.run_data import RunData
     from swad.results.run_tables import accuracy_tables, results_table
-    from swad.results.runs import RunData, RunList, find_runs, load_run
+    from swad.results.runs import RunList, find_runs, load_run
     from swad.results.selection import Selection, TargetResult, select
     from swad.results.selectors import SelectionError
 
 _HOMES = {
     "Record": "records",
     "RecordError": "records",
-    "RunData": "runs",
+    "RunData": "run_data",
     "RunList": "runs",
     "Selection": "selection",
     "SelectionError": "selectors",

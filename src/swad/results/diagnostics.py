@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from swad.results.labels import algorithm_label, differing_hyperparameters, method_label, run_label
-from swad.results.runs import RunData, setting_text
+from swad.results.run_data import RunData, setting_text
 from swad.results.training_curves import last_step, valley, valley_averages
 from swad.util.names import NO_TARGET, counted, listed
 

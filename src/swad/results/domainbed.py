@@ -31,13 +31,13 @@ import json
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from swad.results.record_table import RecordTable
 from swad.results.records import Record, RecordError
+from swad.results.run_data import RunData
 from swad.util.jsonl import read_lines
 from swad.util.names import one_line
 
@@ -71,18 +71,7 @@ _MAX_DOMAINS = 1000
 _ACCURACY = re.compile(r"(fd_)?env(\d+)_(in|out|uda|inTE)(_acc)?")
 
 
-@dataclass(frozen=True)
-class ImportedRun:
-    """One run of a file: its settings in our names with their roles, its records, and whether it has finished."""
-
-    path: Path
-    config: dict[str, Any]
-    roles: dict[str, str]
-    records: RecordTable
-    finished: bool
-
-
-def read_runs(directory: Path) -> list[ImportedRun]:
+def read_runs(directory: Path) -> list[RunData]:
     """Read the runs of a directory with a `results.jsonl`: one of DomainBed, or one per target of the published code.
 
     Raises:
@@ -165,7 +154,7 @@ def _test_envs(args: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(envs)
 
 
-def _run(directory: Path, test_envs: tuple[int, ...], lines: list[dict[str, Any]], several: bool) -> ImportedRun:
+def _run(directory: Path, test_envs: tuple[int, ...], lines: list[dict[str, Any]], several: bool) -> RunData:
     first = lines[0]
     args, hparams = first["args"], first.get("hparams") or {}
     if not isinstance(hparams, dict):
@@ -188,12 +177,12 @@ def _run(directory: Path, test_envs: tuple[int, ...], lines: list[dict[str, Any]
     if not published:
         config["hparams_seed"] = _count(args, "hparams_seed")
     run = f"{'+'.join(targets)}-{trial}"
-    return ImportedRun(
+    return RunData(
         path=directory / f"test_env-{'-'.join(map(str, test_envs))}" if several else directory,
         config=config,
-        roles={name: role for name, role in _ROLES.items() if name in config},
         records=RecordTable(_records(run, lines, names, targets)),
         finished=published or (directory / "done").exists(),
+        roles={name: role for name, role in _ROLES.items() if name in config},
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from swad.results import published
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 LIVE_WEIGHTS = ("best", "last")
 """Weights of the training itself, in contrast to averages: at the best validation step and at the last step."""

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swad.results.labels import LIVE_WEIGHTS, is_erm, shared_label
-from swad.results.runs import RunData, RunList, SkippedRun
+from swad.results.run_data import RunData
+from swad.results.runs import RunList, SkippedRun
 from swad.results.selection import Selection, select, source_accuracy
 from swad.results.selectors import SelectionError
 from swad.util.garbage import paused_garbage_collection

@@ -19,7 +19,7 @@ from swad.results.labels import (
     weights_label,
 )
 from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import weights_step
 from swad.results.selectors import ORACLES
 from swad.results.tables import PAPER, Cell, Row, Table

@@ -1,4 +1,4 @@
-"""Run directories as selection, tables and figures read them: settings, records, and whether the run has finished."""
+"""Run directories: read one, or find all below a directory."""
 
 from __future__ import annotations
 
@@ -8,148 +8,23 @@ import os
 import reprlib
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.results import domainbed
 from swad.results.failures import read_failure
 from swad.results.record_table import RecordTable, read_record_table
-from swad.results.records import (
-    CONFIG,
-    DONE,
-    LOCK,
-    RECORDS,
-    Record,
-    RecordError,
-    make_frame,
-    records_frame,
-)
-from swad.results.summary import MIN_RUNS, StoredRun, read_summary, signature, write_summary
+from swad.results.records import CONFIG, DONE, LOCK, RECORDS, Record, RecordError, make_frame
+from swad.results.run_data import RunData as RunData
+from swad.results.summary import MIN_RUNS, Signature, read_summary, signature, write_summary
 from swad.util.files import sha256
 from swad.util.garbage import paused_garbage_collection
-from swad.util.names import NO_TARGET
 from swad.util.progress import Progress
 
 if TYPE_CHECKING:
     import pandas
-
-
-@dataclass(frozen=True)
-class RunData:
-    """The content of a run directory: settings by name with the role of each, records, and whether it has finished."""
-
-    path: Path
-    config: dict[str, Any]
-    records: Sequence[Record] = field(repr=False)
-    finished: bool
-    roles: Mapping[str, str] = field(default_factory=dict, repr=False)
-    warnings: tuple[str, ...] = ()
-    """What the run itself warned of at its end."""
-
-    @cached_property
-    def table(self) -> RecordTable:
-        """The records in columns, where those of one metric, domain, split and average are found at once."""
-        return self.records if isinstance(self.records, RecordTable) else RecordTable(self.records)
-
-    @cached_property
-    def targets(self) -> tuple[str, ...]:
-        """The held-out domains: usually one; two in runs for the selection "lodo"; none if a run trains on all."""
-        target = self.config.get("target")
-        if target is None:
-            return ()
-        return (str(target),) if isinstance(target, str) else tuple(str(name) for name in target)
-
-    @cached_property
-    def target(self) -> str:
-        """The held-out domains as one text; "none" without any."""
-        return "+".join(self.targets) or NO_TARGET
-
-    @cached_property
-    def table_name(self) -> str:
-        """The dataset, and that there is no target: an accuracy on sources must not stand beside one on a target."""
-        return self.dataset if self.targets else f"{self.dataset}, no target"
-
-    @cached_property
-    def dataset(self) -> str:
-        """The name of the dataset; for the dataset "folder", the name of the user's directory."""
-        name = str(self.config.get("dataset", "unknown"))
-        data = self.config.get("data_dir")
-        return Path(str(data)).name or name if name == "folder" and data else name
-
-    @cached_property
-    def algorithm(self) -> str:
-        """The name of the algorithm."""
-        return str(self.config.get("algorithm", "erm"))
-
-    @cached_property
-    def trial(self) -> int:
-        """The number of the trial, which determines the split into training and validation."""
-        return int(self.config.get("trial", 0))
-
-    @cached_property
-    def hyperparameters(self) -> dict[str, Any]:
-        """The settings that a search varies, with those of the algorithm (`lr`, `batch_size`, ...) by their own names.
-
-        >>> roles = {"trial": "identity", "clip": "hyperparameter", "hyperparameters": "hyperparameter"}
-        >>> RunData(Path(), {"trial": 0, "clip": 1.0, "hyperparameters": {"lr": 5e-5}}, (), True, roles).hyperparameters
-        {'clip': 1.0, 'lr': 5e-05}
-        """
-        flat: dict[str, Any] = {}
-        for name, value in self.settings("hyperparameter").items():
-            flat |= value if name == "hyperparameters" and isinstance(value, dict) else {name: value}
-        return flat
-
-    @cached_property
-    def search_settings(self) -> str:
-        """The settings of a search and of its protocol as text, the same for runs that differ in neither.
-
-        >>> roles = {"lr": "hyperparameter", "trial": "identity", "engine": "machine"}
-        >>> first = RunData(Path("a"), {"lr": 5e-5, "trial": 0, "engine": "eager"}, (), True, roles)
-        >>> second = RunData(Path("b"), {"lr": 5e-5, "trial": 2, "engine": "graph"}, (), True, roles)
-        >>> first.search_settings == second.search_settings
-        True
-        """
-        return json.dumps(self.settings("hyperparameter", "protocol"), default=str)
-
-    @cached_property
-    def compared_settings(self) -> dict[str, str]:
-        """Hyperparameters and settings of the protocol as text, in which runs of one algorithm may differ."""
-        settings = {**self.settings("protocol"), **self.hyperparameters}
-        identity = ("dataset", "target", "trial")
-        return {name: setting_text(value) for name, value in settings.items() if name not in identity}
-
-    def to_frame(self) -> pandas.DataFrame:
-        """Return the records as a pandas data frame with one row per record."""
-        return records_frame(self.records)
-
-    def settings(self, *roles: str) -> dict[str, Any]:
-        """Return the settings with one of these roles, sorted by name.
-
-        The role of a setting is declared with its field in `swad.training.config` and stored in `config.json`:
-        identity (names the run), hyperparameter (varied by a search), protocol (must agree for runs to be compared),
-        machine (how and where it was computed) or output (which results were kept).
-        """
-        return {name: self.config[name] for name in sorted(self.config) if self.role(name) in roles}
-
-    def role(self, name: str) -> str:
-        """Return the role of one setting."""
-        return self.roles.get(name, "hyperparameter")
-
-
-def setting_text(value: object) -> str:
-    """Return the value of a setting as text.
-
-    >>> setting_text({"crop": 0.8, "flip": 0.5}), setting_text(["swad", "ema"]), setting_text(None), setting_text(True)
-    ('crop=0.8, flip=0.5', 'swad, ema', 'none', 'true')
-    """
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={setting_text(part)}" for name, part in value.items())
-    if isinstance(value, (list, tuple)) and value:
-        return ", ".join(map(setting_text, value))
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def load_run(directory: str | os.PathLike[str]) -> RunData:
@@ -164,14 +39,6 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
     recorded = done.get("warnings")
     texts = tuple(text for text in recorded if isinstance(text, str)) if isinstance(recorded, list) else ()
     return RunData(directory, config, records, finished, roles, texts)
-
-
-def load_imported(directory: str | os.PathLike[str]) -> list[RunData]:
-    """Read a directory that DomainBed or the published SWAD code wrote; see `swad.results.domainbed`."""
-    return [
-        RunData(run.path, run.config, run.records, run.finished, run.roles)
-        for run in domainbed.read_runs(Path(directory))
-    ]
 
 
 def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
@@ -321,9 +188,9 @@ def find_runs(
         name = str(directory.relative_to(root)) if directory != root else directory.name
         try:
             if directory in imported:
-                runs += load_imported(directory)
+                runs += domainbed.read_runs(directory)
                 continue
-            run = reader.load(directory, name)
+            run = reader.load(directory)
         except RecordError as error:
             skipped.append(SkippedRun(directory, name, str(error).replace(f"{root}{os.sep}", "")))
             continue
@@ -359,26 +226,23 @@ class _RunReader:
         self._progress = progress if total >= MIN_RUNS else None
         self._keep = summary and total >= MIN_RUNS
         self._stored = read_summary(root) if self._keep else {}
-        self._used: dict[str, StoredRun] = {}
+        self._used: list[tuple[Signature, RunData]] = []
         self._done = self._new = 0
 
-    def load(self, directory: Path, name: str) -> RunData:
+    def load(self, directory: Path) -> RunData:
         """Return a run; raise `RecordError` if it cannot be used."""
         self._done += 1
         # Taken before the files are read: if one changes meanwhile, the summary does not fit it.
         current = signature(directory) if self._keep else None
-        stored = self._stored.get(name)
-        if stored is None or stored.signature != current:
+        stored, run = self._stored.get(directory, (None, None))
+        if is_new := run is None or stored != current:
             run = load_run(directory)
-            if current is not None and run.finished:
-                self._new += 1
-                stored = StoredRun(current, run.config, dict(run.roles), run.warnings, run.table)
-                self._used[name] = stored
             if self._progress is not None and (self._done % 50 == 0 or self._done == self._total):
                 self._progress("reading runs", self._done, self._total)
-            return run
-        self._used[name] = stored
-        return RunData(directory, stored.config, stored.table, True, stored.roles, stored.warnings)
+        if current is not None and run.finished:
+            self._used.append((current, run))
+            self._new += is_new
+        return run
 
     def close(self) -> None:
         # A few new runs are read in a moment; writing everything again for them takes longer.

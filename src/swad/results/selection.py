@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from swad.results.labels import LIVE_WEIGHTS
 from swad.results.records import make_frame
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selectors import ORACLES, SELECTORS, SelectionError, iid, mean_by_step, oracle_view, source_view
 from swad.util.names import NO_TARGET, choice_problem
 

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from swad.results.method_results import DatasetResults
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import TargetResult, weights_step
 from swad.results.selectors import ORACLES, SELECTORS
 from swad.util.files import sha256, write_text

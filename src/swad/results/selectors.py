@@ -24,7 +24,7 @@ from typing import Any
 
 from swad.results import domainbed
 from swad.results.record_table import RecordTable, Series
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.util.statistics import mean
 
 

@@ -13,14 +13,14 @@ import os
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from swad.results.record_table import RecordTable, Series, SeriesKey
 from swad.results.records import CONFIG, DONE, RECORDS
+from swad.results.run_data import RunData
 from swad.util.codes import Codes
 from swad.util.files import atomic_write
 
@@ -32,17 +32,6 @@ _HEADER = f"swad summary 1 {sys.byteorder}"
 _MAX_SERIES = 2**16
 
 Signature = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A finished run as the summary holds it."""
-
-    signature: Signature
-    config: dict[str, Any]
-    roles: dict[str, str]
-    warnings: tuple[str, ...]
-    table: RecordTable = field(repr=False)
 
 
 def signature(directory: str | os.PathLike[str]) -> Signature | None:
@@ -63,24 +52,24 @@ def signature(directory: str | os.PathLike[str]) -> Signature | None:
 # ------------------------------------------------------------ reading
 
 
-def read_summary(root: Path) -> dict[str, StoredRun]:
-    """Return the stored runs by their path relative to `root`; none if there is no summary, or a damaged one."""
+def read_summary(root: Path) -> dict[Path, tuple[Signature, RunData]]:
+    """Return the stored runs by their path, with their signatures; none if the summary is missing or damaged."""
     try:
         data = (root / SUMMARY).read_bytes()
         header, rest = data[: data.index(b"\n")], memoryview(data)[data.index(b"\n") + 1 :]
         name, checksum, size = header.decode().rsplit(" ", 2)
         if name != _HEADER or zlib.crc32(rest) != int(checksum, 16):
             return {}
-        return _parse(json.loads(bytes(rest[: int(size)])), rest[int(size) :])
+        return _parse(root, json.loads(bytes(rest[: int(size)])), rest[int(size) :])
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return {}
 
 
-def _parse(index: Mapping[str, Any], data: memoryview) -> dict[str, StoredRun]:
+def _parse(root: Path, index: Mapping[str, Any], data: memoryview) -> dict[Path, tuple[Signature, RunData]]:
     keys = [SeriesKey(*key) for key in index["keys"]]
     steps: list[list[int]] = index["steps"]
     roles: list[dict[str, str]] = index["roles"]
-    runs: dict[str, StoredRun] = {}
+    runs = {}
     start = 0
     for name, numbers, config, role, warnings, key_ids, step_ids in index["runs"]:
         series: dict[SeriesKey, Series] = {}
@@ -95,25 +84,27 @@ def _parse(index: Mapping[str, Any], data: memoryview) -> dict[str, StoredRun]:
             series[keys[key_id]] = (series_steps, values[first:last])
             first = last
         table = RecordTable.from_series(series, order)
-        runs[name] = StoredRun(tuple(numbers), config, roles[role], tuple(warnings), table)
+        run = RunData(root / name, config, table, True, roles[role], tuple(warnings))
+        runs[run.path] = (tuple(numbers), run)
     return runs
 
 
 # ------------------------------------------------------------ writing
 
 
-def write_summary(root: Path, runs: Mapping[str, StoredRun]) -> None:
+def write_summary(root: Path, runs: Iterable[tuple[Signature, RunData]]) -> None:
     """Write the summary of `root`. Where that is not possible, such as on a read-only disk, there is none."""
     keys, steps, roles = Codes(), Codes(), Codes()
     entries, data = [], []
-    for name, run in runs.items():
+    for numbers, run in runs:
         table = run.table
         if len(table.series) >= _MAX_SERIES:
             continue
         key_ids = [keys.code(key) for key in table.series]
         step_ids = [steps.code(tuple(series_steps)) for series_steps, _ in table.series.values()]
         role = roles.code(json.dumps(run.roles))
-        entries.append([name, run.signature, run.config, role, run.warnings, key_ids, step_ids])
+        name = str(run.path.relative_to(root))
+        entries.append([name, numbers, run.config, role, run.warnings, key_ids, step_ids])
         data.append(array("d", [value for _, values in table.series.values() for value in values]).tobytes())
         data.append(array("H", table.order or ()).tobytes())
     index = {"keys": keys.items, "steps": steps.items, "roles": [json.loads(r) for r in roles.items], "runs": entries}

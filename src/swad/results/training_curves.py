@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 
 @dataclass(frozen=True)

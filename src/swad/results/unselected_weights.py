@@ -10,7 +10,7 @@ from pathlib import Path
 
 from swad.results.method_results import DatasetResults
 from swad.results.records import lock_run_directory
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 Group = tuple[str, str, int]
 """Algorithm, target and trial: the runs among which one is selected."""

@@ -25,8 +25,9 @@ from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.page.robustness import robustness_sections
 from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.page.template import asset, environment
+from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
-from swad.results.runs import RunData, RunList, find_runs, setting_text
+from swad.results.runs import RunList, find_runs
 from swad.results.selection import Selection, select
 from swad.results.selectors import ORACLES, SelectionError
 from swad.results.tables import PAPER, Cell, Row, Table

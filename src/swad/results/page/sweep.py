@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from swad.results.column_marks import legend
 from swad.results.labels import algorithm_label, directory_names
 from swad.results.method_results import DatasetResults, evaluated_averages, same_kind
+from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import AVERAGE, MISSING
-from swad.results.runs import RunData, setting_text
 from swad.results.selection import target_accuracy, validation_accuracy
 from swad.results.selectors import ORACLES
 from swad.results.tables import OURS, Cell, Row, Table
