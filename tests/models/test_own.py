@@ -69,7 +69,7 @@ def test_unknown_names_suggest_yours(folder, monkeypatch):
     with pytest.raises(NetworkError, match=r"timm has no network 'own_tinny': did you mean 'own_tiny'.* SWAD_NETWORKS"):
         networks.build("own_tinny", 5)
     monkeypatch.setattr(own, "__path__", [str(folder), str(folder)])
-    with pytest.raises(NetworkError, match=r"there are 2 files own_tiny.py: rename one"):
+    with pytest.raises(NetworkError, match=r"there are 2 files own_tiny.py: rename yours"):
         networks.build("own_tiny", 5)
     monkeypatch.setattr(own, "__path__", [str(folder / "nowhere")])
     with pytest.raises(NetworkError, match=r"SWAD_NETWORKS must name existing folders, got .*nowhere"):

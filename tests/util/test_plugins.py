@@ -4,14 +4,20 @@ import sys
 
 import pytest
 
-from swad.util.plugins import PluginError, count_modules, import_plugin
+from swad.util.plugins import PluginError, find_plugins, import_plugin
 
 
-def test_modules_of_several_folders_are_counted(tmp_path):
-    for name in ("one/a.py", "one/_hidden.py", "two/a.py", "two/b.py"):
+def test_modules_of_several_folders_are_found(tmp_path):
+    for name in ("one/b.py", "one/_hidden.py", "two/a.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    assert count_modules([str(tmp_path / "one"), str(tmp_path / "two")]) == {"a": 2, "b": 1}
+    folders = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert find_plugins(folders, "SWAD_THINGS", "thing") == ("a", "b")
+    (tmp_path / "two" / "b.py").write_text("")
+    with pytest.raises(PluginError, match=r"^thing names must be unique, but there are 2 files b.py: rename yours$"):
+        find_plugins(folders, "SWAD_THINGS", "thing")
+    with pytest.raises(PluginError, match=r"^SWAD_THINGS must name existing folders, got .*three: correct"):
+        find_plugins([*folders, str(tmp_path / "three")], "SWAD_THINGS", "thing")
 
 
 @pytest.mark.parametrize(

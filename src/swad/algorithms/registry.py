@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 from functools import cache
 from typing import TYPE_CHECKING
 
 from swad import algorithms as package
 from swad.algorithms._errors import AlgorithmError
 from swad.util.names import did_you_mean, plain
-from swad.util.plugins import PluginError, count_modules, import_plugin
+from swad.util.plugins import PluginError, find_plugins, import_plugin
 
 if TYPE_CHECKING:
     from swad.algorithms.base import Algorithm
@@ -37,16 +36,11 @@ _NOT_ALGORITHMS = {"base", "hyperparameters", "recipe", "registry"}
 
 def list_algorithms() -> tuple[str, ...]:
     """Return the names of all algorithms, sorted."""
-    for folder in package.__path__:
-        if not os.path.isdir(folder):
-            raise AlgorithmError(
-                f"SWAD_ALGORITHMS must name existing folders, got {folder}: correct the variable or unset it"
-            )
-    counts = count_modules(package.__path__)
-    for name, count in counts.items():
-        if count > 1:
-            raise AlgorithmError(f"algorithm names must be unique, but there are {count} files {name}.py: rename yours")
-    return tuple(sorted(set(counts) - _NOT_ALGORITHMS))
+    try:
+        names = find_plugins(package.__path__, "SWAD_ALGORITHMS", "algorithm")
+    except PluginError as error:
+        raise AlgorithmError(str(error)) from None
+    return tuple(name for name in names if name not in _NOT_ALGORITHMS)
 
 
 def get_algorithm(name: str) -> type[Algorithm]:

@@ -3,6 +3,7 @@
     swad                                        SWAD by the paper's Algorithm 1
     swad:semantics=text,tolerance_ratio=0.2     with options of its class
     swad:as=strict,tolerance_ratio=0.1          with a label of its own, next to a plain swad
+    mine:k=5                                    an average of your own (`swad.averaging.own`)
 
 Windows depend on the length of training: SWA takes the weights at every evaluation of the last 20 %. With 5,000 updates
 and evaluations every 100, these are the paper's 4100, 4200, ..., 5000.
@@ -30,13 +31,16 @@ Spec(name='swad', label='strict', options={'tolerance_ratio': 0.1})
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from swad.averaging import own
 from swad.util.names import did_you_mean
+from swad.util.plugins import PluginError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -160,42 +164,82 @@ _VALLEY = {
 _WINDOW = {"start": int, "end": int, "interval": int, "offload": bool, "buffers": str}
 
 
-@dataclass(frozen=True)
-class _Entry:
-    description: str
+class _Entry(NamedTuple):
     build: _Factory
     options: Mapping[str, type]
 
 
 _ENTRIES = {
-    "swad": _Entry(
-        "from the lowest validation loss to the start of overfitting", _swad({}), {**_VALLEY, "semantics": str}
-    ),
-    "swad_text": _Entry("SWAD by the text of the paper's section 3.2", _swad({"semantics": "text"}), _VALLEY),
-    "swad_reference": _Entry("SWAD as the published code computes it", _swad({"semantics": "reference"}), _VALLEY),
-    "swa": _Entry("the weights at the evaluations of the last 20 %", _window(lambda plan: plan.interval), _WINDOW),
-    "sma": _Entry("every update after the first 100", _sma, {"start": int, "offload": bool, "buffers": str}),
-    "ema": _Entry("exponential moving average, decay 0.99", _ema, {"decay": float, "warmup": bool, "buffers": str}),
-    "without_dense": _Entry(
-        "SWAD on the weights at evaluations only", _without_dense, {**_VALLEY, "interval": int, "semantics": str}
-    ),
+    # from the lowest validation loss to the start of overfitting
+    "swad": _Entry(_swad({}), {**_VALLEY, "semantics": str}),
+    # SWAD by the text of the paper's section 3.2
+    "swad_text": _Entry(_swad({"semantics": "text"}), _VALLEY),
+    # SWAD as the published code computes it
+    "swad_reference": _Entry(_swad({"semantics": "reference"}), _VALLEY),
+    # the weights at the evaluations of the last 20 %
+    "swa": _Entry(_window(lambda plan: plan.interval), _WINDOW),
+    # every update after the first 100
+    "sma": _Entry(_sma, {"start": int, "offload": bool, "buffers": str}),
+    # exponential moving average, decay 0.99
+    "ema": _Entry(_ema, {"decay": float, "warmup": bool, "buffers": str}),
+    # SWAD on the weights at evaluations only
+    "without_dense": _Entry(_without_dense, {**_VALLEY, "interval": int, "semantics": str}),
+    # SWAD to the end of training
     "without_overfit": _Entry(
-        "SWAD to the end of training",
-        _without_overfit,
-        {name: wanted for name, wanted in {**_VALLEY, "semantics": str}.items() if name != "n_tolerance"},
+        _without_overfit, {name: kind for name, kind in {**_VALLEY, "semantics": str}.items() if name != "n_tolerance"}
     ),
-    "without_opt_overfit": _Entry("every update of the last 20 %", _window(lambda plan: 1), _WINDOW),
+    # every update of the last 20 %
+    "without_opt_overfit": _Entry(_window(lambda plan: 1), _WINDOW),
 }
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all averages."""
-    return tuple(_ENTRIES)
+    """Return the names of all averages, your own last."""
+    try:
+        mine = own.names()
+    except PluginError as error:
+        raise AverageError(str(error)) from None
+    if taken := [name for name in mine if name in _ENTRIES or name in RESERVED]:
+        raise AverageError(f"average names must be unique, and there is a {taken[0]!r} already: rename {taken[0]}.py")
+    return (*_ENTRIES, *mine)
 
 
-def describe() -> dict[str, str]:
-    """Return a short description of each average, by name."""
-    return {name: entry.description for name, entry in _ENTRIES.items()}
+def _entry(name: str) -> _Entry:
+    """Return how to build an average, or raise if there is none of this name."""
+    known = names()
+    if name in _ENTRIES:
+        return _ENTRIES[name]
+    if name not in known:
+        hint = did_you_mean(name, known) or (
+            f"choose from {', '.join(known)}, or name the folder of your own average in SWAD_AVERAGES"
+        )
+        raise AverageError(f"there is no average {name!r}: {hint}")
+    try:
+        return _own_entry(name, own.get(name))
+    except PluginError as error:
+        raise AverageError(f"{error}; correct the file") from error
+
+
+def _own_entry(name: str, cls: type[Average]) -> _Entry:
+    """Describe an average of a user: its options are the parameters with a number, a word or a truth as default."""
+    parameters = dict(inspect.signature(cls).parameters)
+    gets_plan = parameters.pop("plan", None) is not None
+    options = {
+        option: type(parameter.default)
+        for option, parameter in parameters.items()
+        if isinstance(parameter.default, bool | int | float | str)
+    }
+
+    def build(model: nn.Module, plan: Plan, options: Options) -> Average:
+        given = {"plan": plan, **options} if gets_plan else options
+        try:
+            return cls(model, **given)
+        except ValueError:
+            raise
+        except Exception as error:  # the class may do anything
+            raise ValueError(f"{cls.__name__} of {name}.py raises {type(error).__name__}: {error}") from error
+
+    return _Entry(build, options)
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -212,10 +256,7 @@ def split(text: str) -> tuple[str, ...]:
 def parse(text: str) -> Spec:
     """Parse one average."""
     name, _, rest = text.partition(":")
-    if name not in _ENTRIES:
-        hint = did_you_mean(name, _ENTRIES)
-        raise AverageError(f"there is no average {name!r}; choose from {', '.join(_ENTRIES)}{hint and ': '}{hint}")
-    allowed = _ENTRIES[name].options
+    allowed = _entry(name).options
     label, options = name, {}
     for item in filter(None, rest.split(",")):
         option, equals, value = item.partition("=")
@@ -250,7 +291,7 @@ def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Avera
     averages = {}
     for spec in specs:
         try:
-            averages[spec.label] = _ENTRIES[spec.name].build(model, plan, dict(spec.options))
+            averages[spec.label] = _entry(spec.name).build(model, plan, dict(spec.options))
         except ValueError as error:
             raise AverageError(f"average {spec.label}: {error}") from None
     return averages

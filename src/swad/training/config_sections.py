@@ -224,7 +224,8 @@ class EvaluationConfig:
     averages: tuple[str, ...] = setting(
         ("swad",),
         role="hyperparameter",
-        help="Weight averages of the trajectory, e.g. swad, swa, ema or swad:semantics=text.",
+        help="Weight averages of the trajectory, e.g. swad, swa, ema or swad:semantics=text, or your own: a file in a "
+        "folder that SWAD_AVERAGES names.",
     )
     evaluate_every: int | None = setting(
         None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 import traceback
 from collections import Counter
@@ -15,11 +16,24 @@ class PluginError(Exception):
     """A file cannot be imported; the message is one line with the file, the line and the reason."""
 
 
-def count_modules(folders: Iterable[str]) -> Counter[str]:
-    """Count the files of every module name in some folders; names with a leading underscore are left out."""
-    # Folder by folder: over several folders at once, pkgutil would hide the second of two files with the same name.
-    modules = (module for folder in folders for module in pkgutil.iter_modules([folder]))
-    return Counter(module.name for module in modules if not module.name.startswith("_"))
+def find_plugins(folders: Iterable[str], variable: str, kind: str) -> tuple[str, ...]:
+    """Return the names of the modules in some folders, sorted; names with a leading underscore are left out.
+
+    Args:
+        folders: The folders, of which an environment variable may have named some.
+        variable: That variable, for the error if a folder is missing.
+        kind: What a file contains, for the error if two files have one name.
+    """
+    counts: Counter[str] = Counter()
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise PluginError(f"{variable} must name existing folders, got {folder}: correct the variable or unset it")
+        # Folder by folder: over several at once, pkgutil would hide the second of two files with the same name.
+        counts.update(module.name for module in pkgutil.iter_modules([folder]) if not module.name.startswith("_"))
+    for name, count in counts.items():
+        if count > 1:
+            raise PluginError(f"{kind} names must be unique, but there are {count} files {name}.py: rename yours")
+    return tuple(sorted(counts))
 
 
 def import_plugin(name: str) -> ModuleType:

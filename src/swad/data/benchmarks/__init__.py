@@ -18,7 +18,7 @@ from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError, Dataset
 from swad.data.image_folder import read_image_folder
 from swad.util.names import did_you_mean, plain
-from swad.util.plugins import PluginError, count_modules, import_plugin
+from swad.util.plugins import PluginError, find_plugins, import_plugin
 
 __all__ = ["get", "load", "names"]
 
@@ -28,14 +28,10 @@ __path__ = [*__path__, *filter(None, os.environ.get("SWAD_DATASETS", "").split(o
 
 def names() -> tuple[str, ...]:
     """Return the names of all datasets, sorted."""
-    for folder in __path__:
-        if not os.path.isdir(folder):
-            raise DataError(f"SWAD_DATASETS must name existing folders, got {folder}: correct the variable or unset it")
-    counts = count_modules(__path__)
-    for name, count in counts.items():
-        if count > 1:
-            raise DataError(f"dataset names must be unique, but there are {count} files {name}.py: rename yours")
-    return tuple(sorted(counts))
+    try:
+        return find_plugins(__path__, "SWAD_DATASETS", "dataset")
+    except PluginError as error:
+        raise DataError(str(error)) from None
 
 
 def get(name: str) -> Benchmark:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from swad.util.plugins import PluginError, count_modules, import_plugin
+from swad.util.plugins import PluginError, find_plugins, import_plugin
 
 # Processes started from here inherit the variable, and so find the same networks.
 __path__ = [*filter(None, os.environ.get("SWAD_NETWORKS", "").split(os.pathsep))]
@@ -19,16 +19,7 @@ __path__ = [*filter(None, os.environ.get("SWAD_NETWORKS", "").split(os.pathsep))
 
 def names() -> tuple[str, ...]:
     """Return the names of your networks, sorted."""
-    for folder in __path__:
-        if not os.path.isdir(folder):
-            raise PluginError(
-                f"SWAD_NETWORKS must name existing folders, got {folder}: correct the variable or unset it"
-            )
-    counts = count_modules(__path__)
-    for name, count in counts.items():
-        if count > 1:
-            raise PluginError(f"network names must be unique, but there are {count} files {name}.py: rename one")
-    return tuple(sorted(counts))
+    return find_plugins(__path__, "SWAD_NETWORKS", "network")
 
 
 def get(name: str) -> Callable[..., nn.Module]:
