@@ -72,9 +72,9 @@ def test_chosen_domains_alone_decide_the_scale_of_logits():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "fp16"}, "precision must be 'fp32' or 'bf16'"),
+        ({"precision": "fp16"}, "precision must be one of fp32, bf16"),
         ({"precision": "bf16", "autocast": lambda: nullcontext()}, "give one of them"),
-        ({"logits": "loud"}, "logits must be 'raw' or 'normalized'"),
+        ({"logits": "loud"}, "logits must be one of raw, normalized"),
         ({"logits_of": ["art"]}, "logits_of must name some of the domains photo, sketch; got 'art'"),
     ],
 )

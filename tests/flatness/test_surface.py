@@ -58,7 +58,6 @@ def test_what_is_off_the_plane_is_projected():
     one, two, third = ({"w": torch.tensor(w)} for w in ([0.0, 0, 0, 0], [0.0, 2, 0, 0], [0.0, 1, 1, 0]))
     surface = plane(one, two, third)
     assert surface.corner_coordinates == {"1": (0.0, 0.0), "2": (2.0, 0.0), "3": (1.0, 1.0)}
-    assert surface.mean_coordinates == pytest.approx((1.0, 1 / 3))
     assert surface.coordinates({"w": torch.tensor([3.0, 5, 6, 4])}) == pytest.approx((5.0, 6.0, 5.0))
     assert line(one, two).coordinates({"w": torch.tensor([3.0, 5, 0, 4])}) == pytest.approx((2.5, 5.0))
 
@@ -70,7 +69,7 @@ def test_distances_on_the_plane_are_those_in_weight_space():
     for (i, one), (j, two) in itertools.combinations(enumerate(models), 2):
         assert math.dist(where[i], where[j]) == pytest.approx((vector(one) - vector(two)).norm().item(), rel=1e-6)
     mean = {name: sum(m.state_dict()[name] for m in models) / 3 for name in models[0].state_dict()}
-    assert surface.coordinates(mean) == pytest.approx((*surface.mean_coordinates, 0.0), abs=1e-5)
+    assert surface.coordinates(mean) == pytest.approx(((surface.x2 + surface.x3) / 3, surface.y3 / 3, 0.0), abs=1e-5)
 
 
 def test_a_grid_has_every_corner_and_further_weights_inside():

@@ -33,39 +33,17 @@ if TYPE_CHECKING:
     from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
 
 _MODULES = {
-    "Bound": "_bound",
-    "Captured": "_captured",
-    "Comparison": "_compare",
-    "Curvature": "_hessian",
-    "CurvatureRow": "_hessian",
-    "DifferenceRow": "_compare",
-    "Divergence": "_divergence",
-    "FlatnessRow": "_local",
-    "ImageLosses": "_losses",
-    "Line": "_surface",
-    "LocalFlatness": "_local",
-    "Logits": "_losses",
-    "LossFn": "_losses",
-    "Normalize": "_directions",
-    "Plane": "_surface",
-    "Precision": "_losses",
-    "Surface": "_surface_rows",
-    "SurfaceRow": "_surface_rows",
-    "WorstCase": "_worst_case",
-    "WorstCaseRow": "_worst_case",
-    "average_flatness": "_local",
-    "bound": "_bound",
-    "captured": "_captured",
-    "check_radii": "_local",
-    "compare": "_compare",
-    "curvature": "_hessian",
-    "divergence": "_divergence",
-    "image_losses": "_losses",
-    "line": "_surface",
-    "local": "_local",
-    "plane": "_surface",
-    "require_curvlinops": "_hessian",
-    "worst_case": "_worst_case",
+    "_bound": ("Bound", "bound"),
+    "_captured": ("Captured", "captured"),
+    "_compare": ("Comparison", "DifferenceRow", "compare"),
+    "_directions": ("Normalize",),
+    "_divergence": ("Divergence", "divergence"),
+    "_hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
+    "_local": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
+    "_losses": ("ImageLosses", "Logits", "LossFn", "Precision", "image_losses"),
+    "_surface": ("Line", "Plane", "line", "plane"),
+    "_surface_rows": ("Surface", "SurfaceRow"),
+    "_worst_case": ("WorstCase", "WorstCaseRow", "worst_case"),
 }
 
 __all__ = [  # noqa: RUF022 - the order a reader wants
@@ -106,9 +84,10 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        # The modules are private because a submodule called `local` or `compare` would hide the function.
-        return getattr(importlib.import_module(f"swad.flatness.{_MODULES[name]}"), name)
+    # The modules are private because a submodule called `local` or `compare` would hide the function.
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"swad.flatness.{module}"), name)
     raise AttributeError(f"module 'swad.flatness' has no attribute {name!r}")
 
 

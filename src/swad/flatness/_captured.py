@@ -14,24 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.tensors import unwrap
-from swad.flatness._losses import LossFn, Returned, fit_logits
+from swad.flatness._losses import LossFn, Returned
 from swad.models.cuda_graph import CapturedGraph, run_on_stream
 
 WARM_UP = 3
 """Calls before the capture, in which libraries choose kernels and allocate memory."""
 
 
-def captured(loss_fn: LossFn, model: nn.Module) -> Captured:
-    """Wrap `loss_fn` so that on a GPU its evaluation of `model` is captured at the first call and then replayed.
-
-    `loss_fn` must read only the model and tensors that stay in place, as `image_losses` does, and must not synchronize
-    with the device. If no graph can be captured, calls are passed through and `reason` says why.
-    """
-    return Captured(loss_fn, model)
-
-
 class Captured:
-    """A loss function that replays its CUDA graph; see `captured`."""
+    """A loss function whose evaluation of `model` is captured on a GPU at the first call and then replayed.
+
+    If no graph can be captured, calls are passed through and `reason` says why.
+
+    Args:
+        loss_fn: Must read only the model and tensors that stay in place, as `image_losses` does, and must not
+            synchronize with the device.
+        model: The model. Other models, and evaluations that need gradients, call `loss_fn` directly.
+    """
 
     def __init__(self, loss_fn: LossFn, model: nn.Module) -> None:
         self.loss_fn = loss_fn
@@ -43,27 +42,12 @@ class Captured:
         self._graph: CapturedGraph[Returned] | None = None
         self._key: list[object] = []
 
-    @property
-    def parts(self) -> Any:
-        """The `parts` method of the wrapped function, for gradients; None if it has none."""
-        return getattr(self.loss_fn, "parts", None)
-
-    @property
-    def n_images(self) -> Any:
-        """The number of images by domain, if the wrapped function gives it."""
-        return getattr(self.loss_fn, "n_images", None)
-
-    @property
-    def precision(self) -> Any:
-        """The precision of the wrapped function, if it has one."""
-        return getattr(self.loss_fn, "precision", None)
-
-    def fit(self, model: nn.Module) -> float | None:
-        """Fit the wrapped function to a model's weights, if it has something to fit; see `ImageLosses.fit`."""
-        return fit_logits(self.loss_fn, model)
+    def __getattr__(self, name: str) -> Any:
+        """Return what else the wrapped function offers: `parts` and `n_images` for gradients, `precision`, `fit`."""
+        return getattr(self.loss_fn, name)
 
     def __call__(self, model: nn.Module) -> Returned:
-        """Replay the graph, and capture it first if needed; gradients and other models call the function directly."""
+        """Replay the graph, and capture it first if needed."""
         if self.reason is not None or torch.is_grad_enabled() or unwrap(model) is not self._model:
             return self.loss_fn(model)
         key = self._state()
@@ -96,6 +80,9 @@ class Captured:
             self.reason = f"capture failed: {str(error).strip().splitlines()[0]}"
             return False
         return True
+
+
+captured = Captured
 
 
 def _capture(loss_fn: LossFn, model: nn.Module) -> CapturedGraph[Returned]:

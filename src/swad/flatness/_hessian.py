@@ -41,11 +41,6 @@ class CurvatureRow:
     products: int
     """Number of Hessian-vector products computed."""
 
-    @property
-    def mean_eigenvalue(self) -> float:
-        """trace / dim; for small gamma, F_gamma is gamma squared times half of it."""
-        return self.trace / self.parameters
-
     def as_dict(self) -> Row:
         """Return the row as JSON values."""
         return asdict(self)

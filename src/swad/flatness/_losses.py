@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from swad.models.fused_norm import restore
 from swad.models.fused_vit import fuse_kernels
+from swad.util.names import require_choice
 from swad.util.packages import has_triton
 
 ALL = "all"
@@ -107,20 +108,8 @@ def as_losses(returned: Returned) -> Losses:
     return Losses(losses, errors, by_image=not n_scalars, named=named)
 
 
-def image_losses(
-    images: Mapping[str, tuple[Tensor, Tensor]],
-    *,
-    batch_size: int = 256,
-    measure: Measure = "loss",
-    logits: Logits = "raw",
-    logits_of: Collection[str] | None = None,
-    precision: Precision | None = None,
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    transform: Callable[[Tensor], Tensor] | None = None,
-    device: torch.device | str | None = None,
-    channels_last: bool = False,
-) -> ImageLosses:
-    """Build a loss function over labeled images that stay on the device.
+class ImageLosses:
+    """A loss function over labeled images that stay on the device.
 
     Args:
         images: {domain: (images, labels)}.
@@ -142,43 +131,38 @@ def image_losses(
     >>> image_losses(data)(nn.Linear(2, 2, bias=False))["photo"].mul(1000).round().tolist()
     [693.0, 693.0, 693.0]
     """
-    if not isinstance(images, Mapping):
-        raise TypeError(f"images must be {{domain: (images, labels)}}, got a {type(images).__name__}: name the domain")
-    if precision not in (None, "fp32", "bf16"):
-        raise ValueError(f"precision must be 'fp32' or 'bf16'; got {precision!r}")
-    if precision is not None and autocast is not nullcontext:
-        raise ValueError("precision and autocast both choose the precision of the network: give one of them")
-    if logits not in ("raw", "normalized"):
-        raise ValueError(f"logits must be 'raw' or 'normalized'; got {logits!r}")
-    unknown = [domain for domain in logits_of or () if domain not in images]
-    if unknown:
-        raise ValueError(f"logits_of must name some of the domains {', '.join(images)}; got {unknown[0]!r}")
-    chosen = None if logits == "raw" else tuple(logits_of or images)
-    return ImageLosses(images, batch_size, measure, chosen, precision, autocast, transform, device, channels_last)
-
-
-class ImageLosses:
-    """A loss function over images that stay on the device; see `image_losses`."""
 
     def __init__(
         self,
         images: Mapping[str, tuple[Tensor, Tensor]],
-        batch_size: int,
-        measure: Measure,
-        normalized_by: tuple[str, ...] | None,
-        precision: Precision | None,
-        autocast: Callable[[], AbstractContextManager[object]],
-        transform: Callable[[Tensor], Tensor] | None,
-        device: torch.device | str | None,
-        channels_last: bool,
+        *,
+        batch_size: int = 256,
+        measure: Measure = "loss",
+        logits: Logits = "raw",
+        logits_of: Collection[str] | None = None,
+        precision: Precision | None = None,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        device: torch.device | str | None = None,
+        channels_last: bool = False,
     ) -> None:
+        if not isinstance(images, Mapping):
+            got = type(images).__name__
+            raise TypeError(f"images must be {{domain: (images, labels)}}, got a {got}: name the domain")
         if not images or batch_size < 1:
             raise ValueError(
                 f"image_losses needs at least one domain and a batch_size of 1 or more; got {len(images)} domains and "
                 f"batch_size={batch_size}"
             )
-        if measure not in ("loss", "error", "both"):
-            raise ValueError(f"measure must be 'loss', 'error' or 'both'; got {measure!r}")
+        require_choice("measure", measure, get_args(Measure))
+        require_choice("logits", logits, get_args(Logits))
+        if precision is not None:
+            require_choice("precision", precision, get_args(Precision))
+            if autocast is not nullcontext:
+                raise ValueError("precision and autocast both choose the precision of the network: give one of them")
+        unknown = [domain for domain in logits_of or () if domain not in images]
+        if unknown:
+            raise ValueError(f"logits_of must name some of the domains {', '.join(images)}; got {unknown[0]!r}")
         for domain, (pictures, labels) in images.items():
             if len(pictures) != len(labels) or not len(labels):
                 raise ValueError(
@@ -187,7 +171,8 @@ class ImageLosses:
                 )
         self.measure, self.batch_size = measure, batch_size
         self.n_images = {domain: len(labels) for domain, (_, labels) in images.items()}
-        self.precision, self._normalized_by, self._transform = precision, normalized_by, transform
+        self.precision, self._transform = precision, transform
+        self._normalized_by = None if logits == "raw" else tuple(logits_of or images)
         first = next(iter(images.values()))[0]
         device = first.device if device is None else torch.device(device)
         layout = torch.channels_last if channels_last and first.ndim == 4 else torch.preserve_format
@@ -269,6 +254,9 @@ class ImageLosses:
         if self.measure == "loss":
             return losses
         return torch.stack([losses, (scores.argmax(1) != labels).to(losses.dtype)], 1)
+
+
+image_losses = ImageLosses
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from swad.util.names import listed
 
 State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
+Source = State | nn.Module
 
 BN_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """Names of batch-norm buffers, for state dicts, which do not tell buffers from parameters."""
@@ -183,7 +184,7 @@ class Weights:
                 shaped.append(torch.empty_like(tensor, dtype=dtype).copy_(view))
         return shaped
 
-    def of(self, state: State | nn.Module, what: str = "the weights") -> list[Tensor]:
+    def of(self, state: Source, what: str = "the weights") -> list[Tensor]:
         """Return the tensors of `state` for these parameters, in their order, device and layout."""
         found = by_name(state)
         missing = [name for name in self.names if name not in found]
@@ -202,7 +203,7 @@ class Weights:
         return tensors
 
     @torch.no_grad()
-    def put_buffers(self, state: State | nn.Module) -> None:
+    def put_buffers(self, state: Source) -> None:
         """Copy the buffers of `state` into the model; the end of the block restores the old ones."""
         found = by_name(state)
         for name, tensor, _, is_buffer in named_tensors(self.model):
@@ -227,18 +228,8 @@ class Weights:
 
 def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patterns = None) -> dict[str, Tensor]:
     """Return the floating-point parameters whose names match, each once, by canonical name."""
-    wanted, unwanted = as_patterns(include), as_patterns(exclude)
     named = {name: tensor for name, tensor, _, is_buffer in named_tensors(unwrap(model)) if not is_buffer}
-    for pattern in (*wanted, *unwanted):
-        if not any(matches(name, [pattern]) for name in named):
-            raise ValueError(
-                f"the pattern {pattern!r} matches no parameter; names look like {', '.join(list(named)[:3])}"
-            )
-    matching = {
-        name: tensor
-        for name, tensor in named.items()
-        if (not wanted or matches(name, wanted)) and not matches(name, unwanted)
-    }
+    matching = {name: named[name] for name in chosen_names(list(named), include, exclude)}
     for name, tensor in matching.items():
         if tensor.is_complex():
             raise ValueError(f"only real weights can be perturbed, but {name} is complex: exclude it by name")
@@ -256,14 +247,23 @@ def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patte
     return chosen
 
 
-def by_name(state: State | nn.Module) -> dict[str, Tensor]:
+def chosen_names(names: Sequence[str], include: Patterns, exclude: Patterns) -> list[str]:
+    """Return the names that match the patterns, each of which must match one."""
+    wanted, unwanted = as_patterns(include), as_patterns(exclude)
+    for pattern in (*wanted, *unwanted):
+        if not any(matches(name, [pattern]) for name in names):
+            raise ValueError(f"the pattern {pattern!r} matches no parameter; names look like {', '.join(names[:3])}")
+    return [name for name in names if (not wanted or matches(name, wanted)) and not matches(name, unwanted)]
+
+
+def by_name(state: Source) -> dict[str, Tensor]:
     """Return parameters and buffers of a module or a state dict by canonical name."""
     if isinstance(state, nn.Module):
         state = unwrap(state).state_dict()
     return {canonical(name): tensor for name, tensor in state.items()}
 
 
-def parameters_by_name(state: State | nn.Module) -> dict[str, Tensor]:
+def parameters_by_name(state: Source) -> dict[str, Tensor]:
     """Return the floating-point parameters of a module, or of a state dict all tensors but batch-norm statistics."""
     if isinstance(state, nn.Module):
         return {name: tensor.detach() for name, tensor in chosen_parameters(state).items()}

@@ -1,25 +1,91 @@
-"""A slice of weight space, given by weights that span it: the common part of planes and lines."""
+"""A slice of weight space, given by weights that span it, and its loss surface: the common part of planes and lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.tensors import Patterns, as_patterns, matches
-from swad.flatness._perturb import BN_STATISTICS, State, by_name, parameters_by_name
+from swad.averaging.tensors import Patterns
+from swad.flatness._json import Row
+from swad.flatness._losses import LossFn
+from swad.flatness._perturb import BN_STATISTICS, Source, State, by_name, chosen_names, parameters_by_name
+from swad.flatness._surface_rows import Surface
+from swad.flatness._walk import NamedPoints, OnRow, evaluate_points
+from swad.util.progress import Progress
 
-Source = State | nn.Module
+STEPS = 21
 
 
 class Slice:
-    """A plane or line in weight space: its corners by name, the first of which is the origin."""
+    """A plane or line in weight space: its corners by name, the first of which is the origin.
+
+    A subclass sets `axes`, the vectors that x and y are multiples of, and `corner_coordinates`.
+    """
+
+    margin = 0.0
+    axes: Sequence[Tensor]
+    corner_coordinates: Mapping[str, tuple[float, float]]
+    """The coordinates of the weights that span it."""
 
     def __init__(self, corners: Mapping[str, Source], include: Patterns, exclude: Patterns) -> None:
         self.names = spanning_parameters(corners, include, exclude)
         self.corners: dict[str, State] = {corner: copy_state(source) for corner, source in corners.items()}
         self.origin = self._tensors(self.corners["1"], "weights 1")
+
+    def grid(
+        self, steps: int | tuple[int, int], margin: float, *, around: Iterable[tuple[float, float]] = ()
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the x and y values of the points to evaluate."""
+        raise NotImplementedError
+
+    def locate(self, weights: Source) -> tuple[float, float, float]:
+        """Project weights onto the slice and return x, y and their distance from it."""
+        raise NotImplementedError
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        steps: int | tuple[int, int] = STEPS,
+        margin: float | None = None,
+        *,
+        points: Mapping[str, Source] | None = None,
+        update_bn: Callable[[nn.Module], object] | None = None,
+        on_row: OnRow | None = None,
+        done_rows: Iterable[Row] = (),
+        progress: Progress | None = None,
+    ) -> Surface:
+        """Evaluate a grid, the corners (named "1", "2" and in a plane "3"), and extra points.
+
+        Args:
+            model: A module of the network that the weights are loaded into; it is restored exactly. Buffers are those
+                of the first corner.
+            loss_fn: `loss_fn(model)` returns a scalar, per-image losses, or {domain: per-image losses}.
+            steps: Number of grid points along each side.
+            margin: How far the grid extends beyond the corners, as a share of the longer side. By default 0.25 in a
+                plane and 0 on a line.
+            points: Extra weights by name, e.g. averages. They are evaluated with their own weights; their rows give
+                the projection onto the plane or line and the distance from it.
+            update_bn: Called at every point to re-estimate batch-norm statistics, which is needed unless they were
+                frozen in training, e.g. `lambda model: swad.update_bn(loader, model)`.
+            on_row: Called with every JSON row as soon as it is computed, e.g. to append it to a file.
+            done_rows: Rows of an interrupted evaluation; their points are not evaluated again.
+            progress: Called after every point.
+        """
+        taken = [name for name in points or () if name in self.corners]
+        if taken:
+            names = ", ".join(self.corners)
+            raise ValueError(f"the names {names} belong to the corners: rename the point {taken[0]!r}")
+        extra = {name: copy_state(weights) for name, weights in (points or {}).items()}
+        corners = {name: (*at, 0.0, self.corners[name]) for name, at in self.corner_coordinates.items()}
+        named: NamedPoints = {**corners, **{name: (*self.locate(weights), weights) for name, weights in extra.items()}}
+        margin = self.margin if margin is None else margin
+        grid = self.grid(steps, margin, around=(named[name][:2] for name in extra))
+        axes = [dict(zip(self.names, self.split(axis), strict=True)) for axis in self.axes]
+        options = (update_bn, on_row, done_rows, progress)
+        return evaluate_points(self.corners, axes, model, loss_fn, grid, named, *options)
 
     def _tensors(self, weights: Source, label: str) -> list[Tensor]:
         tensors, reference = by_name(weights), self.corners["1"]
@@ -44,11 +110,7 @@ def spanning_parameters(corners: Mapping[str, Source], include: Patterns, exclud
     """Return the names of the parameters that span a slice; a module among the corners tells them from buffers."""
     modules = [source for source in corners.values() if isinstance(source, nn.Module)]
     names = list(parameters_by_name(modules[0] if modules else corners["1"]))
-    wanted, unwanted = as_patterns(include), as_patterns(exclude)
-    for pattern in (*wanted, *unwanted):
-        if not any(matches(name, [pattern]) for name in names):
-            raise ValueError(f"the pattern {pattern!r} matches no parameter; names look like {', '.join(names[:3])}")
-    names = [name for name in names if (not wanted or matches(name, wanted)) and not matches(name, unwanted)]
+    names = chosen_names(names, include, exclude)
     if not names:
         raise ValueError(f"no parameter matches include={include!r}, exclude={exclude!r}: change the patterns")
     tensors = {

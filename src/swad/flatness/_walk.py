@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from swad.averaging.tensors import named_tensors, unwrap
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn, check_losses
-from swad.flatness._perturb import BN_STATISTICS, State, Weights, chosen_parameters
-from swad.flatness._slice import Slice, Source
+from swad.flatness._perturb import BN_STATISTICS, Source, State, Weights, chosen_parameters
 from swad.flatness._surface_rows import HEAD, POINT, Surface, SurfaceRow, point_key
 from swad.util.progress import Progress
 
@@ -22,44 +21,50 @@ NamedPoints = Mapping[str, tuple[float, float, float, Source]]
 """Points with weights of their own: x, y, distance from the slice, weights."""
 
 
-class Walk:
+@torch.no_grad()
+def evaluate_points(
+    corners: Mapping[str, State],
+    axes: Sequence[State],
+    model: nn.Module,
+    loss_fn: LossFn,
+    grid: tuple[tuple[float, ...], tuple[float, ...]],
+    named: NamedPoints,
+    update_bn: Callable[[nn.Module], object] | None,
+    on_row: OnRow | None,
+    done_rows: Iterable[Row],
+    progress: Progress | None,
+) -> Surface:
+    """Evaluate a model at named points and at those of a grid, as `Slice.evaluate` describes it."""
+    _require_parameters_of(model, list(axes[0]))
+    _require_usable_buffers(model, corners, update_bn is not None)
+    with Weights(model, names=set(axes[0])) as weights:
+        weights.put_buffers(corners["1"])
+        walk = _Walk(corners, axes, weights, model, loss_fn, update_bn)
+        return walk.evaluate(*grid, named, on_row, done_rows, progress)
+
+
+class _Walk:
     """A model that visits the points of a plane or line, one after the other."""
 
     def __init__(
         self,
-        slice_: Slice,
+        corners: Mapping[str, State],
+        axes: Sequence[State],
+        weights: Weights,
         model: nn.Module,
         loss_fn: LossFn,
-        axes: Sequence[Tensor],
         update_bn: Callable[[nn.Module], object] | None,
     ) -> None:
-        _require_parameters_of(model, slice_)
-        _require_usable_buffers(model, slice_, update_bn is not None)
-        self._slice, self._model, self._loss_fn, self._update_bn = slice_, model, loss_fn, update_bn
-        self._weights = Weights(model, names=set(slice_.names))
-        self._vectors = axes
-
-    def __enter__(self) -> Walk:
-        self._weights.__enter__()
-        try:
-            weights, slice_ = self._weights, self._slice
-            weights.put_buffers(slice_.corners["1"])
-            order = {name: i for i, name in enumerate(slice_.names)}
-            self._origin = weights.of(slice_.corners["1"])
-            self._axes = [
-                [
-                    torch.empty_like(live, dtype=dtype).copy_(axis[order[name]])
-                    for name, live, dtype in zip(weights.names, weights.live, weights.dtypes, strict=True)
-                ]
-                for axis in map(slice_.split, self._vectors)
+        self._corners, self._weights, self._model = corners, weights, model
+        self._loss_fn, self._update_bn = loss_fn, update_bn
+        self._origin = weights.of(corners["1"])
+        self._axes = [
+            [
+                torch.empty_like(live, dtype=dtype).copy_(axis[name])
+                for name, live, dtype in zip(weights.names, weights.live, weights.dtypes, strict=True)
             ]
-        except BaseException:
-            self._weights.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._weights.__exit__(None, None, None)
+            for axis in axes
+        ]
 
     def evaluate(
         self,
@@ -96,7 +101,7 @@ class Walk:
         # Corners come first, so that a wrong model or wrong images show at once.
         for name, (x, y, distance, source) in named.items():
             yield {"x": x, "y": y, "name": name, "distance": distance}, source
-        corners = {named[name][:2]: source for name, source in self._slice.corners.items()}
+        corners = {named[name][:2]: source for name, source in self._corners.items()}
         for y in ys:
             for x in xs:  # a grid point that is a corner gets the corner's own weights, without rounding
                 yield {"x": x, "y": y, "name": None, "distance": 0.0}, corners.get((x, y))
@@ -122,7 +127,7 @@ class Walk:
         first = next((row for row in rows if row["kind"] == POINT and row["name"] == "1"), None)
         if first is None:
             return
-        again = self._evaluate_point(first, self._slice.corners["1"])
+        again = self._evaluate_point(first, self._corners["1"])
         for domain in {**first["losses"], **again["losses"]}:
             old_loss, new_loss = (float(row["losses"].get(domain, math.nan)) for row in (first, again))
             same = math.isclose(old_loss, new_loss, rel_tol=1e-3, abs_tol=1e-6)
@@ -133,9 +138,9 @@ class Walk:
                 )
 
 
-def _require_parameters_of(model: nn.Module, slice_: Slice) -> None:
+def _require_parameters_of(model: nn.Module, names: Sequence[str]) -> None:
     parameters = chosen_parameters(model)
-    unknown = [name for name in slice_.names if name not in parameters]
+    unknown = [name for name in names if name not in parameters]
     if unknown:
         tied = unknown[0] in dict(unwrap(model).named_parameters(remove_duplicate=False))
         reason = "is tied to another parameter" if tied else "is no floating-point parameter"
@@ -145,10 +150,10 @@ def _require_parameters_of(model: nn.Module, slice_: Slice) -> None:
         )
 
 
-def _require_usable_buffers(model: nn.Module, slice_: Slice, has_update_bn: bool) -> None:
+def _require_usable_buffers(model: nn.Module, corners: Mapping[str, State], has_update_bn: bool) -> None:
     """Refuse corners whose buffers differ: a point between them has no buffers, unless statistics are re-estimated."""
     buffers = [name for name, _, _, is_buffer in named_tensors(unwrap(model)) if is_buffer]
-    different = [name for name in buffers if not _same_buffer(name, list(slice_.corners.values()))]
+    different = [name for name in buffers if not _same_buffer(name, list(corners.values()))]
     statistics = [name for name in different if name.rpartition(".")[2] in BN_STATISTICS]
     if statistics and not has_update_bn:
         raise ValueError(
