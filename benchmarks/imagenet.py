@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ from torch.nn import functional
 
 from measurements import header, write
 from swad.data.augmentation import Augmentation
-from swad.data.domains import Defaults, FileDomain, ImageSpec
+from swad.data.domains import FileDomain, ImageSpec
 from swad.data.epoch_loader import EpochLoader, copied_ahead
+from swad.data.loaders import to_device
 from swad.data.splits import DomainSplit, Sources
 from swad.data.transforms import Normalize
 from swad.models import networks
@@ -66,7 +68,7 @@ def make_training(network: str, batch_size: int, micro_batch: int, size: int, de
     train, val = (DomainSplit(domain, name, keys) for name, keys in (("train", np.arange(N_IMAGES)), ("val", labels)))
     classes = tuple(map(str, range(N_CLASSES)))
     spec = image_spec(config, ImageSpec())
-    sources = Sources("ImageNet", classes, spec, Defaults(), (train,), (val,), ())
+    sources = Sources(classes, spec, (train,), (val,), ())
     return Training(config, sources, Dist(torch.device(device)), Path("unused"), None, print)
 
 
@@ -86,7 +88,9 @@ def our_step(training: Training, batches: list[Tensor]) -> Callable[[], object]:
             parts = {f"rows.{i}": part for i, part in enumerate(rows)}
             yield step, parts | {f"images.{i}": batches[(step + i) % len(batches)] for i in range(loader.n_parts)}
 
-    stream = copied_ahead(inputs(), loader.device) if loader.device.type == "cuda" else inputs()
+    stream = inputs()
+    if loader.device.type == "cuda":
+        stream = copied_ahead(stream, loader.device, partial(to_device, device=loader.device))
     return lambda: training.train_step(*next(stream))
 
 
@@ -211,7 +215,7 @@ def measure_loading(n: int, size: int, device: str, seconds: float) -> dict[str,
 
 def loading_speed(loader: EpochLoader, skipped: int, seconds: float, device: str) -> float:
     """Return images per second, without the batches that workers read ahead while they started."""
-    batches = loader.inputs()
+    batches = loader.inputs(1, 10**9)
     for _ in range(skipped):
         next(batches)
     wait(device)

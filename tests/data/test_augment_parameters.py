@@ -8,7 +8,6 @@ from torchvision.transforms import ColorJitter, RandomResizedCrop
 
 from swad.data.augment_parameters import COLUMNS, FACTORS, FIELDS, GRAYSCALE, ORDER, draw, draw_steps, identity
 from swad.data.augmentation import Augmentation
-from swad.data.domains import DataError
 
 GOLDEN_ROW = [
     *(38, 4, 189, 223, 227, 227, 0),
@@ -106,16 +105,3 @@ def test_parameters_depend_only_on_seed_step_position_and_view():
 
 def test_drawn_parameters_never_change():
     assert draw_steps(0, [1], np.full((1, 1, 2), 227))[0, 0, 0].tolist() == pytest.approx(GOLDEN_ROW)
-
-
-def test_errors_are_one_line():
-    sizes = np.full((2, 3, 2), 20)
-    cases = [
-        (lambda: draw_steps(-1, [1, 2], sizes), "seed must be at least 0"),
-        (lambda: draw_steps(0, [1, 2], sizes, views=0), "views at least 1"),
-        (lambda: draw_steps(0, [1], sizes), r"1 steps need sizes of shape \(1, positions, 2\), got \(2, 3, 2\)"),
-    ]
-    for make, words in cases:
-        with pytest.raises(DataError, match=words) as caught:
-            make()
-        assert "\n" not in str(caught.value)

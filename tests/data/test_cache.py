@@ -27,7 +27,7 @@ def test_images_of_one_small_size_keep_it(root, folder):
     assert (cache.images == decode_all(dataset)).all()
     assert cache.sizes.tolist() == [[20, 24]] * 10
     assert cache.sizes.dtype == np.int64
-    assert (cache.first_row("a"), cache.first_row("b")) == (0, 5)
+    assert cache.starts == {"a": 0, "b": 5}
     assert cache.nbytes == 10 * 20 * 24 * 3
     assert cache.describe() == "image cache: all 10 images have their original size of 20 × 24"
     with pytest.raises(ValueError, match="read-only"):
@@ -55,7 +55,7 @@ def test_a_dataset_in_memory_needs_no_file(folder):
     domains = tuple(ArrayDomain(name, np.zeros(3, np.int64), images[i : i + 3]) for name, i in (("a", 0), ("b", 3)))
     cache = open_cache(Dataset("arrays", domains, ("one",)), folder, log=fail_on_log)
     assert (cache.images == images).all()
-    assert (cache.first_row("b"), cache.path, folder.exists()) == (3, None, False)
+    assert (cache.starts["b"], cache.path, folder.exists()) == (3, None, False)
     assert cache.describe() == "image cache: all 6 images have their original size of 8 × 8"
 
 
@@ -274,10 +274,3 @@ def test_images_that_change_during_the_build_are_noticed(root, folder):
         DataError, match=r"changed while the cache was being built \(1 image of b changed, e.g. b/002.jpg\); try again"
     ):
         open_cache(read(root), folder, progress=disturb)
-
-
-def test_errors_are_one_line(root, folder):
-    with pytest.raises(DataError, match="must be at least 1, got 0"):
-        open_cache(read(root), folder, 0)
-    with pytest.raises(DataError, match="no domain 'c'; it has a, b"):
-        open_cache(read(root), folder).first_row("c")

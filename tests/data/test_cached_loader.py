@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers.batches import batch_at, iterate, keys_at
 from swad.data import augment_parameters, gpu_augment
 from swad.data.augmentation import Augmentation
 from swad.data.cache import open_cache
@@ -43,8 +44,8 @@ def cached(**options) -> CachedTrainLoader:
 def test_every_image_is_augmented_by_its_own_parameters():
     batches, plain = cached(), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0)
     for step in (1, 2, STEPS_AHEAD + 1):
-        batch, keys = batches.at(step), plain.keys(step)
-        assert batch.labels.equal(plain.at(step).labels)
+        batch, keys = batch_at(batches, step), keys_at(plain, step)
+        assert batch.labels.equal(batch_at(plain, step).labels)
         rows = augment_parameters.draw_steps(3, [step], np.full((1, 18, 2), 20))[0, 0]
         i = 0
         for split, split_keys in zip(SOURCES.sources.train, keys, strict=True):
@@ -68,7 +69,7 @@ def test_identity_parameters_give_the_evaluation_transform(monkeypatch):
         lambda seed, steps, sizes, views, augmentation: augment_parameters.identity(sizes)[:, None],
     )
     batches = cached()
-    batch, keys = batches.at(5), batches.keys(5)
+    batch, keys = batch_at(batches, 5), keys_at(batches, 5)
     images = np.concatenate([p.domain.images[k] for p, k in zip(SOURCES.sources.train, keys, strict=True)])
     resized = torch.nn.functional.interpolate(
         torch.from_numpy(images).permute(0, 3, 1, 2).float(), (16, 16), mode="bilinear", antialias=True
@@ -97,14 +98,14 @@ def test_evaluation_differs_from_pillows_resize_as_documented(height, width, mea
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_batches_do_not_depend_on_resuming_processes_or_streaming(views):
-    whole = {batch.step: batch for batch in cached(views=views).iterate(1, STEPS_AHEAD + 3)}
+    whole = {batch.step: batch for batch in iterate(cached(views=views), 1, STEPS_AHEAD + 3)}
     ranks = [cached(views=views, rank=rank, world_size=2) for rank in range(2)]
     streaming = cached(views=views, device_bytes=0)
     for start in (1, 7, STEPS_AHEAD, STEPS_AHEAD + 2):
-        for batch in streaming.iterate(start, start + 1):
+        for batch in iterate(streaming, start, start + 1):
             assert batch.images.equal(whole[batch.step].images)
             assert batch.labels.equal(whole[batch.step].labels)
-        shares = [one.at(start) for one in ranks]
+        shares = [batch_at(one, start) for one in ranks]
         shape = (*whole[start].images.shape[:-4], 3, 3, *whole[start].images.shape[-3:])
         together = torch.cat([share.images.reshape(shape) for share in shares], -4)
         assert together.flatten(-5, -4).equal(whole[start].images)
@@ -113,18 +114,18 @@ def test_batches_do_not_depend_on_resuming_processes_or_streaming(views):
 
 def test_pooled_batches_are_those_of_files():
     batches, plain = cached(pooled=True), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True)
-    batch, other = batches.at(2), plain.at(2)
+    batch, other = batch_at(batches, 2), batch_at(plain, 2)
     assert batch.labels.equal(other.labels)
     assert batch.domains.equal(other.domains)
     without = Augmentation(crop=1, flip=0, jitter=0, grayscale=0)
-    batch = cached(pooled=True, augmentation=without).at(2)
+    batch = batch_at(cached(pooled=True, augmentation=without), 2)
     plain = TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True, augmentation=without)
-    torch.testing.assert_close(batch.images, plain.at(2).images, rtol=0, atol=0.02)
+    torch.testing.assert_close(batch.images, batch_at(plain, 2).images, rtol=0, atol=0.02)
 
 
 def test_a_stream_can_be_used_again_after_a_break():
     streaming, on_device = cached(device_bytes=0), cached()
-    for batch in streaming.iterate(1, 20):
+    for batch in iterate(streaming, 1, 20):
         if batch.step == 3:
             break
-    assert streaming.at(9).images.equal(on_device.at(9).images)
+    assert batch_at(streaming, 9).images.equal(batch_at(on_device, 9).images)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers.batches import batch_at, iterate
 from swad.data.augmentation import Augmentation
 from swad.data.device_decode import jpeg
 from swad.data.domains import ArrayDomain, DataError, FileDomain, ImageSpec
@@ -50,7 +51,7 @@ def test_an_epoch_takes_every_image_at_most_once():
 
 def test_labels_and_pixels_belong_together():
     spec = ImageSpec(size=12, low_res=True)
-    batch = EpochLoader(splits(), spec, 6, 3, workers=0).at(2)
+    batch = batch_at(EpochLoader(splits(), spec, 6, 3, workers=0), 2)
     domains = [split.domain for split in splits()]
     images = {int(d.labels[i]): d.images[i] for d in domains for i in range(len(d))}
     mean, std = np.array(spec.mean), np.array(spec.std)
@@ -61,18 +62,18 @@ def test_labels_and_pixels_belong_together():
 
 @pytest.mark.parametrize("options", [{}, {"micro_batch": 2}, {"micro_batch": 3, "workers": 1}], ids=str)
 def test_a_batch_depends_on_the_seed_and_the_step_alone(options):
-    for step, batch in enumerate(loader(**options).iterate(2, 5), start=2):
-        expected = loader().at(step)
+    for step, batch in enumerate(iterate(loader(**options), 2, 5), start=2):
+        expected = batch_at(loader(), step)
         assert batch.step == step
         assert batch.labels.equal(expected.labels)
         assert batch.images.equal(expected.images)
 
 
 def test_parts_and_processes_share_a_batch():
-    whole = loader().at(4)
+    whole = batch_at(loader(), 4)
     ranks = [loader(rank=rank, world_size=2, micro_batch=2) for rank in range(2)]
     assert [rank.n_parts for rank in ranks] == [3, 3]  # 3 images do not divide into parts of 2
-    parts = [rank.at(4) for rank in ranks]
+    parts = [batch_at(rank, 4) for rank in ranks]
     assert torch.cat([part.images for part in parts]).equal(whole.images)
     assert torch.cat([part.labels for part in parts]).equal(whole.labels)
 
@@ -88,7 +89,7 @@ def test_a_device_decodes_the_same_crops():
         for on_device in (False, True)
     ]
     for step in (1, 2):
-        host, device = (loader.at(step) for loader in pair)
+        host, device = (batch_at(loader, step) for loader in pair)
         assert device.labels.equal(host.labels)
         assert device.images.shape == host.images.shape
         levels = (device.images - host.images).abs() * 255 * 0.225
@@ -100,7 +101,7 @@ def test_an_image_is_cropped_anew_in_every_step():
     images = np.random.RandomState(0).randint(0, 256, (1, 40, 60, 3), np.uint8)
     split = DomainSplit(ArrayDomain("a", np.zeros(1, np.int64), images), "train", np.arange(1))
     batches = EpochLoader([split], SPEC, 1, 3, augmentation=Augmentation(jitter=0, grayscale=0), workers=0)
-    assert not batches.at(1).images.equal(batches.at(2).images)
+    assert not batch_at(batches, 1).images.equal(batch_at(batches, 2).images)
 
 
 def test_devices_get_files_that_they_can_decode(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers.batches import batch_at, iterate, keys_at
 from swad.data.domains import ArrayDomain, DataError, Dataset, FileDomain, ImageSpec
 from swad.data.loaders import EvalLoader, TrainLoader, draw_indices
 from swad.data.splits import hold_out
@@ -58,11 +59,11 @@ def same(left, right) -> bool:
 def test_a_batch_is_domain_major():
     dataset = arrays(SMALL)
     batches = train(dataset)
-    batch = batches.at(1)
+    batch = batch_at(batches, 1)
     assert batch.images.shape == (8, 3, 6, 6)
     assert batch.images.dtype == torch.float32
     assert batch.labels.dtype == torch.int64
-    for i, keys in enumerate(batches.keys(1)):
+    for i, keys in enumerate(keys_at(batches, 1)):
         domain = dataset.domains[i]
         expected = torch.from_numpy(domain.images[keys]).permute(0, 3, 1, 2).float() / 255
         torch.testing.assert_close(batch.images[4 * i : 4 * i + 4], (expected - 0.5) / 0.25)
@@ -75,7 +76,7 @@ def test_only_training_images_of_the_sources_are_drawn():
     batches = train(dataset, batch_size=16)
     seen = [set(), set()]
     for step in range(1, 60):
-        for i, keys in enumerate(batches.keys(step)):
+        for i, keys in enumerate(keys_at(batches, step)):
             seen[i] |= set(keys.tolist())
     assert seen == [set(split.keys.tolist()) for split in sources.train]
 
@@ -83,17 +84,17 @@ def test_only_training_images_of_the_sources_are_drawn():
 @pytest.mark.parametrize("kind", ["arrays", "files"])
 def test_resuming_at_a_step_equals_the_unbroken_run(kind, files):
     dataset = files if kind == "files" else arrays(SMALL)
-    unbroken = list(train(dataset).iterate(1, 5))
+    unbroken = list(iterate(train(dataset), 1, 5))
     assert [batch.step for batch in unbroken] == [1, 2, 3, 4, 5]
-    resumed = list(train(dataset).iterate(4, 5))
+    resumed = list(iterate(train(dataset), 4, 5))
     assert all(map(same, unbroken[3:], resumed))
-    assert same(train(dataset).at(3), unbroken[2])
-    assert not same(train(dataset, seed=8).at(3), unbroken[2])
+    assert same(batch_at(train(dataset), 3), unbroken[2])
+    assert not same(batch_at(train(dataset, seed=8), 3), unbroken[2])
 
 
 def test_any_number_of_workers_gives_the_same_bits(files):
-    alone = list(train(files, workers=0).iterate(1, 4))
-    many = list(train(files, workers=2).iterate(1, 4))
+    alone = list(iterate(train(files, workers=0), 1, 4))
+    many = list(iterate(train(files, workers=2), 1, 4))
     assert len(many) == 4
     assert all(map(same, alone, many))
 
@@ -107,22 +108,21 @@ def test_workers_need_no_pickled_loader(files, default):
     batches.prepare = lambda images: prepare(images) if os.getpid() == process else pytest.fail("in a worker")
     multiprocessing.set_start_method(default, force=True)
     try:
-        assert same(next(batches.iterate(3, 3)), train(files).at(3))
+        assert same(next(iterate(batches, 3, 3)), batch_at(train(files), 3))
     finally:
         multiprocessing.set_start_method(before, force=True)
 
 
-def test_an_endless_iterator_with_workers_can_be_closed(files):
-    stream = iter(train(files, workers=1))
-    assert [next(stream).step for _ in range(3)] == [1, 2, 3]
-    stream.close()
+def test_an_unfinished_iterator_with_workers_can_be_left(files):
+    stream = train(files, workers=1).inputs(1, 10**9)
+    assert [next(stream)[0] for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["arrays", "files"])
 def test_the_shares_of_all_ranks_make_the_batch_of_one_process(kind, files):
     dataset = files if kind == "files" else arrays(SMALL)
-    whole = train(dataset, batch_size=4).at(2)
-    shares = [train(dataset, batch_size=4, rank=rank, world_size=2).at(2) for rank in range(2)]
+    whole = batch_at(train(dataset, batch_size=4), 2)
+    shares = [batch_at(train(dataset, batch_size=4, rank=rank, world_size=2), 2) for rank in range(2)]
     for which in ("images", "labels"):
         halves = [getattr(share, which).unflatten(0, (2, 2)) for share in shares]
         together = torch.cat(halves, dim=1).flatten(0, 1)
@@ -136,7 +136,7 @@ def test_a_pooled_batch_is_drawn_from_all_source_images(kind, files):
     pooled, parts = train(dataset, pooled=True, batch_size=6), sources.train
     images = [(i, key) for i, part in enumerate(parts) for key in part.keys.tolist()]
     for step in (1, 2):
-        batch = pooled.at(step)
+        batch = batch_at(pooled, step)
         assert batch.images.shape[0] == 6
         drawn = [images[j] for j in draw_indices(7, step, 0, len(images), 6)]
         assert batch.domains.tolist() == [i for i, _ in drawn]
@@ -144,36 +144,36 @@ def test_a_pooled_batch_is_drawn_from_all_source_images(kind, files):
         if kind == "arrays":  # which are not augmented
             pixels = np.stack([parts[i].domain.images[key] for i, key in drawn]).transpose(0, 3, 1, 2)
             torch.testing.assert_close(batch.images, (torch.from_numpy(pixels) / 255 - 0.5) / 0.25)
-    shares = [train(dataset, pooled=True, batch_size=6, rank=rank, world_size=2).at(2) for rank in range(2)]
+    shares = [batch_at(train(dataset, pooled=True, batch_size=6, rank=rank, world_size=2), 2) for rank in range(2)]
     for which in ("images", "labels", "domains"):
         assert torch.cat([getattr(share, which) for share in shares]).equal(getattr(batch, which))
-    assert train(dataset).at(1).domains is None
+    assert batch_at(train(dataset), 1).domains is None
 
 
 def test_the_global_random_state_is_unchanged(files):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     numpy_before = np.random.get_state()[1].copy()
-    first = train(files).at(1)
+    first = batch_at(train(files), 1)
     assert torch.equal(torch.get_rng_state(), before)
     assert (np.random.get_state()[1] == numpy_before).all()
     torch.manual_seed(6)
-    assert same(train(files).at(1), first)
+    assert same(batch_at(train(files), 1), first)
 
 
 def test_one_image_is_augmented_differently_at_each_position(files):
     split = hold_out(files, "c").sources.train[0]
     one = type(split)(split.domain, "train", split.keys[:1])
-    images = TrainLoader([one], LARGE, 6, 0, workers=0).at(1).images
+    images = batch_at(TrainLoader([one], LARGE, 6, 0, workers=0), 1).images
     assert len({tuple(image.flatten().tolist()) for image in images}) == 6
 
 
 def test_the_first_of_several_views_is_that_of_a_single_one(files):
-    single, double = train(files).at(1), train(files, views=2).at(1)
+    single, double = batch_at(train(files), 1), batch_at(train(files, views=2), 1)
     assert double.images.shape == (2, *single.images.shape)
     assert torch.equal(double.images[0], single.images)
     assert not torch.equal(double.images[1], single.images)
-    small = train(arrays(SMALL), views=2).at(1)
+    small = batch_at(train(arrays(SMALL), views=2), 1)
     assert torch.equal(small.images[0], small.images[1])
 
 
@@ -223,24 +223,9 @@ def test_a_smaller_subsample_is_part_of_a_larger_one():
     assert keys[2] == split.keys.tolist()
 
 
-def test_errors_are_one_line(files):
-    split = hold_out(files, "c").sources.train[0]
-    empty = type(split)(split.domain, "train", split.keys[:0])
-    cases = [
-        (lambda: train(files, batch_size=5, world_size=2), "multiple of the 2 processes, got 5"),
-        (lambda: train(files, rank=2, world_size=2), "rank must be between 0 and 1"),
-        (lambda: train(files, seed=-1), "seed must be at least 0"),
-        (lambda: train(files).at(0), "count updates from 1, got 0"),
-        (lambda: list(train(files).iterate(0, 3)), "count updates from 1, got 0"),
-        (lambda: TrainLoader([], LARGE, 4, 0), "at least 1 source domain"),
-        (lambda: TrainLoader([empty], LARGE, 4, 0), "domain a has no training images"),
-        (lambda: EvalLoader(split, LARGE, 0), "batch size must be at least 1"),
-        (lambda: EvalLoader(split, LARGE, n=0), "at least 1 image"),
-    ]
-    for make, words in cases:
-        with pytest.raises(DataError, match=words) as caught:
-            make()
-        assert "\n" not in str(caught.value)
+def test_a_batch_must_divide_among_the_processes(files):
+    with pytest.raises(DataError, match="must be a multiple of the 2 processes, got 5"):
+        train(files, batch_size=5, world_size=2)
 
 
 def test_workers_name_a_bad_image_in_one_line(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.batches import batch_at
 from helpers.image_files import write_image
 from swad.data import benchmarks, shards, verify
 from swad.data.domains import DataError
@@ -69,7 +70,7 @@ def test_shards_give_the_images_of_folders(folder, tmp_path, style):
         assert images[0] == images[1]
         assert len(images[0]) == 2 * SIZES[splits[0].split]
     loader = EpochLoader(sides[1].train, sides[1].image_spec, 4, seed=1, workers=0)
-    assert loader.at(1).images.shape == (4, 3, 224, 224)
+    assert batch_at(loader, 1).images.shape == (4, 3, 224, 224)
 
 
 def test_an_index_is_made_once(folder, tmp_path, monkeypatch):

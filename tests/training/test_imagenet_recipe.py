@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers.batches import batch_at
 from helpers.image_files import write_image
 from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, values
 from helpers.tiny_algorithms import batch_for, make
 from swad.algorithms.base import StepContext
-from swad.data.domains import ArrayDomain, Defaults, ImageSpec
+from swad.data.domains import ArrayDomain, ImageSpec
 from swad.data.loaders import Batch
 from swad.data.splits import DomainSplit, Sources, hold_out
 from swad.experiments.recipe_runs import recipe_runs
@@ -153,7 +154,7 @@ def test_statistics_of_batch_norms_are_estimated_for_averages(tree, tmp_path):
         norm.momentum = None  # the plain mean over equal batches
     with torch.no_grad():
         for step in range(1, 5):
-            for images in training.loader.at(step).images.split(2):
+            for images in batch_at(training.loader, step).images.split(2):
                 model.train()(images)
     for norm in ("bn1", "layer4.0.bn2"):
         for buffer in ("running_mean", "running_var"):
@@ -184,7 +185,7 @@ def test_learning_rates_of_the_paper(schedule):
     assert averaging_plan(config).late == 720
     assert branch_point(config) == (None if schedule == "decay" else 720)
     split = DomainSplit(ArrayDomain("images", np.zeros(1, np.int64), np.zeros((1, 8, 8, 3), np.uint8)), "train", [0])
-    sources = Sources("x", ("a", "b"), image_spec(config, ImageSpec()), Defaults(), (split,), (split,), ())
+    sources = Sources(("a", "b"), image_spec(config, ImageSpec()), (split,), (split,), ())
     algorithm = build_algorithm(config, sources, Dist(torch.device("cpu")))
     [scheduler] = build_schedulers(config, algorithm)
     optimizer, rates = algorithm.optimizers["main"], []

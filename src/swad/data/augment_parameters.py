@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swad.data.augmentation import Augmentation
-from swad.data.domains import DataError, IntArray
+from swad.data.domains import IntArray
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -64,10 +64,6 @@ def draw_steps(
     >>> bool((rows[2] == draw_steps(0, [3], sizes[2:])[0]).all())
     True
     """
-    if seed < 0 or views < 1:
-        raise DataError(f"the seed must be at least 0 and views at least 1, got {seed} and {views}")
-    if sizes.ndim != 3 or sizes.shape[0] != len(steps) or sizes.shape[2] != 2:
-        raise DataError(f"{len(steps)} steps need sizes of shape ({len(steps)}, positions, 2), got {sizes.shape}")
     uniform = np.empty((len(steps), views, sizes.shape[1], _DRAWS))
     for i, step in enumerate(steps):
         for view in range(views):

@@ -50,7 +50,7 @@ class ImageCache:
     sizes: IntArray = field(repr=False)
     """Original height and width of every image, ``[images, 2]``."""
     starts: Mapping[str, int]
-    """Row of each domain's first image."""
+    """Row of each domain's first image; its other images follow."""
     path: Path | None
     """The cache's directory; None if the dataset is in memory and needs no file."""
 
@@ -58,12 +58,6 @@ class ImageCache:
     def nbytes(self) -> int:
         """Size of all images in bytes."""
         return int(self.images.nbytes)
-
-    def first_row(self, domain: str) -> int:
-        """Return the row of a domain's first image; its other images follow."""
-        if domain not in self.starts:
-            raise DataError(f"the image cache has no domain {domain!r}; it has {', '.join(self.starts)}")
-        return self.starts[domain]
 
     def describe(self) -> str:
         """Describe in one line how the cached images differ from the original ones."""
@@ -97,10 +91,6 @@ def open_cache(
         log: Called with one line that says why a cache is rebuilt, or that another process is building it. Without
             it, the reason for a rebuild is a warning.
     """
-    if size is not None and size < 1:
-        raise DataError(f"the size of cached images must be at least 1, got {size}")
-    if not any(len(domain) for domain in dataset.domains):
-        raise DataError(f"dataset {dataset.name} has no images; add some")
     if (in_memory := _in_memory(dataset, size)) is not None:
         return in_memory
     path = _cache_path(dataset, folder, size)

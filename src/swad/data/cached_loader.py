@@ -48,7 +48,7 @@ class CachedTrainLoader(TrainLoader):
     ) -> None:
         super().__init__(splits, image_spec, batch_size, seed, **{**options, "workers": 0})
         self._cache = cache
-        self._starts = [cache.first_row(split.name) for split in splits]
+        self._starts = [cache.starts[split.name] for split in splits]
         needed = np.concatenate([start + split.keys for start, split in zip(self._starts, splits, strict=True)])
         self.images = build_store(cache, np.unique(needed), self.device, device_bytes=device_bytes, log=log)
         self.augment = gpu_augment.augment  # an attribute, so that a compiled step can replace it
@@ -56,13 +56,10 @@ class CachedTrainLoader(TrainLoader):
         self._std = torch.tensor(image_spec.std, device=self.device)
         self._memory_format = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
 
-    def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
+    def inputs(self, start: int, stop: int) -> Iterator[tuple[int, Inputs]]:
         """Iterate over ``(step, inputs)``: indices and augmentation, and the images if they are streamed."""
-        first = start
-        while stop is None or first <= stop:
-            last = first + STEPS_AHEAD - 1 if stop is None else min(stop, first + STEPS_AHEAD - 1)
-            yield from self._inputs_of(range(first, last + 1))
-            first = last + 1
+        for first in range(start, stop + 1, STEPS_AHEAD):
+            yield from self._inputs_of(range(first, min(first + STEPS_AHEAD, stop + 1)))
 
     def finish(self, step: int, inputs: Inputs) -> Batch:
         """Make the batch from inputs that are on the device: select, augment and normalize."""
@@ -87,9 +84,6 @@ class CachedTrainLoader(TrainLoader):
     def compile(self, compile: Callable[[Any], Any]) -> None:
         """Compile what `finish` computes on the device."""
         self.augment = compile(self.augment)
-
-    def _inputs(self, step: int) -> Inputs:
-        return next(inputs for _, inputs in self._inputs_of(range(step, step + 1)))
 
     def _inputs_of(self, steps: range) -> Iterator[tuple[int, Inputs]]:
         rows = np.stack([self.global_rows(step) for step in steps])  # [steps, groups, batch size]
@@ -119,8 +113,8 @@ class CachedTrainLoader(TrainLoader):
         finally:
             self.images.cancel()
 
-    def _to_device(self, values: Any) -> Tensor:
-        values = torch.from_numpy(np.ascontiguousarray(values)) if isinstance(values, np.ndarray) else values
-        if self.device.type == "cuda" and values.device.type == "cpu":
-            values = values.pin_memory()
-        return values.to(self.device, non_blocking=True)  # type: ignore[no-any-return]
+    def _to_device(self, values: np.ndarray[Any, Any]) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from swad.data.device_decode import DeviceDecoder
 from swad.data.domains import DataError, ImageSpec, IntArray
-from swad.data.loaders import Batch, Inputs, TrainLoader, augmented, read_ahead, steps
+from swad.data.loaders import Batch, Inputs, TrainLoader, augmented, read_ahead, to_device
 from swad.data.splits import DomainSplit
 
 _EPOCHS = 6  # the first number of the seed; see `swad.data.loaders`
@@ -76,9 +76,10 @@ class EpochLoader(TrainLoader):
         start = position * self.batch_size
         return self._order[1][start + self.positions.start : start + self.positions.stop]
 
-    def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
+    def inputs(self, start: int, stop: int) -> Iterator[tuple[int, Inputs]]:
         """Iterate over ``(step, inputs)`` with the tensors of all parts, on the device if that is a GPU."""
-        read = zip(steps(start, stop), self._steps(start, stop), strict=True)
+        steps = range(start, stop + 1)
+        read = zip(steps, self._steps(steps), strict=True)
         if self.device.type == "cuda":
             return copied_ahead(read, self.device, self._place)
         return ((step, self._place(inputs)) for step, inputs in read)
@@ -87,24 +88,11 @@ class EpochLoader(TrainLoader):
         """Make the batch of each part from inputs that are on the device, one at a time."""
         for part in range(self.n_parts):
             names = [name for name in inputs if name.endswith(f".{part}")]
-            yield super().finish(step, {name.rpartition(".")[0]: inputs[name] for name in names})
-
-    def finish(self, step: int, inputs: Inputs) -> Batch:
-        """Make the whole batch from inputs that are on the device."""
-        parts = list(self.parts(step, inputs))
-        if len(parts) == 1:
-            return parts[0]
-        return Batch(step, torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+            yield self.finish(step, {name.rpartition(".")[0]: inputs[name] for name in names})
 
     def compile(self, compile: Callable[[Any], Any]) -> None:
-        """Compile what `finish` computes on the device."""
+        """Compile what `parts` computes on the device."""
         self.prepare = compile(self.prepare)
-
-    def _inputs(self, step: int) -> Inputs:
-        return self._place(self._read(step))
-
-    def _read(self, step: int) -> Inputs:
-        return _merged([self._part((step, part)) for part in range(self.n_parts)])
 
     def _place(self, inputs: Inputs) -> Inputs:
         """Copy what workers read to the device; encoded images are decoded there."""
@@ -116,11 +104,11 @@ class EpochLoader(TrainLoader):
             placed |= {f"rows.{i}": inputs[f"rows.{i}"].to(self.device), f"images.{i}": self._decoder(*encoded)}
         return placed
 
-    def _steps(self, start: int, stop: int | None) -> Iterator[Inputs]:
-        numbers = ((step, part) for step in steps(start, stop) for part in range(self.n_parts))
-        parts = read_ahead(self._part, numbers, self.workers, self.device)
-        while step := list(islice(parts, self.n_parts)):
-            yield _merged(step)
+    def _steps(self, steps: Iterable[int]) -> Iterator[Inputs]:
+        numbers = ((step, part) for step in steps for part in range(self.n_parts))
+        read = read_ahead(self._part, numbers, self.workers, self.device)
+        while parts := list(islice(read, self.n_parts)):
+            yield {f"{name}.{i}": value for i, part in enumerate(parts) for name, value in part.items()}
 
     def _part(self, item: tuple[int, int]) -> Inputs:
         """Decode and augment one part of a step."""
@@ -155,30 +143,25 @@ def steps_per_epoch(n_images: int, batch_size: int) -> int:
 
 
 def copied_ahead(
-    steps: Iterable[tuple[int, Inputs]], device: torch.device, place: Callable[[Inputs], Inputs] | None = None
+    steps: Iterable[tuple[int, Inputs]], device: torch.device, place: Callable[[Inputs], Inputs]
 ) -> Iterator[tuple[int, Inputs]]:
     """Place the inputs of the next step on the GPU in a stream of their own, while the GPU computes the current step.
 
     Args:
         steps: The inputs in host memory.
         device: The GPU.
-        place: Places the inputs of a step. Default: copy them.
+        place: Places the inputs of a step.
     """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     waiting: tuple[int, Inputs, torch.cuda.Event] | None = None
     for step, inputs in steps:
         with torch.cuda.stream(stream):
-            copied = to_device(inputs, device) if place is None else place(inputs)
+            placed = place(inputs)
         if waiting is not None:
             yield _arrived(*waiting)
-        waiting = (step, copied, stream.record_event())
+        waiting = (step, placed, stream.record_event())
     if waiting is not None:
         yield _arrived(*waiting)
-
-
-def to_device(inputs: Inputs, device: torch.device) -> Inputs:
-    """Copy inputs to a device."""
-    return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
 
 
 def _arrived(step: int, inputs: Inputs, event: torch.cuda.Event) -> tuple[int, Inputs]:
@@ -202,7 +185,3 @@ def _permutation(seed: int, epoch: int, n: int) -> IntArray:
     # RandomState, because NumPy guarantees that its stream never changes.
     stream = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((_EPOCHS, seed, epoch))))
     return stream.permutation(n)
-
-
-def _merged(parts: Sequence[Inputs]) -> Inputs:
-    return {f"{name}.{i}": value for i, part in enumerate(parts) for name, value in part.items()}

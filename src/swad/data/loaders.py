@@ -13,7 +13,6 @@ synchronizing with the host, so that it can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,8 +72,7 @@ class TrainLoader:
 
     Pooled batches have ``batch_size`` images from all source domains together, each image equally likely.
 
-    ``at(step)`` is a pure function. ``iterate(start, stop)`` yields the same batches in order and reads ahead with
-    worker processes. Steps count updates from 1.
+    A batch is a pure function of the seed and the step. Steps count updates from 1.
 
     Args:
         splits: Training split of each source domain.
@@ -108,19 +106,11 @@ class TrainLoader:
         workers: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if not splits:
-            raise DataError("training needs at least 1 source domain, got none")
-        _check_rank(rank, world_size)
-        if batch_size < 1 or batch_size % world_size:
+        if batch_size % world_size:
             raise DataError(
-                f"the batch size{'' if pooled else ' per domain'} must be a positive multiple of the {world_size} "
+                f"the batch size{'' if pooled else ' per domain'} must be a multiple of the {world_size} "
                 f"processes, got {batch_size}"
             )
-        if seed < 0 or views < 1:
-            raise DataError(f"the seed must be at least 0 and views at least 1, got {seed} and {views}")
-        for split in splits:
-            if not len(split):
-                raise DataError(f"domain {split.name} has no training images; add some or remove the domain")
         self.splits, self.image_spec, self.batch_size, self.seed = tuple(splits), image_spec, batch_size, seed
         self.views, self.device = views, torch.device(device or "cpu")
         share = batch_size // world_size
@@ -149,8 +139,6 @@ class TrainLoader:
 
         Images are numbered through all domains. A group is a domain; a pooled batch has one group.
         """
-        if step < 1:
-            raise DataError(f"steps count updates from 1, got {step}")
         drawn = [
             rows[draw_indices(self.seed, step, i, len(rows), self.batch_size)] for i, rows in enumerate(self._groups)
         ]
@@ -160,28 +148,18 @@ class TrainLoader:
         """Return this process's images at a step, numbered through all domains."""
         return self.global_rows(step)[:, self.positions].reshape(-1)
 
-    def keys(self, step: int) -> list[IntArray]:
-        """Return this process's images of every domain at a step of balanced batches, as indices into the domains."""
-        return list(self.rows(step).reshape(len(self.splits), -1) - self._offsets[:, None])
-
     def domain_of(self, rows: IntArray) -> IntArray:
         """Return the numbers of the domains of images."""
         found: IntArray = np.searchsorted(self._offsets, rows, side="right") - 1
         return found
 
-    def at(self, step: int) -> Batch:
-        """Return the batch of a step."""
-        return self._batch(step, self._inputs(step))
+    def inputs(self, start: int, stop: int) -> Iterator[tuple[int, Inputs]]:
+        """Iterate over ``(step, inputs)`` of steps ``start`` to ``stop``, inclusive; `finish` makes the batches.
 
-    def iterate(self, start: int = 1, stop: int | None = None) -> Iterator[Batch]:
-        """Iterate over the batches of steps ``start`` to ``stop``, inclusive; forever if ``stop`` is None."""
-        for step, inputs in self.inputs(start, stop):
-            yield self._batch(step, inputs)
-
-    def inputs(self, start: int = 1, stop: int | None = None) -> Iterator[tuple[int, Inputs]]:
-        """Iterate over ``(step, inputs)``, on the host or on the device; `finish` makes the batches."""
-        inputs = read_ahead(self._inputs, steps(start, stop), self.workers, self.device)
-        return zip(steps(start, stop), inputs, strict=True)
+        Inputs are on the host or on the device. Workers read them ahead.
+        """
+        steps = range(start, stop + 1)
+        return zip(steps, read_ahead(self._inputs, steps, self.workers, self.device), strict=True)
 
     def finish(self, step: int, inputs: Inputs) -> Batch:
         """Make the batch from inputs that are on the device."""
@@ -203,12 +181,6 @@ class TrainLoader:
 
     def _domain_labels(self, inputs: Inputs) -> Tensor | None:
         return self._domains.index_select(0, inputs["rows"]) if self.pooled else None
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self.iterate()
-
-    def _batch(self, step: int, inputs: Inputs) -> Batch:
-        return self.finish(step, {name: value.to(self.device, non_blocking=True) for name, value in inputs.items()})
 
     def _inputs(self, step: int) -> Inputs:
         rows = {"rows": torch.from_numpy(self.rows(step))}
@@ -269,9 +241,6 @@ class EvalLoader:
         workers: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        _check_rank(rank, world_size)
-        if batch_size < 1:
-            raise DataError(f"the batch size must be at least 1, got {batch_size}")
         keys = subsample(split.keys, n, seed)
         # The augmentation is seeded by global positions, so that it does not depend on the number of processes.
         positions = np.arange(len(keys))
@@ -334,7 +303,7 @@ class EvalLoader:
         if self._all_images is not None:
             return self._all_images[torch.from_numpy(keys).to(self._all_images.device)]
         if self._cache is not None:
-            rows = self._cache.first_row(self.split.name) + keys
+            rows = self._cache.starts[self.split.name] + keys
             pixels = torch.from_numpy(np.ascontiguousarray(self._cache.images[rows])).to(self.device)
             return gpu_augment.resize_bytes(pixels, self._cache.sizes[rows], self.image_spec.size)
         if self._augment_seed is None:
@@ -353,11 +322,9 @@ def default_workers() -> int:
     return min(8, available_cores())
 
 
-def steps(start: int, stop: int | None) -> Iterator[int]:
-    """Iterate over the steps from ``start`` to ``stop``, inclusive; endlessly if ``stop`` is None."""
-    if start < 1:
-        raise DataError(f"steps count updates from 1, got {start}")
-    return itertools.count(start) if stop is None else iter(range(start, stop + 1))
+def to_device(inputs: Inputs, device: torch.device) -> Inputs:
+    """Copy inputs to a device."""
+    return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
 
 
 def read_ahead(function: Callable[[K], T], keys: Iterable[K], workers: int, device: torch.device) -> Iterator[T]:
@@ -393,11 +360,6 @@ def _images_on_device(domain: Domain, device: torch.device | str | None) -> Tens
     assert isinstance(domain, ArrayDomain)
     images: ByteArray = np.ascontiguousarray(domain.images.transpose(0, 3, 1, 2))
     return torch.from_numpy(images).to(device or "cpu")
-
-
-def _check_rank(rank: int, world_size: int) -> None:
-    if not 0 <= rank < world_size:
-        raise DataError(f"the rank must be between 0 and {world_size - 1} for {world_size} processes, got {rank}")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swad.data.domains import DataError, Dataset, Defaults, Domain, ImageSpec, IntArray
+from swad.data.domains import DataError, Dataset, Domain, ImageSpec, IntArray
 from swad.util.names import NO_TARGET, counted
 
 
@@ -63,8 +63,6 @@ def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:
     """Return the first ``n`` of ``keys`` in a seeded shuffle; a smaller subsample is part of every larger one."""
     if n is None or n >= len(keys):
         return keys
-    if n < 1:
-        raise DataError(f"a subsample needs at least 1 image, got {n}")
     return keys[_shuffled(len(keys), seed)[:n]]
 
 
@@ -113,10 +111,8 @@ class DomainSplit:
 class Sources:
     """The domains that are not held out: all that training, validation and selection may see."""
 
-    dataset: str
     classes: tuple[str, ...]
     image_spec: ImageSpec
-    defaults: Defaults
     train: tuple[DomainSplit, ...]
     val: tuple[DomainSplit, ...]
     test: tuple[DomainSplit, ...]
@@ -135,8 +131,6 @@ class Target:
     ``full`` contains all images. Records call the two splits ``in`` and ``out``, as DomainBed does.
     """
 
-    classes: tuple[str, ...]
-    image_spec: ImageSpec
     train: tuple[DomainSplit, ...]
     val: tuple[DomainSplit, ...]
     test: tuple[DomainSplit, ...]
@@ -197,10 +191,8 @@ def hold_out(
         )
 
     sources = Sources(
-        dataset=dataset.name,
         classes=dataset.classes,
         image_spec=dataset.image_spec,
-        defaults=dataset.defaults,
         train=select("train", from_target=False),
         val=select("val", from_target=False),
         test=select("test", from_target=False) if has_test else (),
@@ -208,8 +200,6 @@ def hold_out(
     return HeldOut(
         sources,
         Target(
-            classes=dataset.classes,
-            image_spec=dataset.image_spec,
             train=select("train", from_target=True),
             val=select("val", from_target=True),
             test=select("test", from_target=True) if has_test else (),

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from swad.algorithms.base import Algorithm
-from swad.data.epoch_loader import to_device
-from swad.data.loaders import TrainLoader
+from swad.data.loaders import TrainLoader, to_device
 from swad.data.splits import Sources
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist

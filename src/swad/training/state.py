@@ -25,7 +25,7 @@ from swad.averaging.tensors import is_sharded
 from swad.averaging.valley import LossValley, Status
 from swad.data.cache import ImageCache
 from swad.data.cached_loader import CachedTrainLoader
-from swad.data.loaders import Inputs
+from swad.data.loaders import Inputs, to_device
 from swad.data.splits import Sources
 from swad.models import networks
 from swad.models.fused_norm import fuse
@@ -134,11 +134,10 @@ class Training:
 
     def _step_function(self, number: int, inputs: Inputs, noise: Noise) -> Tensor:
         """Everything that a CUDA graph captures: from the inputs to the averages."""
-        on_device = {name: value.to(self.dist.device, non_blocking=True) for name, value in inputs.items()}
+        parts = self.loader.parts(number, to_device(inputs, self.dist.device))
         if self.loader.n_parts == 1:
-            loss = self.algorithm.update(self.loader.finish(number, on_device), noise, self.step_context)
+            loss = self.algorithm.update(next(parts), noise, self.step_context)
         else:
-            parts = self.loader.parts(number, on_device)
             loss = self.algorithm.accumulate(parts, self.loader.n_parts, self.step_context)
         self.dist.average([*self._running_stats, loss])
         if number > self.n_preparation:
@@ -193,9 +192,8 @@ class Training:
         """Compile the kernels of the augmentation side by side instead of one after the other in the first step."""
         from swad.util.kernels import compile_together
 
-        step, inputs = next(iter(self.loader.inputs(1, 1)))
-        on_device = {name: value.to(self.dist.device) for name, value in inputs.items()}
-        compile_together(lambda: self.loader.finish(step, on_device))
+        step, inputs = next(self.loader.inputs(1, 1))
+        compile_together(lambda: self.loader.finish(step, to_device(inputs, self.dist.device)))
 
     # -- evaluations ----------------------------------------------------------------------------------------------
 
