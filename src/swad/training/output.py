@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from swad.data.splits import Sources
-from swad.results.records import Record, iterate_records
-from swad.results.trackers.base import TrackedRun
+from swad.results.records import Record, read_records
+from swad.results.run_data import RunData
 from swad.results.trackers.tracking import Tracking
 from swad.training.callback import RunCallback
 from swad.training.config import RunConfig
@@ -41,8 +41,8 @@ class RunOutput:
                 f"`swad report {config.output} --log {name}` sends the records later"
             )
 
-        recorded = iterate_records(config.output) if names else ()
-        self._tracking = Tracking(TrackedRun(config.output, settings), names, recorded, warn=warn, log=self.log)
+        run = RunData(config.output, settings, read_records(config.output) if names else (), finished=False)
+        self._tracking = Tracking(run, names, warn=warn, log=self.log)
         return self._tracking
 
     def append(self, records: Sequence[Record]) -> None:

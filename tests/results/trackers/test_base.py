@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swad.results.records import Record
-from swad.results.trackers.base import TrackedRun, metric_name, name_problems
+from swad.results.trackers.base import metric_name, name_problems
 
 texts = st.text(min_size=1)
 
@@ -38,10 +37,3 @@ def test_unknown_and_missing_tools_are_named_together(monkeypatch):
         "log must be one or several of wandb, mlflow, tensorboard, got 'tensorbord': did you mean 'tensorboard'?",
         'mlflow is not installed: pip install "swad[log]", or leave it off',
     ]
-
-
-def test_a_run_is_named_as_in_records():
-    run = TrackedRun(Path("x"), {"dataset": "PACS", "algorithm": "erm", "target": ["a", "b"], "trial": 2})
-    assert (run.name, run.group) == ("a+b-2", "PACS/erm")
-    run = TrackedRun(Path("x"), {"target": "a", "hyperparameters": {"lr": 1.0}})
-    assert (run.name, run.flat_settings["hyperparameters.lr"]) == ("a-0", 1.0)

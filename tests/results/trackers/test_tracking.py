@@ -16,8 +16,9 @@ from helpers.commands import environment
 from helpers.run_tree import write_run
 from helpers.tracked_values import Values, mlflow_values, tracked_values, wandb_records
 from swad.results.records import Record, lock_run_directory, read_records
+from swad.results.run_data import RunData
 from swad.results.runs import find_runs
-from swad.results.trackers.base import TrackedRun, metric_name
+from swad.results.trackers.base import metric_name
 from swad.results.trackers.tracking import STATE, Tracking, replay
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,10 @@ def records(*steps: int, average: str | None = None, shift: float = 0.0) -> list
     ]
 
 
+def run_of(path: Path, *recorded: Record) -> RunData:
+    return RunData(path, SETTINGS, recorded, finished=False)
+
+
 def expected(*groups: list[Record]) -> Values:
     return sorted((metric_name(record), record.step, record.value) for group in groups for record in group)
 
@@ -51,7 +56,7 @@ def fail(name: str, reason: str) -> None:
 def test_every_tool_gets_every_value_under_the_same_name(tmp_path):
     odd = [Record("r", 3, None, None, "train_loss", math.inf)]
     seen: list[str] = []
-    with Tracking(TrackedRun(tmp_path, SETTINGS), TOOLS, warn=fail, log=seen.append) as tracking:
+    with Tracking(run_of(tmp_path), TOOLS, warn=fail, log=seen.append) as tracking:
         tracking.log(records(1, 2))
         tracking.log(records(3) + odd)
         tracking.log(records(3, average="swad"))  # another curve at the same step
@@ -68,7 +73,7 @@ def test_every_tool_gets_every_value_under_the_same_name(tmp_path):
 def test_mlflow_keeps_settings_and_status(tmp_path):
     from mlflow.tracking import MlflowClient
 
-    tracked = TrackedRun(tmp_path, SETTINGS)
+    tracked = run_of(tmp_path)
     with pytest.raises(KeyboardInterrupt), Tracking(tracked, ["mlflow"], warn=fail) as tracking:
         tracking.log(records(1))
         raise KeyboardInterrupt
@@ -83,13 +88,12 @@ def test_mlflow_keeps_settings_and_status(tmp_path):
 
 def test_a_resumed_run_continues_without_doubled_steps(tmp_path):
     """The first attempt sent steps 1 to 3 and half of 4; the second starts from a checkpoint at step 2."""
-    run = TrackedRun(tmp_path, SETTINGS)
-    with pytest.raises(ZeroDivisionError), Tracking(run, TOOLS, warn=fail) as tracking:
+    with pytest.raises(ZeroDivisionError), Tracking(run_of(tmp_path), TOOLS, warn=fail) as tracking:
         tracking.log(records(1, 2, 3))
         tracking.log(records(4)[:1])
         raise ZeroDivisionError
     ids = {name: state["tool"] for name, state in json.loads((tmp_path / STATE).read_text()).items()}
-    with Tracking(run, TOOLS, records(1, 2), warn=fail) as tracking:
+    with Tracking(run_of(tmp_path, *records(1, 2)), TOOLS, warn=fail) as tracking:
         for step in (3, 4, 5):
             tracking.log(records(step, shift=1e-7))  # as a GPU may compute it
     assert {name: state["tool"] for name, state in json.loads((tmp_path / STATE).read_text()).items()} == ids
@@ -105,10 +109,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from swad.results.records import Record
-from swad.results.trackers.base import TrackedRun
+from swad.results.run_data import RunData
 from swad.results.trackers.tracking import Tracking
 
-tracking = Tracking(TrackedRun(Path(sys.argv[1]), {"target": "photo"}), ["wandb", "tensorboard"], warn=print)
+tracking = Tracking(RunData(Path(sys.argv[1]), {"target": "photo"}, (), False), ["wandb", "tensorboard"], warn=print)
 for step in (3, 4):
     tracking.log([Record("r", step, "photo", "out", metric, step / 8) for metric in ("loss", "accuracy")])
 os.kill(os.getpid(), signal.SIGKILL)
@@ -117,15 +121,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_nothing_is_lost_or_doubled_when_a_process_is_killed(tmp_path):
     """W&B loses values that are not on disk yet; those of the attempt before, which ended, are there."""
-    run = TrackedRun(tmp_path, SETTINGS)
-    with Tracking(run, ["wandb", "tensorboard"], records(1, 2), warn=fail):
+    with Tracking(run_of(tmp_path, *records(1, 2)), ["wandb", "tensorboard"], warn=fail):
         pass
     # A process of its own also has its own service of W&B, which dies with it.
     variables = {name: value for name, value in environment().items() if not name.startswith("WANDB_SERVICE")}
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=variables)
     assert killed.returncode == -signal.SIGKILL
     time.sleep(1)  # the process of W&B notices and ends
-    with Tracking(run, ["wandb", "tensorboard"], records(1, 2, 3), warn=fail) as tracking:
+    with Tracking(run_of(tmp_path, *records(1, 2, 3)), ["wandb", "tensorboard"], warn=fail) as tracking:
         tracking.log(records(4, 5))
     for tool, values in tracked_values(tmp_path).items():
         assert sorted(values) == expected(records(1, 2, 3, 4, 5)), tool
@@ -135,12 +138,11 @@ def test_nothing_is_lost_or_doubled_when_a_process_is_killed(tmp_path):
 
 def test_mlflow_is_asked_what_it_has(tmp_path):
     """A process may die after it sent values and before it noted them."""
-    run = TrackedRun(tmp_path, SETTINGS)
-    with Tracking(run, ["mlflow"], records(1), warn=fail) as tracking:
+    with Tracking(run_of(tmp_path, *records(1)), ["mlflow"], warn=fail) as tracking:
         noted = (tmp_path / STATE).read_text()
         tracking.log(records(2))
     (tmp_path / STATE).write_text(noted)
-    with Tracking(run, ["mlflow"], records(1, 2, 3), warn=fail):
+    with Tracking(run_of(tmp_path, *records(1, 2, 3)), ["mlflow"], warn=fail):
         pass
     assert sorted(tracked_values(tmp_path)["mlflow"]) == expected(records(1, 2, 3))
 
@@ -148,9 +150,8 @@ def test_mlflow_is_asked_what_it_has(tmp_path):
 def test_a_run_that_was_removed_from_mlflow_is_sent_again(tmp_path):
     from mlflow.tracking import MlflowClient
 
-    run = TrackedRun(tmp_path, SETTINGS)
     for _ in range(2):
-        with Tracking(run, ["mlflow"], records(1, 2), warn=fail):
+        with Tracking(run_of(tmp_path, *records(1, 2)), ["mlflow"], warn=fail):
             pass
         tool = json.loads((tmp_path / STATE).read_text())["mlflow"]["tool"]
         assert sorted(mlflow_values(**tool)) == expected(records(1, 2))
@@ -160,7 +161,7 @@ def test_a_run_that_was_removed_from_mlflow_is_sent_again(tmp_path):
 def test_a_failing_tracker_warns_once_and_the_others_continue(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     warnings: list[tuple[str, str]] = []
-    with Tracking(TrackedRun(tmp_path, SETTINGS), TOOLS, warn=lambda *pair: warnings.append(pair)) as tracking:
+    with Tracking(run_of(tmp_path), TOOLS, warn=lambda *pair: warnings.append(pair)) as tracking:
         tracking.log(records(1))
         tracking.log(records(2))
     ((name, reason),) = warnings
@@ -219,7 +220,7 @@ def test_wandb_without_credentials_says_what_to_do_and_asks_for_no_key(tmp_path,
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     warnings: list[tuple[str, str]] = []
-    with Tracking(TrackedRun(tmp_path, SETTINGS), ["wandb"], records(1), warn=lambda *pair: warnings.append(pair)):
+    with Tracking(run_of(tmp_path, *records(1)), ["wandb"], warn=lambda *pair: warnings.append(pair)):
         pass
     wandb.teardown()
     assert warnings == [("wandb", "not logged in: run `wandb login`, or set WANDB_MODE=offline")]
@@ -228,6 +229,6 @@ def test_wandb_without_credentials_says_what_to_do_and_asks_for_no_key(tmp_path,
 @pytest.mark.parametrize("content", ["", "[]", '{"tensorboard": 1}', '{"tensorboard": {"tool": {}, "steps": [1]}}'])
 def test_a_damaged_state_is_forgotten(tmp_path: Path, content: str):
     (tmp_path / STATE).write_text(content)
-    with Tracking(TrackedRun(tmp_path, SETTINGS), ["tensorboard"], records(1), warn=fail):
+    with Tracking(run_of(tmp_path, *records(1)), ["tensorboard"], warn=fail):
         pass
     assert sorted(tracked_values(tmp_path)["tensorboard"]) == expected(records(1))

@@ -11,12 +11,11 @@ import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from swad.results.records import Record
-from swad.util.names import NO_TARGET, did_you_mean
+from swad.results.run_data import RunData
+from swad.util.names import did_you_mean
 
 NAMES = ("wandb", "mlflow", "tensorboard")
 """The tools; each is also the name of the package that it needs."""
@@ -27,39 +26,6 @@ PROJECT = "swad"
 Status = Literal["finished", "interrupted", "failed"]
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """What a tracker knows of a run besides its values.
-
-    Args:
-        path: The run directory.
-        settings: The settings by name, as plain values.
-    """
-
-    path: Path
-    settings: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Target and trial, as in records."""
-        target = self.settings.get("target")
-        names = [target] if isinstance(target, str) else list(target or (NO_TARGET,))
-        return f"{'+'.join(names)}-{self.settings.get('trial', 0)}"
-
-    @property
-    def group(self) -> str:
-        """Dataset and algorithm, for tools that group runs."""
-        return f"{self.settings.get('dataset')}/{self.settings.get('algorithm')}"
-
-    @property
-    def flat_settings(self) -> dict[str, Any]:
-        """The settings with the hyperparameters of the algorithm as `hyperparameters.lr` and so on."""
-        flat: dict[str, Any] = {}
-        for name, value in self.settings.items():
-            flat |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
-        return flat
-
-
 class TrackerError(RuntimeError):
     """A tracker cannot be used. The message is one line that says what to do."""
 
@@ -68,6 +34,7 @@ class BaseTracker(ABC):
     """Sends the values of one run to a tool.
 
     Args:
+        run: The run. Its records are not looked at: they are sent one step after the other.
         state: Plain values that an earlier attempt at this run left, such as the ID of the run in the tool; empty at
             first. The tracker may change it.
     """
@@ -75,8 +42,9 @@ class BaseTracker(ABC):
     survives_kill = True
     """Whether the tool keeps the values that it was given before the process was killed."""
 
-    def __init__(self, run: TrackedRun, state: dict[str, Any]) -> None:
+    def __init__(self, run: RunData, state: dict[str, Any]) -> None:
         self.run, self.state = run, state
+        self.name = f"{run.target}-{run.trial}"  # as in records
 
     @abstractmethod
     def start(self) -> str:

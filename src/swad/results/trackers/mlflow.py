@@ -47,9 +47,12 @@ class Tracker(BaseTracker):
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment_id = self._experiment_id(name)
-        tags = {name: str(self.run.settings.get(name)) for name in ("dataset", "algorithm", "target", "trial")}
-        run_id = str(self._client.create_run(experiment_id, run_name=self.run.name, tags=tags).info.run_id)
-        params = [Param(name, str(value)[:LONGEST]) for name, value in self.run.flat_settings.items()]
+        tags = {name: str(self.run.config.get(name)) for name in ("dataset", "algorithm", "target", "trial")}
+        run_id = str(self._client.create_run(experiment_id, run_name=self.name, tags=tags).info.run_id)
+        settings: dict[str, Any] = {}  # `hyperparameters.lr` and so on for those of the algorithm
+        for key, value in self.run.config.items():
+            settings |= {f"{key}.{k}": item for k, item in value.items()} if isinstance(value, dict) else {key: value}
+        params = [Param(name, str(value)[:LONGEST]) for name, value in settings.items()]
         self._client.log_batch(run_id, params=params[:100])
         return run_id
 

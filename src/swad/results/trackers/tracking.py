@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from swad.results.records import Record, RecordError, lock_run_directory
-from swad.results.runs import RunData
-from swad.results.trackers.base import BaseTracker, Status, TrackedRun, metric_name
+from swad.results.run_data import RunData
+from swad.results.trackers.base import BaseTracker, Status, metric_name
 from swad.util.files import write_json
 from swad.util.names import one_line
 from swad.util.progress import Progress
@@ -33,17 +33,16 @@ class Tracking:
     """The trackers of one run, as a context manager: leaving it ends the run in every tool.
 
     Args:
+        run: The run. The records that it already has are sent at once, except those that a tool has.
         names: Names of the trackers.
-        recorded: The records that the run already has; those that a tool lacks are sent at once.
         warn: Called with the name of a tracker that fails and the reason.
         log: Called with where the run can be seen.
     """
 
     def __init__(
         self,
-        run: TrackedRun,
+        run: RunData,
         names: Iterable[str],
-        recorded: Iterable[Record] = (),
         *,
         warn: Callable[[str, str], None],
         log: Callable[[str], None] = lambda text: None,
@@ -51,13 +50,12 @@ class Tracking:
         self._run, self._warn = run, warn
         self._state = _read_state(run.path / STATE)
         self._trackers: dict[str, BaseTracker] = {}
-        recorded = tuple(recorded)
         for name in names:
             try:
                 self._start(name, log)
             except Exception as error:
                 self._fail(name, error)
-        self.log(recorded)
+        self.log(run.records)
 
     def _start(self, name: str, log: Callable[[str], None]) -> None:
         state = self._state.setdefault(name, {"tool": {}, "steps": {}, "safe": {}, "open": False})
@@ -162,8 +160,7 @@ def replay(runs: Sequence[RunData], names: Sequence[str], progress: Progress | N
         try:
             run.path.mkdir(exist_ok=True)  # a file of the published code holds several runs, which have no directory
             with lock_run_directory(run.path):
-                tracking = Tracking(TrackedRun(run.path, run.config), tuple(working), run.records, warn=warn)
-                tracking.finish("finished" if run.finished else "interrupted")
+                Tracking(run, tuple(working), warn=warn).finish("finished" if run.finished else "interrupted")
         except RecordError as error:  # another process writes the run
             problems.append(str(error))
         if progress is not None:

@@ -38,9 +38,9 @@ class Tracker(BaseTracker):
             id=self.state.setdefault("id", uuid.uuid4().hex[:12]),
             resume="allow",
             dir=self.run.path,
-            name=self.run.name,
-            group=self.run.group,
-            config=dict(self.run.settings),
+            name=self.name,
+            group=f"{self.run.dataset}/{self.run.algorithm}",
+            config=dict(self.run.config),
             reinit="create_new",  # one process may train several runs
             settings=settings,
         )
