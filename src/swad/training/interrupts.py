@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from swad.util.signals import handle_signals
 
 
 class StopRequest:
@@ -56,12 +57,5 @@ class StopRequest:
 def catch_interrupts() -> Iterator[StopRequest]:
     """Catch SIGINT and SIGTERM in the block. Outside the main thread, where Python cannot, nothing is caught."""
     stop = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
+    with handle_signals(stop.handle):
         yield stop
-        return
-    previous = {signum: signal.signal(signum, stop.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)

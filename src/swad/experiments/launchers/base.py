@@ -11,11 +11,17 @@ and resumes from its checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from types import FrameType
+from typing import Literal, Self
 
 from swad.training.config import RunConfig
+from swad.util.signals import handle_signals
 
 
 class LauncherError(RuntimeError):
@@ -57,15 +63,34 @@ class Outcome:
     elsewhere: bool = False
 
 
-class Launcher(Protocol):
-    """Trains tasks; used as a context manager. Every task that was submitted has exactly one outcome."""
+class Launcher(ABC):
+    """Trains tasks; used as a context manager. Every task that was submitted has exactly one outcome.
+
+    A signal ends `wait`, but nothing that is under way.
+
+    Args:
+        poll_seconds: Longest time between two looks for outcomes, and until a signal is noticed.
+    """
+
+    def __init__(self, poll_seconds: float) -> None:
+        self._poll_seconds = poll_seconds
+        self._queue: deque[Task] = deque()
+        self._outcomes: list[Outcome] = []
+        self._stopping = self._interrupted = False
+        self._signals = ExitStack()
 
     @property
+    @abstractmethod
     def slots(self) -> int:
         """How many tasks run at a time."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Train these tasks, in this order, besides those that were submitted before."""
+        """Train these tasks, in this order, after those that were submitted before."""
+        if self._stopping:
+            self._report_not_started(tasks)
+        else:
+            self._queue.extend(tasks)
+            self._start_tasks()
 
     def wait(self, timeout: float | None = None) -> list[Outcome]:
         """Wait for at least one outcome and return all there are; empty after `timeout` seconds, or if none is left.
@@ -74,10 +99,65 @@ class Launcher(Protocol):
             KeyboardInterrupt: Ctrl-C or SIGTERM. Call `stop`, then `wait` for the tasks that still run.
             LauncherError: The launcher cannot continue.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._poll(0)
+        while not self._outcomes and self._busy:
+            left = self._poll_seconds if deadline is None else min(self._poll_seconds, deadline - time.monotonic())
+            if left <= 0:
+                break
+            self._poll(left)
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
     def stop(self) -> None:
         """Start no further task, and let those that run save a checkpoint. All of them report to `wait`."""
+        self._stopping = True
+        self._report_not_started(self._queue)
+        self._queue.clear()
+        self._stop_running()
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        self._signals.enter_context(handle_signals(self._on_signal))
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        with self._signals:
+            self._close()
+
+    # -- what a kind of launcher does -----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def _busy(self) -> bool:
+        """Whether an outcome may still come."""
+
+    @abstractmethod
+    def _start_tasks(self) -> None:
+        """Start tasks of the queue, as many as there is room for."""
+
+    @abstractmethod
+    def _look(self, seconds: float) -> None:
+        """Add the outcomes there are to `_outcomes`, waiting up to some seconds for the first."""
+
+    @abstractmethod
+    def _stop_running(self) -> None:
+        """Stop the tasks that run."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """End whatever the launcher started."""
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        """Handle a signal, in between any two instructions. `wait` tells the caller."""
+        self._interrupted = True
+
+    # -- what they share ------------------------------------------------------------------------------------------
+
+    def _poll(self, seconds: float) -> None:
+        if self._interrupted and not self._stopping:
+            self._interrupted = False
+            raise KeyboardInterrupt
+        self._look(seconds)
+
+    def _report_not_started(self, tasks: Iterable[Task]) -> None:
+        self._outcomes += [Outcome(task, "interrupted", f"{task.config.output} was not started") for task in tasks]

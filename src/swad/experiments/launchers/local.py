@@ -10,20 +10,20 @@ import multiprocessing
 import os
 import signal
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from swad.experiments.launchers.base import LauncherError, Outcome, Task
+from swad.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
 from swad.experiments.launchers.local_worker import WorkerOptions, work
-from swad.experiments.launchers.polling import PollingLauncher
-from swad.experiments.launchers.signals import ignore_sigint
 from swad.experiments.launchers.work import MAX_ATTEMPTS, Train
 from swad.results.failures import write_failure
 from swad.util.cpu import available_cores
+from swad.util.signals import handle_signals
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -37,7 +37,7 @@ POLL_SECONDS = 0.2
 """Longest time until a signal is noticed."""
 
 
-class LocalLauncher(PollingLauncher):
+class LocalLauncher(Launcher):
     """Processes on this machine.
 
     Args:
@@ -67,7 +67,6 @@ class LocalLauncher(PollingLauncher):
         self._slots = jobs or len(self._gpus) * jobs_per_gpu or available_cores()
         self._display, self._name, self._train = display, name, train
         self._workers: list[_Worker] = []
-        self._queue: deque[Task] = deque()
         self._kills: Counter[str] = Counter()  # how often in a row each task lost its worker
         self._failed_starts = 0
 
@@ -81,29 +80,6 @@ class LocalLauncher(PollingLauncher):
         """The process IDs of the workers."""
         return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Train these tasks after those that were submitted before."""
-        if self._stopping:
-            self._report_not_started(tasks)
-        else:
-            self._queue.extend(tasks)
-            self._assign()
-
-    def stop(self) -> None:
-        """Start no further task, and let those that run save a checkpoint. All of them report to `wait`."""
-        self._stopping = True
-        self._report_not_started(self._queue)
-        self._queue.clear()
-        self._terminate()
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.stop()  # also ends workers without a task
-            while self._workers:
-                self._receive(POLL_SECONDS)
-        finally:
-            self._restore_signals()
-
     # -- workers --------------------------------------------------------------------------------------------------
 
     @property
@@ -112,9 +88,9 @@ class LocalLauncher(PollingLauncher):
 
     def _look(self, seconds: float) -> None:
         self._receive(seconds)
-        self._assign()
+        self._start_tasks()
 
-    def _assign(self) -> None:
+    def _start_tasks(self) -> None:
         """Give every free worker a task, and start workers while there are fewer than slots."""
         while self._queue and not self._stopping and not self._interrupted:
             free = next((worker for worker in self._workers if worker.task is None), None)
@@ -133,7 +109,8 @@ class LocalLauncher(PollingLauncher):
         options = WorkerOptions(threads_per_run(self._slots), gpu, self._display is not None, self._train)
         ours, theirs = PROCESSES.Pipe()
         process = PROCESSES.Process(target=work, args=(theirs, options))
-        with ignore_sigint():
+        # An interrupt while the worker imports would crash it. Training catches SIGINT again.
+        with handle_signals(signal.SIG_IGN, [signal.SIGINT]):
             process.start()
         theirs.close()  # so that the end of the worker closes the pipe
         worker = _Worker(process, ours, gpu)
@@ -203,21 +180,28 @@ class LocalLauncher(PollingLauncher):
             write_failure(task.config.output, message)
         self._outcomes.append(Outcome(task, "failed", message, seconds))
 
-    # -- signals --------------------------------------------------------------------------------------------------
+    # -- the end --------------------------------------------------------------------------------------------------
 
-    def _terminate(self) -> None:
+    def _stop_running(self) -> None:
         for worker in self._workers:
             with suppress(OSError):
                 worker.connection.send(None)  # a worker without a task ends by itself
-            if worker.task is not None:
-                worker.process.terminate()
+        self._terminate()
 
-    def _on_signal(self) -> None:
-        """Stop the workers at once: a signal may be sent to this process alone."""
-        super()._on_signal()
+    def _terminate(self) -> None:
         for worker in self._workers:
             if worker.task is not None:
                 worker.process.terminate()
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        """Stop the workers at once: a signal may be sent to this process alone."""
+        super()._on_signal(signum, frame)
+        self._terminate()
+
+    def _close(self) -> None:
+        self.stop()  # also ends workers without a task
+        while self._workers:
+            self._receive(POLL_SECONDS)
 
 
 @dataclass

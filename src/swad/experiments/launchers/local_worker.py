@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from swad.experiments.launchers.signals import interrupt_once
 from swad.experiments.launchers.work import Train, leave_broken_device, train_task
+from swad.util.signals import interrupt_once
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,17 @@ import secrets
 import signal
 import socket
 import time
-from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.experiments.launchers.base import LauncherError, Outcome, Task
-from swad.experiments.launchers.polling import PollingLauncher
-from swad.experiments.launchers.signals import interrupt_once
+from swad.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
 from swad.experiments.launchers.work import Train, describe, leave_broken_device, train_task
 from swad.results.failures import write_failure
 from swad.results.records import RECORDS
 from swad.util.files import write_json
+from swad.util.signals import interrupt_once
 
 OBJECT_STORE_BYTES = 200 * 2**20
 """Memory of a Ray that is started here for what its processes share."""
@@ -55,7 +52,7 @@ SHARE_SECONDS = 60.0
 """How long a machine waits for a file of this machine: network file systems show new files late."""
 
 
-class RayLauncher(PollingLauncher):
+class RayLauncher(Launcher):
     """A Ray cluster.
 
     Args:
@@ -95,7 +92,6 @@ class RayLauncher(PollingLauncher):
         self._marker.touch()
         self._options = _WorkerOptions(Path.cwd(), self._marker, cpus, train, share_seconds)
         self._remote: Any = None
-        self._queue: deque[Task] = deque()
         self._running: dict[Any, tuple[Task, float]] = {}  # by Ray's reference
 
     @property
@@ -106,35 +102,6 @@ class RayLauncher(PollingLauncher):
         if gpus := self._gpus_per_run():
             slots = min(slots, resources.get("GPU", 0) / gpus)
         return max(1, int(slots if self._jobs is None else min(slots, self._jobs)))
-
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Train these tasks after those that were submitted before."""
-        if self._stopping:
-            self._report_not_started(tasks)
-        else:
-            self._queue.extend(tasks)
-            self._start_tasks()
-
-    def stop(self) -> None:
-        """Start no further task, and let those that run save a checkpoint. All of them report to `wait`."""
-        self._stopping = True
-        self._report_not_started(self._queue)
-        self._queue.clear()
-        for reference in self._running:
-            self._ray.cancel(reference)  # like Ctrl-C in the process of the run
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.stop()
-            deadline = time.monotonic() + STOP_SECONDS
-            while self._running and time.monotonic() < deadline:
-                with suppress(LauncherError):
-                    self._poll(POLL_SECONDS)
-            if self._owns_ray:
-                self._ray.shutdown()
-        finally:
-            self._marker.unlink(missing_ok=True)
-            self._restore_signals()
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -167,6 +134,22 @@ class RayLauncher(PollingLauncher):
                 self._collect(reference)
         if not self._stopping:
             self._start_tasks()
+
+    def _stop_running(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference)  # like Ctrl-C in the process of the run
+
+    def _close(self) -> None:
+        try:
+            self.stop()
+            deadline = time.monotonic() + STOP_SECONDS
+            while self._running and time.monotonic() < deadline:
+                with suppress(LauncherError):
+                    self._poll(POLL_SECONDS)
+            if self._owns_ray:
+                self._ray.shutdown()
+        finally:
+            self._marker.unlink(missing_ok=True)
 
     def _collect(self, reference: Any) -> None:
         task, start = self._running.pop(reference)

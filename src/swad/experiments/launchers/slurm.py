@@ -15,14 +15,13 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swad.experiments.launchers.base import LauncherError, Outcome, Task
-from swad.experiments.launchers.polling import PollingLauncher
+from swad.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
 from swad.experiments.launchers.slurm_job import JobFunction
 from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe
 from swad.results.failures import write_failure
@@ -43,7 +42,7 @@ UNLIMITED = 1_000_000
 """How often a job may reach its time limit."""
 
 
-class SlurmLauncher(PollingLauncher):
+class SlurmLauncher(Launcher):
     """Slurm jobs.
 
     Args:
@@ -120,12 +119,12 @@ class SlurmLauncher(PollingLauncher):
         """How many tasks run at a time, if Slurm has room for them."""
         return min(self._max_parallel, available_cores()) if self._cluster == "local" else self._max_parallel
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit these tasks as a job array. Tasks that a job of an earlier launcher still holds stay there."""
-        if self._stopping:
-            self._report_not_started(tasks)
-            return
-        tasks = self._adopt(tasks)
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def _start_tasks(self) -> None:
+        """Submit the queue as a job array. Tasks that a job of an earlier launcher still holds stay there."""
+        tasks = self._adopt(self._queue)
+        self._queue.clear()
         per_job = self._runs_per_job
         if self._cluster == "local":  # without a queue: all jobs start at once
             per_job = max(per_job, -(-len(tasks) // self.slots))
@@ -149,20 +148,6 @@ class SlurmLauncher(PollingLauncher):
             write_json(report.with_suffix(".json"), {"job": job.job_id, "keys": [task.key for task in chunk]})
             self._jobs.append(_Job(job, report, {task.key: task for task in chunk}))
 
-    def stop(self) -> None:
-        """Stop waiting. Jobs stay with Slurm, which needs no process here; their tasks are reported as interrupted."""
-        self._stopping = True
-        for job in self._jobs:
-            for task in job.tasks.values():
-                message = f"{task.config.output} stays with job {job.id}: run the same command again to wait for it"
-                self._outcomes.append(Outcome(task, "interrupted", message, elsewhere=True))
-        self._jobs = []
-
-    def __exit__(self, *_: object) -> None:
-        self._restore_signals()
-
-    # -- jobs -----------------------------------------------------------------------------------------------------
-
     @property
     def _busy(self) -> bool:
         return bool(self._jobs)
@@ -182,6 +167,17 @@ class SlurmLauncher(PollingLauncher):
         self._jobs = [job for job in self._jobs if job.tasks]
         if lost:
             self.submit(lost)
+
+    def _stop_running(self) -> None:
+        """Stop waiting. Jobs stay with Slurm, which needs no process here; their tasks are reported as interrupted."""
+        for job in self._jobs:
+            for task in job.tasks.values():
+                message = f"{task.config.output} stays with job {job.id}: run the same command again to wait for it"
+                self._outcomes.append(Outcome(task, "interrupted", message, elsewhere=True))
+        self._jobs = []
+
+    def _close(self) -> None:
+        pass  # jobs stay with Slurm
 
     def _lose(self, job: _Job) -> list[Task]:
         """Return the tasks of a job that ended without a report and that are tried again."""
@@ -203,7 +199,7 @@ class SlurmLauncher(PollingLauncher):
         self._outcomes.append(Outcome(current, "failed", message))
         return later
 
-    def _adopt(self, tasks: Sequence[Task]) -> list[Task]:
+    def _adopt(self, tasks: Iterable[Task]) -> list[Task]:
         """Wait for the tasks that jobs of an earlier launcher hold, and return the others."""
         left = {task.key: task for task in tasks}
         known = {job.report for job in self._jobs}

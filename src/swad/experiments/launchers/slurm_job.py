@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from swad.experiments.launchers.base import Task
-from swad.experiments.launchers.signals import interrupt_once
 from swad.experiments.launchers.work import Train, leave_broken_device, train_task
 from swad.util.jsonl import JsonlWriter
+from swad.util.signals import interrupt_once
 
 _REPORTED = ("status", "message", "seconds", "step", "elsewhere")
 
