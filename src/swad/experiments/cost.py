@@ -28,6 +28,9 @@ BASELINE_EVERY = {"domainnet": 1000}
 """Updates between two evaluations in DomainBed, the paper's baseline, for datasets other than `USUAL_EVERY`."""
 USUAL_EVERY = 300
 
+BATCH_SIZE, TRAIN_SHARE = 32, 0.8
+"""Images per domain and update, and the share of the images that are trained on: r = 4."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -63,64 +66,35 @@ class MeasuredCost:
     """(steps + evaluations) / (steps + the baseline's share of the evaluations), in measured seconds."""
 
 
-def overhead(r: float, v: float, v_b: float) -> float:
-    """Return how many times longer training takes with v evaluations per epoch than with v_b.
-
-    >>> overhead(4, 3, 1)
-    1.2222222222222223
-    """
-    if not (r > 0 and v >= 0 and v_b >= 0 and math.isfinite(r + v + v_b)):
-        raise ValueError(f"the overhead needs r above 0, v and v_b of 0 or more, got r={r}, v={v}, v_b={v_b}")
-    return (2 * r + v) / (2 * r + v_b)
-
-
-def cost(
-    counts: str | Mapping[str, int],
-    *,
-    evaluate_every: int | None = None,
-    baseline_every: int | None = None,
-    batch_size: int = 32,
-    train_share: float = 0.8,
-) -> list[Cost]:
-    """Model the overhead, as printed and with the sources alone, for every target and on average.
+def cost(dataset: str, evaluate_every: int | None = None) -> list[Cost]:
+    """Model the overhead, as printed and with the sources alone, on average and for every target.
 
     Args:
-        counts: Name of a known dataset, or the number of images of every domain.
+        dataset: Name of a dataset whose number of images is known.
         evaluate_every: Updates between two evaluations; by default the dataset's.
-        baseline_every: The same for the baseline; by default DomainBed's.
-        batch_size: Images per domain and update.
-        train_share: Share of the images that are trained on.
     """
-    every, baseline = evaluate_every, baseline_every
-    if isinstance(counts, str):
-        from swad.data import benchmarks
+    from swad.data import benchmarks
 
-        benchmark = benchmarks.get(counts)
-        if not benchmark.counts:
-            raise ValueError(f"dataset {benchmark.name} has no fixed counts: give the images of every domain")
-        every = every or benchmark.defaults.evaluate_every
-        baseline = baseline or _baseline_every(benchmark.name)
-        counts = benchmark.counts
-    if every is None or baseline is None:
-        raise ValueError("with counts of your own, give evaluate_every and baseline_every")
-    if len(counts) < 2 or min(counts.values()) < 1:
-        raise ValueError(f"the cost needs two domains or more with an image each, got {dict(counts)}")
-    if not (min(every, baseline, batch_size) >= 1 and 0 < train_share < 1):
-        raise ValueError(
-            "evaluations and batches count from 1 and the training share lies between 0 and 1, got "
-            f"evaluate_every={every}, baseline_every={baseline}, batch_size={batch_size}, train_share={train_share}"
-        )
-    r = train_share / (1 - train_share)
+    benchmark = benchmarks.get(dataset)
+    if not benchmark.counts:
+        raise ValueError(f"dataset {benchmark.name} has no fixed number of images: the cost needs one of the paper's")
+    every = evaluate_every or benchmark.defaults.evaluate_every
+    return model_cost(benchmark.counts, every, _baseline_every(benchmark.name))
+
+
+def model_cost(counts: Mapping[str, int], every: int, baseline: int) -> list[Cost]:
+    """Model the overhead from the number of images of every domain and the updates between two evaluations."""
+    r = TRAIN_SHARE / (1 - TRAIN_SHARE)
 
     def row(target: str | None, counted: Literal["all", "sources"], images: float, held_out: float | None) -> Cost:
-        epoch = images * train_share / (batch_size * (len(counts) - 1))
+        epoch = images * TRAIN_SHARE / (BATCH_SIZE * (len(counts) - 1))
         v, v_b = epoch / every, epoch / baseline
         with_target = None
         if held_out is not None:
             # Evaluating the sources takes n / (r + 1) images; the target adds its own.
             longer = 1 + held_out * (r + 1) / images
-            with_target = overhead(r, v * longer, v_b * longer)
-        return Cost(target, counted, epoch, v, v_b, overhead(r, v, v_b), with_target)
+            with_target = (2 * r + v * longer) / (2 * r + v_b * longer)
+        return Cost(target, counted, epoch, v, v_b, (2 * r + v) / (2 * r + v_b), with_target)
 
     total = sum(counts.values())
     rows = [row(name, "sources", total - n, n) for name, n in counts.items()]
@@ -135,11 +109,10 @@ def _baseline_every(dataset: str) -> int:
     return BASELINE_EVERY.get(dataset.lower(), USUAL_EVERY)
 
 
-def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int | None = None) -> list[MeasuredCost]:
+def measured_cost(runs: str | Path | Sequence[RunData]) -> list[MeasuredCost]:
     """Return the measured time of finished runs and its ratio to the time with the baseline's evaluations.
 
-    `baseline_every` defaults to that of each run's dataset, as in `cost`. The recorded evaluation time includes the
-    final evaluation, so the ratio is an upper bound.
+    The recorded evaluation time includes the final evaluation, so the ratio is an upper bound.
     """
     found = find_runs(runs) if isinstance(runs, str | Path) else runs
     rows = []
@@ -151,7 +124,7 @@ def measured_cost(runs: str | Path | Sequence[RunData], baseline_every: int | No
             continue
         training = timings["seconds_per_step"] * updates
         evaluation = timings["seconds_evaluation"]
-        fewer = min(1.0, updates / (baseline_every or _baseline_every(run.dataset)) / evaluations)
+        fewer = min(1.0, updates / _baseline_every(run.dataset) / evaluations)
         rows.append(
             MeasuredCost(
                 f"{run.target}-{run.trial}",
