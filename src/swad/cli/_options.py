@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -52,6 +52,20 @@ Stored = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="Number of processes that read images.", callback=_check_workers)]
 Select = Annotated[str, typer.Option("--select", help="Model selection: iid, last, oracle, oracle_best_step or lodo.")]
+
+_LAUNCHING: Any = {"rich_help_panel": "Where to train"}
+Launcher = Annotated[str, typer.Option(metavar="NAME", help="local, ray or slurm.", **_LAUNCHING)]
+LauncherOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--launcher-option", "-l", metavar=PAIRS, help="Options of ray or slurm, e.g. partition=gpu.", **_LAUNCHING
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", help="Runs that train at the same time. Default: the launcher's.", **_LAUNCHING),
+]
+JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU, of the launcher local.", **_LAUNCHING)]
 
 
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:

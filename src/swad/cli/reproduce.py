@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FORMATS, Device, FigureFormats, Workers
+from swad.cli._options import FORMATS, Device, FigureFormats, Jobs, JobsPerGpu, Launcher, LauncherOptions, Workers
 from swad.util.names import counted
 
 if TYPE_CHECKING:
@@ -113,23 +113,10 @@ def reproduce(
     ] = None,
     figure_formats: FigureFormats = FORMATS,
     device: Device = "auto",
-    launcher: Annotated[str, typer.Option(help="Where runs train: local, ray or slurm.")] = "local",
-    launcher_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--launcher-option",
-            "-l",
-            metavar=parse.PAIRS,
-            help="Further options of the launcher, as for `swad sweep`.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", help="Number of runs that train at a time. Default: one per GPU, else one per core."
-        ),
-    ] = None,
-    jobs_per_gpu: Annotated[int, typer.Option(help="Number of runs that share a GPU.")] = 1,
+    launcher: Launcher = "local",
+    launcher_option: LauncherOptions = None,
+    jobs: Jobs = None,
+    jobs_per_gpu: JobsPerGpu = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train runs that failed before again.")] = False,
     workers: Workers = None,
     allow_count_mismatch: Annotated[

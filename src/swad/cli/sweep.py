@@ -34,8 +34,6 @@ RUN = "run"
 SWEPT = ("dataset", "target", "trial", "algorithm", "averages", "data_dir")
 """Settings of a run that a sweep varies or names otherwise."""
 
-COMPARISON, LAUNCHING, PROGRESS = "What to compare", "Where to train", "Sweep"
-
 
 class _SweepGroup(TyperGroup):
     """`swad sweep status` is a subcommand; everything else is the sweep itself."""
@@ -56,8 +54,13 @@ class _SweepGroup(TyperGroup):
 app = typer.Typer(cls=_SweepGroup, help="Compare algorithms, averages, datasets and hyperparameters in many runs.")
 
 
-def _option(panel: str, *flags: str, help: str, metavar: str | None = None, **settings: Any) -> Any:
-    return typer.Option(*flags, help=help, metavar=metavar, rich_help_panel=panel, show_default=False, **settings)
+def _compare(flag: str, metavar: str | None, help: str, short: str = "", complete: Any = None) -> Any:
+    flags = [flag, short] if short else [flag]
+    return typer.Option(*flags, metavar=metavar, help=help, autocompletion=complete, rich_help_panel="What to compare")
+
+
+def _control(*flags: str, help: str) -> Any:
+    return typer.Option(*flags, help=help, rich_help_panel="Sweep")
 
 
 def _complete_plan(incomplete: str) -> list[str]:
@@ -74,151 +77,113 @@ def sweep(
     ] = None,
     algorithm: Annotated[
         list[str] | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--algorithm",
-            help="Training algorithms, e.g. erm,coral+sam. Default: erm.",
-            metavar=parse.NAMES,
-            autocompletion=parse.complete_algorithm,
+            parse.NAMES,
+            "Training algorithms, e.g. erm,coral+sam. Default: erm.",
+            complete=parse.complete_algorithm,
         ),
     ] = None,
     averages: Annotated[
         list[str] | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--averages",
+            parse.NAMES,
+            "Weight averages. All come from the same trainings. Default: swad,swa,ema.",
             "-a",
-            help="Weight averages. All come from the same trainings. Default: swad,swa,ema.",
-            metavar=parse.NAMES,
         ),
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--dataset",
-            help="Datasets. Default: those of the protocol, else digits.",
-            metavar=parse.NAMES,
-            autocompletion=parse.complete_dataset,
+            parse.NAMES,
+            "Datasets. Default: those of the protocol, else digits.",
+            complete=parse.complete_dataset,
         ),
     ] = None,
-    data: Annotated[
-        Path | None, _option(COMPARISON, "--data", "-d", help="Directory that contains the datasets.")
-    ] = None,
+    data: Annotated[Path | None, _compare("--data", None, "Directory that contains the datasets.", "-d")] = None,
     target: Annotated[
         list[str] | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--target",
+            parse.NAMES,
+            "Domains to hold out; none trains on all domains. Default: each domain in turn.",
             "-t",
-            help="Domains to hold out; none trains on all domains. Default: each domain in turn.",
-            metavar=parse.NAMES,
         ),
     ] = None,
     trial: Annotated[
-        list[str] | None,
-        _option(COMPARISON, "--trial", help="Train-validation splits. Default: 0,1,2.", metavar=parse.NUMBERS),
+        list[str] | None, _compare("--trial", parse.NUMBERS, "Train-validation splits. Default: 0,1,2.")
     ] = None,
     protocol: Annotated[
         str | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--protocol",
-            help="Search of hyperparameters: defaults (none), grid, random, paper (grid of 18 on trial 0, the best "
+            "defaults|grid|random|paper|domainbed",
+            "Search of hyperparameters: defaults (none), grid, random, paper (grid of 18 on trial 0, the best "
             "repeated in the other trials) or domainbed (20 random draws in each trial). Default: defaults, or grid if "
             "there is a --grid.",
-            metavar="defaults|grid|random|paper|domainbed",
         ),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        _option(
-            COMPARISON,
-            "--grid",
-            "-g",
-            help="Values of hyperparameters, e.g. lr=1e-5,3e-5,dropout=0,0.5.",
-            metavar="NAME=NUMBER,...",
-        ),
+        _compare("--grid", "NAME=NUMBER,...", "Values of hyperparameters, e.g. lr=1e-5,3e-5,dropout=0,0.5.", "-g"),
     ] = None,
     draws: Annotated[
-        int | None, _option(COMPARISON, "--draws", help="Random draws of domainbed and random. Default: 20.")
+        int | None, _compare("--draws", None, "Random draws of domainbed and random. Default: 20.")
     ] = None,
     seeding: Annotated[
         str | None,
-        _option(
-            COMPARISON,
-            "--seeding",
-            help="The version of DomainBed whose random draws are repeated. Default: present.",
-            metavar="2020|present",
-        ),
+        _compare("--seeding", "2020|present", "The version of DomainBed whose draws are repeated. Default: present."),
     ] = None,
     select: Annotated[
         str | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--select",
-            help="Model selection of the table: iid, last, lodo, oracle or oracle_best_step. lodo adds the runs with "
+            "NAME",
+            "Model selection of the table: iid, last, lodo, oracle or oracle_best_step. lodo adds the runs with "
             "two targets that it needs; domainbed has them without --select too. Default: iid.",
-            metavar="NAME",
         ),
     ] = None,
     choose_by: Annotated[
         str | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--choose-by",
-            help="Weights whose source-validation accuracy chooses the hyperparameters in the protocol paper: best, "
+            "NAME",
+            "Weights whose source-validation accuracy chooses the hyperparameters in the protocol paper: best, "
             "last or an average. Default: best.",
-            metavar="NAME",
         ),
     ] = None,
     hyperparameters_from: Annotated[
         Path | None,
-        _option(
-            COMPARISON,
+        _compare(
             "--hyperparameters-from",
-            "--import",
-            help="Use the hyperparameters of a selection file instead of a search: `swad report --export-selection` "
+            "FILE",
+            "Use the hyperparameters of a selection file instead of a search: `swad report --export-selection` "
             "writes one.",
-            metavar="FILE",
+            "--import",
         ),
     ] = None,
-    launcher: Annotated[str, _option(LAUNCHING, "--launcher", help="local, ray or slurm.", metavar="NAME")] = "local",
-    jobs: Annotated[
-        int | None,
-        _option(LAUNCHING, "--jobs", "-j", help="Runs that train at the same time. Default: the launcher's."),
-    ] = None,
-    jobs_per_gpu: Annotated[int, _option(LAUNCHING, "--jobs-per-gpu", help="Runs that share a GPU.")] = 1,
-    launcher_option: Annotated[
-        list[str] | None,
-        _option(
-            LAUNCHING,
-            "--launcher-option",
-            "-l",
-            help="Further options of the launcher, e.g. partition=gpu.",
-            metavar=parse.PAIRS,
-        ),
-    ] = None,
+    launcher: parse.Launcher = "local",
+    jobs: parse.Jobs = None,
+    jobs_per_gpu: parse.JobsPerGpu = 1,
+    launcher_option: parse.LauncherOptions = None,
     output: Annotated[
         Path,
-        _option(
-            PROGRESS,
+        _control(
             "--output",
             "-o",
             help="Directory of the sweep. If it contains one, that is resumed; with other options it is extended.",
         ),
     ] = Path("sweep"),
     dry_run: Annotated[
-        bool,
-        _option(PROGRESS, "--dry-run", help="Print the number of runs, and their time and disk space; write nothing."),
+        bool, _control("--dry-run", help="Print the number of runs, and their time and disk space; write nothing.")
     ] = False,
-    retry_failed: Annotated[bool, _option(PROGRESS, "--retry-failed", help="Train failed runs again.")] = False,
+    retry_failed: Annotated[bool, _control("--retry-failed", help="Train failed runs again.")] = False,
     allow_failed: Annotated[
         bool,
-        _option(
-            PROGRESS,
-            "--allow-failed",
-            help="Choose hyperparameters among the finished runs of a search where others failed.",
+        _control(
+            "--allow-failed", help="Choose hyperparameters among the finished runs of a search where others failed."
         ),
     ] = False,
     **run_options: Any,
