@@ -8,6 +8,7 @@ from functools import cache
 
 from swad.results import published
 from swad.results.run_data import RunData
+from swad.util.names import plain
 
 LIVE_WEIGHTS = ("best", "last")
 """Weights of the training itself, in contrast to averages: at the best validation step and at the last step."""
@@ -20,18 +21,13 @@ def algorithm_label(algorithm: str) -> str:
     ('GroupDRO', 'CORAL + SAM', 'my_method')
     """
 
-    return " + ".join(_spellings().get(_letters(part), part) for part in algorithm.split("+"))
+    return " + ".join(_spellings().get(plain(part), part) for part in algorithm.split("+"))
 
 
 @cache
 def _spellings() -> dict[str, str]:
-    later = {_letters(name): name for name in ("MIRO", "SAGM")}  # published after the paper
-    return later | {_letters(row.name): row.name for number in (2, 3) for row in published.table(number).rows}
-
-
-@cache
-def _letters(name: str) -> str:
-    return "".join(letter for letter in name.lower().replace("π", "pi") if letter.isalnum())
+    names = [row.name for number in (2, 3) for row in published.table(number).rows]
+    return {plain(name.replace("Π", "pi")): name for name in ("MIRO", "SAGM", *names)}  # two are later than the paper
 
 
 def is_erm(algorithm: str) -> bool:
@@ -109,9 +105,9 @@ def shared_label(runs: Iterable[RunData], average: str | None) -> str:
     ('SWA (cyclic)', 'SWA', 'SWA')
     """
     runs = list(runs)
-    plain = method_label(runs[0].algorithm, average)
-    labels = {_with_schedule(plain, run, average) for run in runs}
-    return labels.pop() if len(labels) == 1 else plain
+    label = method_label(runs[0].algorithm, average)
+    labels = {_with_schedule(label, run, average) for run in runs}
+    return labels.pop() if len(labels) == 1 else label
 
 
 def _with_schedule(label: str, run: RunData, weights: str | None) -> str:

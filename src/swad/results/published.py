@@ -20,6 +20,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from swad.util.names import plain
+
+MEAN = "Avg."
+"""The column of means over targets or datasets."""
+
 
 @dataclass(frozen=True)
 class Number:
@@ -52,11 +57,11 @@ class PublishedTable:
     """A table of the paper. A column under a common heading is named "heading / column"."""
 
     number: int
-    label: str
     title: str
-    caption: str
     dataset: str | None
     columns: tuple[str, ...]
+    keys: tuple[str, ...] = field(repr=False)
+    """The columns by our names of the domains and datasets, where the paper abbreviates them."""
     rows: tuple[PublishedRow, ...] = field(repr=False)
 
     def row(self, name: str, mark: str = "") -> dict[str, Printed]:
@@ -76,7 +81,6 @@ class TargetRow:
     mark: str
     cells: Mapping[str, Number]
     average: Number | None
-    table: int
 
     @property
     def name(self) -> str:
@@ -109,11 +113,10 @@ def tables() -> tuple[PublishedTable, ...]:
     return tuple(
         PublishedTable(
             number=entry["number"],
-            label=entry["label"],
             title=entry["title"],
-            caption=entry["caption"],
             dataset=entry.get("dataset"),
             columns=tuple(map(_column, entry["columns"])),
+            keys=tuple(column.get("domain") or column.get("dataset") or column["name"] for column in entry["columns"]),
             rows=tuple(
                 PublishedRow(
                     row["name"],
@@ -128,21 +131,11 @@ def tables() -> tuple[PublishedTable, ...]:
     )
 
 
-def table(number_or_label: int | str) -> PublishedTable:
-    """Return a table by number or by its label in the paper's source."""
-    for entry in tables():
-        if number_or_label in (entry.number, entry.label, entry.label.removeprefix("table:")):
-            return entry
-    raise KeyError(f"the paper has tables 1 to {len(tables())}, got {number_or_label!r}")
-
-
-def misprints() -> list[dict[str, Any]]:
-    """Return the places where the paper's tables are inconsistent. The numbers are kept as printed."""
-    return list(_data()["misprints"])
-
-
-def _letters(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+def table(number: int) -> PublishedTable:
+    """Return a table by its number."""
+    if not 1 <= number <= len(tables()):
+        raise KeyError(f"the paper has tables 1 to {len(tables())}, got {number!r}")
+    return tables()[number - 1]
 
 
 def targets(dataset: str) -> list[TargetRow]:
@@ -151,25 +144,14 @@ def targets(dataset: str) -> list[TargetRow]:
     >>> len(targets("office_home")), targets("digits")
     (17, [])
     """
-    for entry in _data()["tables"]:
-        if "dataset" not in entry or _letters(entry["dataset"]) != _letters(dataset):
-            continue
-        rows = []
-        for row in entry["rows"]:
-            cells = {}
-            average = None
-            for column, cell in zip(entry["columns"], row["cells"], strict=True):
-                number = _printed(cell)
-                if not isinstance(number, Number):
-                    continue
-                if column.get("mean"):
-                    average = number
-                else:
-                    cells[column["domain"]] = number
-            method = row.get("method", row["name"])
-            rows.append(TargetRow(method, row.get("mark", ""), cells, average, entry["number"]))
-        return rows
-    return []
+    rows = []
+    for entry in tables():
+        if entry.dataset is not None and plain(entry.dataset) == plain(dataset):
+            for row in entry.rows:
+                cells = _numbers(entry, row)
+                average = cells.pop(MEAN, None)
+                rows.append(TargetRow(row.method, row.mark, cells, average))
+    return rows
 
 
 def averages(dataset: str) -> list[TargetRow]:
@@ -180,19 +162,16 @@ def averages(dataset: str) -> list[TargetRow]:
     """
     known = {row.method for row in targets(dataset)}
     rows: dict[str, TargetRow] = {}
-    for entry in (_data()["tables"][number - 1] for number in (4, 8)):
-        for row in entry["rows"]:
-            method = row.get("method", row["name"])
-            for column, cell in zip(entry["columns"], row["cells"], strict=True):
-                number = _printed(cell)
-                if _letters(column.get("dataset", "")) == _letters(dataset) and isinstance(number, Number):
-                    rows.setdefault(method, TargetRow(method, row.get("mark", ""), {}, number, entry["number"]))
-    return [row for row in rows.values() if row.method not in known]
+    for entry in (table(4), table(8)):
+        for row in entry.rows:
+            for key, number in _numbers(entry, row).items():
+                if plain(key) == plain(dataset) and row.method not in known:
+                    rows.setdefault(row.method, TargetRow(row.method, row.mark, {}, number))
+    return list(rows.values())
 
 
-def datasets() -> list[str]:
-    """Return the names of the datasets with published rows per target."""
-    return [entry["dataset"] for entry in _data()["tables"] if "dataset" in entry]
+def _numbers(entry: PublishedTable, row: PublishedRow) -> dict[str, Number]:
+    return {key: cell for key, cell in zip(entry.keys, row.values, strict=True) if isinstance(cell, Number)}
 
 
 def paper() -> dict[str, str]:
