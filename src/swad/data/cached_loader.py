@@ -15,7 +15,7 @@ from torch import Tensor
 
 from swad.data import augment_parameters, gpu_augment
 from swad.data.cache import ImageCache
-from swad.data.device_store import OnDevice, build_store
+from swad.data.device_store import OnDevice, Streaming, build_store
 from swad.data.domains import ImageSpec
 from swad.data.loaders import Batch, Inputs, TrainLoader
 from swad.data.splits import DomainSplit
@@ -29,7 +29,6 @@ class CachedTrainLoader(TrainLoader):
 
     Args:
         cache: Image cache of the whole dataset.
-        device_bytes: Most device memory that images may take. Default: what is free, less room for training.
         log: Called with one line that says where the images are stored.
         options: Further options of `TrainLoader`.
     """
@@ -42,15 +41,14 @@ class CachedTrainLoader(TrainLoader):
         batch_size: int,
         seed: int,
         *,
-        device_bytes: int | None = None,
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str], None] = lambda line: None,
         **options: Any,
     ) -> None:
         super().__init__(splits, image_spec, batch_size, seed, **{**options, "workers": 0})
         self._cache = cache
         self._starts = [cache.starts[split.name] for split in splits]
         needed = np.concatenate([start + split.keys for start, split in zip(self._starts, splits, strict=True)])
-        self.images = build_store(cache, np.unique(needed), self.device, device_bytes=device_bytes, log=log)
+        self.images = build_store(cache, np.unique(needed), self.device, log)
         self.augment = gpu_augment.augment  # an attribute, so that a compiled step can replace it
         self._mean = torch.tensor(image_spec.mean, device=self.device)
         self._std = torch.tensor(image_spec.std, device=self.device)
@@ -99,19 +97,11 @@ class CachedTrainLoader(TrainLoader):
             "parameters": self._to_device(parameters.reshape(len(steps), -1, parameters.shape[-1])),
         }
         if isinstance(self.images, OnDevice):
-            index = self.images.index_of(local_rows.reshape(-1)).reshape(local_rows.shape)
-            inputs["store_index"] = self._to_device(index)
-            for i, step in enumerate(steps):
-                yield step, {name: values[i] for name, values in inputs.items()}
-            return
-        for step_rows in local_rows:
-            self.images.prefetch(step_rows)
-        try:
-            for i, step in enumerate(steps):
-                pixels = self.images.fetch(local_rows[i])
-                yield step, {"images": pixels, **{name: values[i] for name, values in inputs.items()}}
-        finally:
-            self.images.cancel()
+            inputs["store_index"] = self._to_device(self.images.index_of(local_rows))
+        streamed = self.images.stream(list(local_rows)) if isinstance(self.images, Streaming) else None
+        for i, step in enumerate(steps):
+            images = {} if streamed is None else {"images": next(streamed)}
+            yield step, {**images, **{name: values[i] for name, values in inputs.items()}}
 
     def _to_device(self, values: np.ndarray[Any, Any]) -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(values))
