@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from swad.results.comparisons import UNITS, Comparison, p_text
-from swad.results.records import make_frame
-from swad.results.tables import Cell, Row, Table
+from swad.results.tables import Cell, Row, Table, csv_text
 from swad.util.names import counted
-
-if TYPE_CHECKING:
-    import pandas
-
-FIELDS = (
-    "dataset",
-    "method",
-    "baseline",
-    "accuracy",
-    "baseline_accuracy",
-    "difference",
-    "low",
-    "high",
-    "p",
-    "corrected_p",
-    "n_comparisons",
-    "n",
-    "unit",
-    "n_trials",
-    "test",
-    "verdict",
-)
-"""Columns of the CSV file. Accuracies, differences and intervals are in percent and points."""
+from swad.util.paired import PairedTest
 
 VERDICTS = {"↑": "better", "↓": "worse", "–": "not shown", "": "no test"}
+
+FIELDS: Mapping[str, Callable[[Comparison], object]] = {
+    "dataset": lambda comparison: comparison.dataset,
+    "method": lambda comparison: comparison.method,
+    "baseline": lambda comparison: comparison.baseline,
+    "accuracy": lambda comparison: 100 * comparison.accuracy,
+    "baseline_accuracy": lambda comparison: 100 * comparison.baseline_accuracy,
+    "difference": lambda comparison: 100 * comparison.difference,
+    "low": lambda comparison: None if comparison.test.low is None else 100 * comparison.test.low,
+    "high": lambda comparison: None if comparison.test.high is None else 100 * comparison.test.high,
+    "p": lambda comparison: comparison.test.p,
+    "corrected_p": lambda comparison: comparison.corrected_p,
+    "n_comparisons": lambda comparison: comparison.n_comparisons,
+    "n": lambda comparison: comparison.test.n,
+    "unit": lambda comparison: comparison.unit,
+    "n_trials": lambda comparison: comparison.n_trials,
+    "test": lambda comparison: comparison.test.test or "none",
+    "verdict": lambda comparison: VERDICTS[comparison.arrow],
+}
+"""Columns of the CSV file. Accuracies, differences and intervals are in percent and points."""
 
 
 def comparisons_table(comparisons: Sequence[Comparison], further_notes: Sequence[str] = ()) -> Table:
@@ -45,10 +39,9 @@ def comparisons_table(comparisons: Sequence[Comparison], further_notes: Sequence
     rows = []
     for comparison in comparisons:
         test = comparison.test
-        interval = Cell() if test.low is None or test.high is None else Cell(text=interval_text(test.low, test.high))
         cells = [
             Cell(100 * comparison.difference, decimals=2, signed=True, mark=f" {comparison.arrow}".rstrip()),
-            interval,
+            interval_cell(test),
             *(Cell(p, text=p_text(p)) if p is not None else Cell() for p in (test.p, comparison.corrected_p)),
             Cell(text=f"{counted(test.n, comparison.unit.removesuffix('s'))}{', t' if test.test == 't' else ''}"),
         ]
@@ -81,13 +74,15 @@ def comparisons_tables(comparisons: Sequence[Comparison], further_notes: Sequenc
     return tables
 
 
-def interval_text(low: float, high: float) -> str:
-    """Return an interval of a difference in points.
+def interval_cell(test: PairedTest) -> Cell:
+    """Show the interval of a difference in points.
 
-    >>> interval_text(-0.004, 0.0123)
+    >>> interval_cell(PairedTest(0.004, -0.004, 0.0123, 0.3, 6, "sign flips")).text
     '-0.40 to +1.23'
     """
-    return f"{100 * low:+z.2f} to {100 * high:+z.2f}"
+    if test.low is None or test.high is None:
+        return Cell()
+    return Cell(text=f"{100 * test.low:+z.2f} to {100 * test.high:+z.2f}")
 
 
 def _notes(comparisons: Sequence[Comparison]) -> list[str]:
@@ -125,38 +120,4 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
 
 def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
     """Return comparisons as comma-separated values in full precision, one line for each."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, FIELDS, lineterminator="\n")  # None is written as an empty field
-    writer.writeheader()
-    writer.writerows(map(_fields, comparisons))
-    return out.getvalue()
-
-
-def comparisons_frame(comparisons: Sequence[Comparison]) -> pandas.DataFrame:
-    """Return comparisons as a pandas data frame with one row for each, and the columns of the CSV file."""
-    return make_frame(list(map(_fields, comparisons)), FIELDS)
-
-
-def _fields(comparison: Comparison) -> dict[str, Any]:
-    test = comparison.test
-    points = {
-        "accuracy": comparison.accuracy,
-        "baseline_accuracy": comparison.baseline_accuracy,
-        "difference": comparison.difference,
-        "low": test.low,
-        "high": test.high,
-    }
-    return {
-        "dataset": comparison.dataset,
-        "method": comparison.method,
-        "baseline": comparison.baseline,
-        **{name: None if value is None else 100 * value for name, value in points.items()},
-        "p": test.p,
-        "corrected_p": comparison.corrected_p,
-        "n_comparisons": comparison.n_comparisons,
-        "n": test.n,
-        "unit": comparison.unit,
-        "n_trials": comparison.n_trials,
-        "test": test.test or "none",
-        "verdict": VERDICTS[comparison.arrow],
-    }
+    return csv_text([FIELDS, *([value(comparison) for value in FIELDS.values()] for comparison in comparisons)])

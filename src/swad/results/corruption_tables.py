@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
-from swad.results.comparison_tables import interval_text
+from swad.results.comparison_tables import interval_cell
 from swad.results.comparisons import Comparison, p_text
 from swad.results.corruption_errors import (
     CLEAN,
@@ -20,7 +18,7 @@ from swad.results.corruption_errors import (
     severity_curves,
 )
 from swad.results.flatness_stats import NO_DIFFERENCE
-from swad.results.tables import Cell, Row, Table
+from swad.results.tables import Cell, Row, Table, csv_text
 from swad.util.names import NO_TARGET, counted
 
 LACKS_TARGETS = "*"
@@ -62,10 +60,9 @@ def comparison_table(results: CorruptionErrors) -> Table | None:
     rows = []
     for name, comparisons in by_quantity.items():
         for comparison in comparisons:
-            test = comparison.test
             cells = (
                 Cell(100 * comparison.difference, decimals=2, signed=True),
-                Cell() if test.low is None or test.high is None else Cell(text=interval_text(test.low, test.high)),
+                interval_cell(comparison.test),
                 Cell(text=p_text(comparison.corrected_p)),
                 Cell(comparison.n_trials, decimals=0),
                 Cell(text=_verdict(comparison)),
@@ -123,16 +120,16 @@ def corruption_summary(results: Sequence[CorruptionErrors]) -> list[dict[str, An
 
 def cases_csv(results: Sequence[CorruptionErrors]) -> str:
     """Return the error of every corruption and severity as comma-separated values: percent, mean over targets."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["dataset", "side", "method", "corruption", "severity", "error", "half_interval", "trials"])
+    rows: list[list[object]] = [
+        ["dataset", "side", "method", "corruption", "severity", "error", "half_interval", "trials"]
+    ]
     for each in results:
         for method in each.methods:
             for case in [*[CLEAN] * each.has_clean, *each.cases()]:
                 mean = _json_mean(mean_over_trials(each.trial_means(method, each.mean_errors(method, [case]))))
                 n_trials = len(each.complete_trials(method))
-                writer.writerow([each.dataset, each.side, method, *case, mean["mean"], mean["half"], n_trials])
-    return out.getvalue()
+                rows.append([each.dataset, each.side, method, *case, mean["mean"], mean["half"], n_trials])
+    return csv_text(rows)
 
 
 def _means(results: CorruptionErrors, method: str) -> dict[str, TrialMean]:

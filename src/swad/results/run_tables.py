@@ -22,9 +22,9 @@ from swad.results.method_results import DatasetResults, MethodResults, collect_r
 from swad.results.run_data import RunData
 from swad.results.selection import weights_step
 from swad.results.selectors import ORACLES
-from swad.results.tables import PAPER, Cell, Row, Table
+from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.results.training_curves import final_value, valley, valley_averages
-from swad.util.statistics import Summary, mean, summarize
+from swad.util.statistics import mean
 
 PaperRows = Literal["few", "all", "none"]
 """The paper's rows to show: ERM, SWAD and those with the name of one of ours; all; none."""
@@ -197,7 +197,7 @@ def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[lis
     targets = results.targets if results.has_target else ()
     accuracies: dict[str, Accuracies] = {method.label: method.accuracies() for method in results.methods}
     # By column: the accuracies of every method behind it, by target and trial.
-    columns = [{label: _on_targets(each, [target]) for label, each in accuracies.items()} for target in targets]
+    columns = [{label: _on_target(each, target) for label, each in accuracies.items()} for target in targets]
     columns += [accuracies] if results.has_target else []
     columns += [{method.label: method.source_accuracies() for method in results.methods}]
     cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
@@ -205,7 +205,7 @@ def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[lis
     for number, column in enumerate(columns):
         is_mean = number >= len(targets)
         made = {
-            label: _mean_cell(each, results, allow_missing_targets) if is_mean else _percent_cell(each.values())
+            label: _mean_cell(each, results, allow_missing_targets) if is_mean else percent_cell(each.values())
             for label, each in column.items()
         }
         comparable = {label: column[label] for label, cell in made.items() if cell.value is not None and not cell.mark}
@@ -216,37 +216,22 @@ def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[lis
     return [Row(label, tuple(each)) for label, each in cells.items()], error
 
 
-def _on_targets(accuracies: Accuracies, targets: Sequence[str]) -> Accuracies:
-    return {key: value for key, value in accuracies.items() if key[0] in targets}
-
-
-def _percent_cell(accuracies: Iterable[float]) -> Cell:
-    values = list(accuracies)
-    return _percent(summarize(values)) if values else Cell()
+def _on_target(accuracies: Accuracies, target: str) -> Accuracies:
+    return {key: value for key, value in accuracies.items() if key[0] == target}
 
 
 def _mean_cell(accuracies: Accuracies, results: DatasetResults, allow_missing_targets: bool) -> Cell:
-    present = sorted({target for target, _ in accuracies})
+    """Average over targets within each trial, then over trials, so that the error is that of the table's mean."""
+    present, trials = sorted({target for target, _ in accuracies}), sorted({trial for _, trial in accuracies})
     is_complete = set(present) == {*results.targets, *results.missing_targets}
     # A mean over some of the targets is not comparable with one over all.
     if not present or not (is_complete or allow_missing_targets):
         return Cell()
-    cell = _mean_over_targets(accuracies, present)
+    if all((target, trial) in accuracies for target in present for trial in trials):
+        cell = percent_cell(mean(accuracies[target, trial] for target in present) for trial in trials)
+    else:
+        cell = Cell(100 * mean(mean(_on_target(accuracies, target).values()) for target in present))
     return cell if is_complete else replace(cell, mark=MISSING)
-
-
-def _mean_over_targets(accuracies: Accuracies, targets: Sequence[str]) -> Cell:
-    """Average over targets within each trial, then over trials, so that the error is that of the table's mean."""
-    trials = sorted({trial for _, trial in accuracies})
-    if all((target, trial) in accuracies for target in targets for trial in trials):
-        by_trial = [summarize(accuracies[target, trial] for target in targets).mean for trial in trials]
-        return _percent(summarize(by_trial))
-    by_target = [summarize(v for (name, _), v in accuracies.items() if name == target).mean for target in targets]
-    return Cell(100 * mean(by_target))
-
-
-def _percent(summary: Summary) -> Cell:
-    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)
 
 
 def _describe_trials(runs: Iterable[RunData]) -> str:

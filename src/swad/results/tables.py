@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from swad.util.statistics import summarize
+
 if TYPE_CHECKING:
     import rich.table
     import rich.text
@@ -156,19 +158,36 @@ class Table:
 
     def csv(self, header: bool = True) -> str:
         """Return comma-separated values in full precision: one line per number, so that tables can be concatenated."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
+        lines: list[list[object]] = []
         if header:
-            writer.writerow(["table", self.corner.lower(), "group", "column", "value", "error", "bold", "mark"])
+            lines.append(["table", self.corner.lower(), "group", "column", "value", "error", "bold", "mark"])
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
                 value = cell.text if cell.text is not None else cell.value
                 if value is not None:
-                    error = "" if cell.error is None else cell.error
-                    writer.writerow(
-                        [self.title, row.name, row.group, column, value, error, int(cell.best), cell.mark.strip()]
-                    )
-        return out.getvalue()
+                    marks = int(cell.best), cell.mark.strip()
+                    lines.append([self.title, row.name, row.group, column, value, cell.error, *marks])
+        return csv_text(lines)
+
+
+def percent_cell(fractions: Iterable[float], decimals: int = 1) -> Cell:
+    """Show the mean of fractions in percent, with its standard error if there are several; empty without any.
+
+    >>> percent_cell([0.5, 0.75]).printed, percent_cell([0.5]).printed, percent_cell([]).printed
+    ('62.5 ± 8.8', '50.0', '–')
+    """
+    values = list(fractions)
+    if not values:
+        return Cell()
+    summary = summarize(values)
+    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error, decimals=decimals)
+
+
+def csv_text(lines: Iterable[Iterable[object]]) -> str:
+    """Return lines of values as comma-separated values; None is an empty field."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
 
 
 def _rich_cell(cell: Cell, mark_width: int) -> rich.text.Text:

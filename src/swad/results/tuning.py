@@ -6,17 +6,15 @@ the sources' validation splits. The target's accuracy decides nothing but the ch
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from swad.results.labels import algorithm_label
-from swad.results.tables import Cell, Row, Table
+from swad.results.tables import Cell, Row, Table, csv_text, percent_cell
 from swad.util.names import counted
-from swad.util.statistics import Summary, mean, summarize
+from swad.util.statistics import mean
 
 TuneSelect = Literal["iid", "oracle"]
 """Choose a setting by the sources' validation accuracy, or by the target's."""
@@ -179,7 +177,7 @@ def settings_table(
             _range([row.n_averaged for row in members]),
         ]
         if evaluated:
-            cells.insert(0, dataclasses.replace(_percent(_over_trials(members)), best=chosen in settings))
+            cells.insert(0, dataclasses.replace(_over_trials(members), best=chosen in settings))
         else:
             cells.append(_range([row.first_loss for row in members], 4))
         table_rows += [Row(f"{block}{_fallback_mark(members)}", tuple(cells)) for block in blocks(settings)]
@@ -259,8 +257,8 @@ def chosen_table(
                 text = shown.pop() if len(shown) == 1 else f"{len(shown)} settings"
                 cells = (
                     Cell(text=text),
-                    _percent(_over_trials(members)),
-                    _percent(_over_trials(members, lambda row: row.target_in)),
+                    _over_trials(members),
+                    _over_trials(members, lambda row: row.target_in),
                 )
                 table_rows.append(Row(f"{name}: {label}", cells))
     return Table("Chosen settings", ("Setting", "Validation, %", "Target, %"), tuple(table_rows), corner="Runs")
@@ -268,32 +266,24 @@ def chosen_table(
 
 def rows_csv(rows: Iterable[TuneRow]) -> str:
     """Return the rows as comma-separated values in full precision, one line per setting and run."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     setting_fields = [field.name for field in dataclasses.fields(ValleySetting)]
     fields = [field.name for field in dataclasses.fields(TuneRow) if field.name != "setting"]
-    writer.writerow([*fields[:5], *setting_fields, *fields[5:]])
+    lines = [[*fields[:5], *setting_fields, *fields[5:]]]
     for row in rows:
         values = [getattr(row, name) for name in fields]
-        writer.writerow([*values[:5], *(getattr(row.setting, name) for name in setting_fields), *values[5:]])
-    return out.getvalue()
+        lines.append([*values[:5], *(getattr(row.setting, name) for name in setting_fields), *values[5:]])
+    return csv_text(lines)
 
 
 def _over_trials(
     rows: Iterable[TuneRow], value: Callable[[TuneRow], float | None] = lambda row: row.validation
-) -> Summary | None:
-    """Average over the runs of each trial, then over trials."""
+) -> Cell:
+    """Show the mean over the runs of each trial, then over trials, in percent."""
     trials: dict[int, list[float]] = {}
     for row in rows:
         if (accuracy := value(row)) is not None:
             trials.setdefault(row.trial, []).append(accuracy)
-    return summarize(mean(values) for values in trials.values()) if trials else None
-
-
-def _percent(summary: Summary | None) -> Cell:
-    if summary is None:
-        return Cell()
-    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error, decimals=2)
+    return percent_cell(map(mean, trials.values()), decimals=2)
 
 
 def _range(values: Sequence[float], decimals: int = 0) -> Cell:

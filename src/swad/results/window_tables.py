@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from swad.results.comparison_tables import comparisons_csv, interval_text
+from swad.results.comparison_tables import comparisons_csv, interval_cell
 from swad.results.comparisons import UNITS, Comparison, p_text
-from swad.results.tables import Cell, Row, Table
+from swad.results.tables import Cell, Row, Table, csv_text
 from swad.results.windows import BEST, RunWindows, Window, WindowGroup
 from swad.util.names import counted
 from swad.util.paired import ALPHA
@@ -37,7 +35,7 @@ def choices_table(group: WindowGroup, side: str, windows: Mapping[Window, Compar
     )
     rows = [own]
     for label, comparison in comparisons.items():
-        test, steps = comparison.test, Cell(text="")
+        steps = Cell(text="")
         if label in choices:
             spans = [(group.segments[begin][0], group.segments[end][1]) for begin, end in choices[label]]
             steps = Cell(text=_steps(spans))
@@ -48,7 +46,7 @@ def choices_table(group: WindowGroup, side: str, windows: Mapping[Window, Compar
                     steps,
                     Cell(100 * comparison.accuracy, decimals=2),
                     Cell(100 * comparison.difference, decimals=2, signed=True, mark=f" {comparison.arrow}".rstrip()),
-                    Cell() if test.low is None or test.high is None else Cell(text=interval_text(test.low, test.high)),
+                    interval_cell(comparison.test),
                     Cell() if comparison.corrected_p is None else Cell(text=p_text(comparison.corrected_p)),
                 ),
             )
@@ -120,18 +118,18 @@ def _steps(spans: Sequence[tuple[int, int]]) -> str:
 
 def windows_csv(runs: Iterable[RunWindows]) -> str:
     """Return every window of every run as comma-separated values in full precision."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     names = ("run", "dataset", "algorithm", "target", "trial", "side")
-    writer.writerow([*names, "first_step", "last_step", "accuracy", "average", "average_accuracy", "difference"])
+    rows: list[list[object]] = [
+        [*names, "first_step", "last_step", "accuracy", "average", "average_accuracy", "difference"]
+    ]
     for run in runs:
         for side, accuracies in run.windows.items():
             own = run.weights[side][run.average]
             for (begin, end), accuracy in accuracies.items():
                 steps = run.segments[begin][0], run.segments[end][1]
                 identity = (run.run, run.dataset, run.algorithm, run.target, run.trial, side)
-                writer.writerow([*identity, *steps, accuracy, run.average, own, accuracy - own])
-    return out.getvalue()
+                rows.append([*identity, *steps, accuracy, run.average, own, accuracy - own])
+    return csv_text(rows)
 
 
 def compared_windows_csv(group: WindowGroup, windows: Mapping[Window, Comparison]) -> str:

@@ -19,8 +19,8 @@ from swad.results.published import Number, Printed
 from swad.results.runs import RunData
 from swad.results.selection import Selection, select, source_accuracy
 from swad.results.selectors import SelectionError
-from swad.results.tables import PAPER, Cell, Row, Table
-from swad.util.statistics import mean, summarize
+from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
+from swad.util.statistics import mean
 
 DIFFERENCE = "ours − paper"
 """Group of the rows with differences."""
@@ -55,14 +55,7 @@ class MethodAccuracy:
 
     def target_cell(self, target: str) -> Cell:
         """Return the accuracy on one target in percent, with the standard error over trials."""
-        values = [value for (name, _), value in self.out_of_domain.items() if name == target]
-        return percent(values) if values else Cell()
-
-
-def percent(values: Sequence[float]) -> Cell:
-    """Return the mean of accuracies in percent, with its standard error if there are several."""
-    summary = summarize(values)
-    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)
+        return percent_cell(value for (name, _), value in self.out_of_domain.items() if name == target)
 
 
 def mean_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
@@ -78,7 +71,7 @@ def mean_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
     complete = [trial for trial in trials if all((target, trial) in accuracies for target in present)]
     if not present or not complete:
         return Cell()
-    cell = percent([mean(accuracies[target, trial] for target in present) for trial in complete])
+    cell = percent_cell(mean(accuracies[target, trial] for target in present) for trial in complete)
     return cell if len(present) == len(targets) else replace(cell, mark=INCOMPLETE)
 
 
