@@ -75,6 +75,12 @@ def mean_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
     return cell if len(present) == len(targets) else replace(cell, mark=INCOMPLETE)
 
 
+def average_cell(cells: Sequence[Cell]) -> Cell:
+    """Return the mean over the datasets of a table; nothing if one is missing, since their levels differ."""
+    values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
+    return Cell(mean(values)) if len(values) == len(cells) else Cell()
+
+
 def method_accuracy(config: PaperConfig, results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
     """Select the runs of a method on a dataset, and read its accuracies; None if there are none."""
     every_target = replace(config, targets=()).targets_of(dataset)

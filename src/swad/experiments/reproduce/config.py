@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
@@ -21,19 +21,7 @@ STAND_IN = "digits"
 """The embedded dataset that the scales small and smoke train on. It has columns of its own."""
 
 Scale = Literal["full", "small", "smoke"]
-SCALES: dict[str, str] = {
-    "full": "the paper's datasets, as far as they are in --data, at full length",
-    "small": "the embedded digits: minutes for an item on two cores",
-    "smoke": "the embedded digits, a few steps on one target: seconds, to see that everything works",
-}
-
 Protocol = Literal["printed", "paper", "domainbed", "defaults"]
-PROTOCOLS: dict[str, str] = {
-    "printed": "each row with the search behind the printed number",
-    "paper": "every row but SWAD's with the paper's grid search",
-    "domainbed": "every row but SWAD's with DomainBed's random search",
-    "defaults": "every row with default hyperparameters: no search",
-}
 
 
 @dataclass(frozen=True)
@@ -42,12 +30,14 @@ class PaperConfig:
 
     Args:
         output: Directory of all runs, tables and figures.
-        scale: full, small or smoke.
+        scale: full: the paper's datasets at full length. small: the embedded digits, minutes for an item on two cores.
+            smoke: the digits, a few steps on one target, seconds.
         datasets: Datasets at hand, by name. Those that are not the paper's get columns of their own.
         data: Directory of the datasets; embedded datasets need none.
         targets: Domains to hold out. Empty: each domain in turn.
         trials: Numbers of the train-validation splits.
-        protocol: How hyperparameters are searched.
+        protocol: How hyperparameters are searched. printed: each row with the search behind the printed number. paper
+            or domainbed: every row but SWAD's with that search. defaults: no search.
         network: timm model, or `small`. None: the dataset's default.
         weights: Initial weights: pretrained, random or a safetensors file.
         steps: Optimizer steps of a run. None: the dataset's default.
@@ -110,7 +100,6 @@ class PaperConfig:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "full": {"trials": (0, 1, 2), "protocol": "printed", "directions": 100, "images": 200, "grid": 21},
     # On the digits the validation loss rises after about 100 steps, so 300 show the whole valley.
     "small": {
         "trials": (0, 1),
@@ -119,7 +108,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "evaluate_every": 10,
         "directions": 20,
         "images": 100,
-        "grid": 21,
     },
     # On this target the loss has its first minimum after 4 steps, so that SWAD averages a few weights.
     "smoke": {
@@ -134,7 +122,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "radii": (0.0, 5.0),
     },
 }
-"""What an option is where the user does not set it, by scale."""
+"""What an option is where the user does not set it, by scale, if it is not that of `PaperConfig`."""
 
 OUTPUTS = {"full": Path("paper"), "small": Path("paper-small"), "smoke": Path("paper-smoke")}
 
@@ -164,8 +152,10 @@ def make_config(
         names = find_datasets(data) if chosen == "full" else (STAND_IN,)
     if datasets and list(names) != [STAND_IN] and "targets" not in options:
         values.pop("targets", None)
-    values["trials"] = tuple(dict.fromkeys(values.get("trials", (0,))))
-    values["images"] = values.get("images") or None  # 0 stands for all
+    if "trials" in values:
+        values["trials"] = tuple(dict.fromkeys(values["trials"]))
+    if values.get("images") == 0:
+        values["images"] = None  # all
     config = PaperConfig(output or OUTPUTS.get(chosen, Path("paper")), chosen, names, data, **values)  # type: ignore[arg-type]
     problems = config_problems(config)
     if problems:
@@ -207,7 +197,10 @@ def _is_there(benchmark: Benchmark, root: Path) -> bool:
 def config_problems(config: PaperConfig) -> list[str]:
     """Return what is wrong with the request, one sentence each."""
     problems = []
-    for option, value, known in (("scale", config.scale, SCALES), ("protocol", config.protocol, PROTOCOLS)):
+    for option, value, known in (
+        ("scale", config.scale, get_args(Scale)),
+        ("protocol", config.protocol, get_args(Protocol)),
+    ):
         if value not in known:
             problems.append(choice_problem(f"--{option}", value, known))
     domains: list[str] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from swad.averaging.registry import Plan
@@ -13,6 +14,7 @@ from swad.experiments.reproduce.accuracy import (
     DIFFERENCE,
     ComparedRow,
     MethodAccuracy,
+    average_cell,
     compared_table,
     method_accuracy,
     printed_cell,
@@ -84,13 +86,7 @@ def _accuracies(config: PaperConfig, results: Results, method: Method) -> dict[s
 
 def _cells(others: Sequence[str], measured: Mapping[str, MethodAccuracy]) -> tuple[Cell, ...]:
     cells = tuple(measured[name].cell() if name in measured else Cell() for name in (*others, *PAPER_DATASETS))
-    return (*cells, _average(cells[len(others) :]))
-
-
-def _average(cells: Sequence[Cell]) -> Cell:
-    """Return the mean over the five datasets; nothing if one is missing, since their levels differ."""
-    values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
-    return Cell(mean(values)) if len(values) == len(PAPER_DATASETS) else Cell()
+    return (*cells, average_cell(cells[len(others) :]))
 
 
 def _with_competitor(config: PaperConfig, results: Results, others: Sequence[str], row: ComparedRow) -> ComparedRow:
@@ -108,7 +104,7 @@ def _with_competitor(config: PaperConfig, results: Results, others: Sequence[str
     ]
     # The error of a maximum is not the error of the one that happens to be the largest.
     best = [replace(cell, error=None) for cell in best[:-1]]
-    return replace(row, ours=(*best, _average(best[len(others) :])))
+    return replace(row, ours=(*best, average_cell(best[len(others) :])))
 
 
 # ------------------------------------------------------------ Table 4: what SWAD adds
@@ -144,39 +140,28 @@ def _with_gains(table: Table) -> Table:
 # ------------------------------------------------------------ the items
 
 
-@dataclass(frozen=True)
-class _Build:
-    """Builds the table of one number."""
-
-    number: int
-
-    def __call__(self, config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
-        table = _table(config, results, self.number)
-        if self.number == 4:
-            table = _with_gains(table)
-        tables = [table]
-        if self.number == 2:
-            datasets = config.measured_datasets(PAPER_DATASETS)
-            tables += swad_tables(config, results, "Table 2", methods_of(2), datasets)
-        if self.number == 8:
-            dataset = (*config.measured_datasets(PAPER_DATASETS), "PACS")[0]
-            defaults = benchmarks.get(dataset).defaults
-            plan = Plan(config.steps_of(dataset), config.evaluate_every_of(dataset), defaults.tolerance_ratio)
-            tables.append(solver_table(dataset, plan))
-        return Report(tuple(tables), ())
+def _build(number: int, config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+    table = _table(config, results, number)
+    if number == 4:
+        table = _with_gains(table)
+    tables = [table]
+    if number == 2:
+        datasets = config.measured_datasets(PAPER_DATASETS)
+        tables += swad_tables(config, results, "Table 2", methods_of(2), datasets)
+    if number == 8:
+        dataset = (*config.measured_datasets(PAPER_DATASETS), "PACS")[0]
+        defaults = benchmarks.get(dataset).defaults
+        plan = Plan(config.steps_of(dataset), config.evaluate_every_of(dataset), defaults.tolerance_ratio)
+        tables.append(solver_table(dataset, plan))
+    return Report(tuple(tables), ())
 
 
-def _trainings(number: int) -> list[Training]:
+def _trainings(number: int, config: PaperConfig) -> list[Training]:
     numbers = (1, 2) if number == 1 else (number,)  # Table 1 takes its best competitor from Table 2
-    return list(dict.fromkeys(method.training for each in numbers for method in methods_of(each)))
+    return [method.training for each in numbers for method in methods_of(each)]
 
 
 ITEMS = tuple(
-    Reproduction(
-        f"table{number}",
-        published.table(number).title,
-        lambda config, number=number: _trainings(number),  # type: ignore[misc]
-        _Build(number),
-    )
+    Reproduction(f"table{number}", published.table(number).title, partial(_trainings, number), partial(_build, number))
     for number in (1, 2, 4, 8)
 )

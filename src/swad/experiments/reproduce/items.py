@@ -44,11 +44,9 @@ _ORDER = (
     "sensitivity",
 )
 
-ITEMS: dict[str, Reproduction] = dict(
-    sorted(
-        ((item.name, item) for module in _MODULES for item in module.ITEMS), key=lambda entry: _ORDER.index(entry[0])
-    )
-)
+_BY_NAME = {item.name: item for module in _MODULES for item in module.ITEMS}
+
+ITEMS: dict[str, Reproduction] = {name: _BY_NAME[name] for name in _ORDER}
 
 
 def get_items(names: list[str]) -> list[Reproduction]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from swad.experiments.flatness_report import Report, run_progress
 from swad.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
-from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, printed_cell
+from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, percent, printed_cell
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.methods import row_name
@@ -33,7 +33,7 @@ from swad.results.tables import PAPER, Cell, Row, Table
 from swad.training.run_dir import RunError
 from swad.util.names import plain
 from swad.util.progress import Progress
-from swad.util.statistics import Summary, summarize
+from swad.util.statistics import summarize
 
 WEIGHTS = {"ERM": "last", "EMA": "ema", "SWA": "swa", "SWAD": "swad"}
 """The weights of each row. The paper has no EMA."""
@@ -158,10 +158,8 @@ def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progre
     for each in seen:
         for name, method in zip(WEIGHTS, each.methods, strict=True):
             errors_of = each.quantities(method)
-            clean, corrupted = (
-                summarize(each.trial_means(method, errors_of[quantity])) for quantity in ("Clean", "Corrupted")
-            )
-            ours[name] += [_percent(replace(clean, mean=1 - clean.mean)), _percent(corrupted)]
+            clean, corrupted = (each.trial_means(method, errors_of[quantity]) for quantity in ("Clean", "Corrupted"))
+            ours[name] += [percent([1 - error for error in clean]), percent(corrupted)]
     columns = [f"{each.dataset}: {score}" for each in seen for score in ("accuracy (%) ↑", "corruption error (%) ↓")]
     captions = (
         "Ours: validation images of the sources, corrupted by the definitions of ImageNet-C. ERM is its "
@@ -173,10 +171,6 @@ def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progre
     table = _compared(columns, {name: [*cells, *[Cell()] * len(COLUMNS)] for name, cells in ours.items()}, captions)
     written = _draw(errors, runs, folder, config)
     return Report((table,), written, tuple(run.path / ROBUSTNESS for run in runs))
-
-
-def _percent(summary: Summary) -> Cell:
-    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error)
 
 
 def _compared(own: Sequence[str], ours: Mapping[str, Sequence[Cell]], captions: Sequence[str]) -> Table:

@@ -12,6 +12,7 @@ from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.accuracy import (
     ComparedRow,
     MethodAccuracy,
+    average_cell,
     compared_table,
     method_accuracy,
     printed_cell,
@@ -26,7 +27,6 @@ from swad.results import published
 from swad.results.comparisons import Accuracies, arrows
 from swad.results.tables import Cell
 from swad.util.progress import Progress
-from swad.util.statistics import mean
 
 CYCLIC = replace(ERM_THREE_WAY, lr_schedule="cyclic")
 
@@ -137,7 +137,7 @@ def _table5(config: PaperConfig, results: Results, folder: Path, progress: Progr
                 for name, accuracy in accuracies.items()
             }
             ours += [cells.get(name, Cell()) for name in (*others, *table_datasets)]
-            ours.append(_average([cells.get(name, Cell()) for name in table_datasets]))
+            ours.append(average_cell([cells.get(name, Cell()) for name in table_datasets]))
             paper += [Cell() for _ in others]
             paper += [printed_cell(values[f"{side} / {name}"]) for name in (*table_datasets, "Avg.")]
         trained = any(accuracy is not None for accuracy in accuracies.values())
@@ -195,24 +195,18 @@ def _accuracy(
     )
 
 
-def _average(cells: Sequence[Cell]) -> Cell:
-    """Return the mean over the table's datasets, if all of them are there."""
-    values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
-    return Cell(mean(values)) if len(values) == len(cells) else Cell()
-
-
 ITEMS = (
     Reproduction(
         "table3",
         published.table(3).title,
-        lambda config: list(dict.fromkeys(method.training for method in table3_methods())),
+        lambda config: [method.training for method in table3_methods()],
         _table3,
         ("PACS",),
     ),
     Reproduction(
         "table5",
         published.table(5).title,
-        lambda config: list(dict.fromkeys(method.training for method in TABLE5.values())),
+        lambda config: [method.training for method in TABLE5.values()],
         _table5,
         ("PACS", "VLCS"),
         measures="fit-on-val: every window of the kept segments on source validation",
