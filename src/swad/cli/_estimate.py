@@ -7,18 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swad.cli import _options as parse
 from swad.cli._console import make_console
 from swad.cli._launch import Launch
 from swad.cli._problems import Problems
 from swad.data import benchmarks
 from swad.experiments.sweep import checks
 from swad.experiments.sweep.directory import SweepDir
-from swad.experiments.sweep.estimate import GroupEstimate, estimate, size_text, totals
+from swad.experiments.sweep.estimate import GroupEstimate, estimate, totals
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import duration
-from swad.util.cpu import available_cores
 from swad.util.progress import progress_report
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def print_estimate(
     plan = directory.plan([*directory.specs, *specs])
     unfinished = directory.unfinished(plan)
     done = len(plan.runs) - len(unfinished.runs)
-    repeats = plan.counts_of("repeat")
+    repeats = sum(count for (*_, stage), count in plan.counts.items() if stage == "repeat")
     parts = f" ({plan.total - repeats:,} to search + {repeats:,} to repeat the choice)" if repeats else ""
     at_most = "at most " if plan.pending and any(spec.plans_pairs for spec in specs) else ""
     console = make_console()
@@ -49,10 +47,9 @@ def print_estimate(
         print("Nothing is left to train. Nothing was written.", flush=True)
         return
     slots = launch.slots(device)
-    threads = max(1, available_cores() // slots) if slots and parse.device(device) == "cpu" else None
-    names = {name for name, _, _ in plan.counts}
+    at_hand = {name for name, _, _ in plan.counts} - missing.keys()
     with progress_report() as progress:
-        estimates = estimate(unfinished, {name: name not in missing for name in names}, device, threads, progress)
+        estimates = estimate(unfinished, at_hand, device, slots, progress)
     _print_costs(estimates, slots, missing, "the other runs" if done else "all runs")
 
 
@@ -83,6 +80,7 @@ def _counts_table(plan: Plan) -> Table:
 
 
 def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str], which: str) -> None:
+    from rich.filesize import decimal
     from rich.table import Table
 
     console = make_console()
@@ -92,9 +90,10 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
     for one in estimates:
         per_run = "?" if one.seconds is None else duration(one.seconds / one.runs)
         total = "?" if one.seconds is None else duration(one.seconds)
-        table.add_row(one.dataset, one.algorithm, per_run, total, size_text(one.bytes), one.basis)
+        size = "?" if one.bytes is None else decimal(one.bytes)
+        table.add_row(one.dataset, one.algorithm, per_run, total, size, one.basis)
     console.print(table)
-    seconds, size, complete = totals(estimates)
+    seconds, n_bytes, complete = totals(estimates)
     if any(one.seconds is not None for one in estimates):
         wall = (
             f"{duration(seconds / slots)} with {slots} at a time"
@@ -103,7 +102,7 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
         )
         limit = "" if complete else "at least "
         console.print(
-            f"{which.capitalize()}: {limit}{duration(seconds)} of training, {wall}; {limit}{size_text(size)} on disk."
+            f"{which.capitalize()}: {limit}{duration(seconds)} of training, {wall}; {limit}{decimal(n_bytes)} on disk."
         )
     if missing:
         print(f"not at hand: {', '.join(missing)}; give the directory above them with --data", flush=True)

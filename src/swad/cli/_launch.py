@@ -16,7 +16,7 @@ from swad.experiments.launchers.base import Launcher, Outcome, Task
 from swad.experiments.launchers.local import LocalLauncher
 from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, option_problems
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import Plan
+from swad.experiments.sweep.plan import Plan, path_in_sweep
 from swad.experiments.sweep.run import Display
 from swad.experiments.sweep.status import SweepStatus, duration, failure_lines
 from swad.training.display import LogDisplay, make_display
@@ -75,7 +75,7 @@ class Launch:
 
 
 def _task_name(task: Task) -> str:
-    return "/".join(task.config.output.parts[-4:])
+    return path_in_sweep(task.config.output)
 
 
 @contextmanager

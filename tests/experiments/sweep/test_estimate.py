@@ -7,7 +7,7 @@ from helpers.in_process_launcher import InProcessLauncher
 from swad.data import benchmarks
 from swad.experiments.sweep import estimate as module
 from swad.experiments.sweep.directory import SweepDir
-from swad.experiments.sweep.estimate import Speed, estimate, size_text, totals
+from swad.experiments.sweep.estimate import Speed, estimate, totals
 from swad.experiments.sweep.plan import expand
 from swad.experiments.sweep.run import run_sweep
 from swad.experiments.sweep.spec import SweepSpec
@@ -20,7 +20,7 @@ def measured(monkeypatch):
     """Datasets whose steps were measured, with a known speed."""
     seen = []
 
-    def measure(config):
+    def measure(config, slots):
         seen.append((config.data.dataset, config.training.algorithm))
         return SPEED
 
@@ -30,7 +30,7 @@ def measured(monkeypatch):
 
 def test_the_time_of_a_run_by_the_formula(measured):
     plan = expand(SweepSpec(datasets=("PACS",), targets=("sketch",), trials=(0,), averages=("swad", "ema")), "sweep")
-    (one,) = estimate(plan, {"PACS": True}, "cpu")
+    (one,) = estimate(plan, ["PACS"], "cpu")
     validation = int(0.2 * 2048) + int(0.2 * 2344) + int(0.2 * 1670)
     trained = 5000 * 32 * 3 * 1e-3
     evaluated = (50 * validation + 4 * (validation + 3929)) * 1e-4
@@ -42,7 +42,7 @@ def test_the_time_of_a_run_by_the_formula(measured):
 def test_other_batches_targets_and_waiting_runs_count(measured):
     def seconds(**changes):
         spec = SweepSpec(**{"datasets": ("PACS",), "targets": ("sketch",), "trials": (0,), **changes})
-        return estimate(expand(spec, "sweep"), {"PACS": True}, "cpu")[0].seconds
+        return estimate(expand(spec, "sweep"), ["PACS"], "cpu")[0].seconds
 
     usual = seconds()
     half = seconds(options={"hyperparameters": {"batch_size": 16}})
@@ -60,7 +60,7 @@ def test_other_batches_targets_and_waiting_runs_count(measured):
 
 def test_what_is_not_at_hand_comes_from_a_dataset_of_the_same_kind_or_is_unknown(measured):
     spec = SweepSpec(algorithms=("erm", "coral"), datasets=("digits", "RotatedMNIST", "PACS"), trials=(0,))
-    found = estimate(expand(spec, "sweep"), {"digits": True, "RotatedMNIST": False, "PACS": False}, "cpu")
+    found = estimate(expand(spec, "sweep"), ["digits"], "cpu")
     assert measured == [("digits", "erm"), ("digits", "coral")]
     bases = {(one.dataset, one.algorithm): one.basis for one in found}
     assert bases["RotatedMNIST", "coral"] == "from digits"
@@ -75,7 +75,7 @@ def test_measuring_writes_nothing_and_is_close_to_a_real_run(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     spec = SweepSpec(targets=("paper",), trials=(0,), options={"steps": 60, "evaluate_every": 20})
     plan = expand(spec, "sweep")
-    (one,) = estimate(plan, {"digits": True}, "cpu", threads=1)
+    (one,) = estimate(plan, ["digits"], "cpu")
     assert list(tmp_path.iterdir()) == []
     assert benchmarks.get("digits").image_spec.low_res
     sweep = SweepDir("sweep")
@@ -85,15 +85,21 @@ def test_measuring_writes_nothing_and_is_close_to_a_real_run(tmp_path, monkeypat
     assert one.seconds / 6 < taken < 6 * one.seconds + 2  # other processes may share the cores
 
 
-def test_sizes_have_units():
-    assert [size_text(n) for n in (None, 12, 1_500, 2_340_000, 94_302_404, 5 * 10**12)] == [
-        "?",
-        "12 B",
-        "1.5 kB",
-        "2.34 MB",
-        "94.3 MB",
-        "5 TB",
-    ]
+@pytest.mark.parametrize(("options", "threads"), [({}, 1), ({"network": "test_resnet"}, 7), ({"threads": 3}, 3)])
+def test_a_step_is_measured_with_the_threads_of_a_run(monkeypatch, options, threads):
+    """The small network uses one, other networks the run's share of the cores."""
+
+    class Measured(Exception):  # noqa: N818
+        pass
+
+    def stop(config, device):
+        raise Measured(config.machine.threads)
+
+    monkeypatch.setattr(module, "threads_per_run", lambda slots: 7)
+    monkeypatch.setattr(module, "torch_settings", stop)
+    plan = expand(SweepSpec(targets=("paper",), trials=(0,), options=options), "sweep")
+    with pytest.raises(Measured, match=str(threads)):
+        estimate(plan, ["digits"], "cpu", slots=2)
 
 
 @pytest.mark.slow
@@ -107,7 +113,7 @@ def test_measuring_builds_no_image_cache(tmp_path, monkeypatch):
             image.save(tmp_path / "mine" / domain / f"class{number % 2}" / f"{number}.png")
     options = {"network": "test_resnet", "input_pipeline": "gpu", "steps": 4}
     spec = SweepSpec(datasets=("folder",), data=tmp_path / "mine", trials=(0,), options=options).with_domains()
-    (one,) = estimate(expand(spec, tmp_path / "sweep"), {"mine": True}, "cpu", threads=1)
+    (one,) = estimate(expand(spec, tmp_path / "sweep"), ["mine"], "cpu")
     assert (one.dataset, one.runs, one.basis) == ("mine", 3, "measured")
     assert one.seconds > 0
     assert one.bytes > 0

@@ -145,9 +145,9 @@ def test_a_failed_run_stops_nothing_and_is_retried_on_request(tmp_path):
     status = run_sweep(sweep, InProcessLauncher(train), display=log)
     assert (status.count(State.DONE), status.count(State.FAILED)) == (3, 1)
     assert not status.complete
-    (failed,) = status.failed
-    assert failed.name.startswith("digits/erm/paper-0/")
-    assert failed.failure.error == "ValueError: the disk is full"
+    ((name, failure),) = status.failed.items()
+    assert name.startswith("digits/erm/paper-0/")
+    assert failure.error == "ValueError: the disk is full"
     assert any("the disk is full" in line for line in log.lines)
 
     broken.clear()

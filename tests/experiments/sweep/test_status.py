@@ -6,10 +6,8 @@ from io import StringIO
 from rich.console import Console
 
 from swad.experiments.sweep.directory import SweepDir
-from swad.experiments.sweep.plan import expand
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import (
-    FailedRun,
     GroupStatus,
     State,
     SweepStatus,
@@ -33,7 +31,7 @@ def shown(status):
 
 
 def test_the_table_has_a_row_for_every_group_and_one_for_all():
-    status = SweepStatus((group("PACS", 3, 2, 1, 4, 6, 100.0), group("VLCS", 0, 0, 0, 5)), (), slots=2)
+    status = SweepStatus((group("PACS", 3, 2, 1, 4, 6, 100.0), group("VLCS", 0, 0, 0, 5)), {}, slots=2)
     header, pacs, vlcs, total = shown(status)
     assert header == [
         "dataset",
@@ -57,19 +55,19 @@ def test_the_table_has_a_row_for_every_group_and_one_for_all():
 
 
 def test_nothing_is_estimated_before_a_run_is_finished():
-    status = SweepStatus((group("PACS", 0, 1, 0, 3),), (), slots=1)
+    status = SweepStatus((group("PACS", 0, 1, 0, 3),), {}, slots=1)
     assert status.seconds_left() is None
     assert shown(status)[1] == ["PACS", "erm", "0", "1", "0", "3", "4"]
 
 
 def test_failures_are_listed_with_their_last_lines():
-    run = expand(SweepSpec(targets=("paper",), trials=(0,)), "sweep").runs[0]
-    failures = [FailedRun(run, Failure("out of memory", ("a", "b", "c", "d"), attempts=2))] * 5
+    name = "digits/erm/paper-0/6ee9f5c70977"
+    failures = dict.fromkeys([name, *"1234"], Failure("out of memory", ("a", "b", "c", "d"), attempts=2))
     lines = failure_lines(failures, lines=2, most=1)
-    assert lines == [f"digits/erm/paper-0/{run.key} (2 attempts): out of memory", "    c", "    d", "and 4 more"]
+    assert lines == [f"{name} (2 attempts): out of memory", "    c", "    d", "and 4 more"]
     assert failure_lines(failures, lines=0, most=1) == [lines[0], lines[-1]]
-    expected = [FailedRun(run, Failure("disk full", ("  File ...", "swad.training.run_dir.RunError: disk full")))]
-    assert failure_lines(expected) == [f"digits/erm/paper-0/{run.key}: disk full"]
+    expected = Failure("disk full", ("  File ...", "swad.training.run_dir.RunError: disk full"))
+    assert failure_lines({name: expected}) == [f"{name}: disk full"]
 
 
 def test_runs_that_wait_for_a_choice_are_counted(tmp_path):

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.data import benchmarks
+from rich.filesize import decimal
+
 from swad.experiments.flatness_report import Report
 from swad.experiments.launchers.base import Launcher
 from swad.experiments.reproduce.base import Reproduction, Results
@@ -22,14 +23,13 @@ from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.sweep.checks import require_valid
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.estimate import estimate, size_text, totals
+from swad.experiments.sweep.estimate import estimate, totals
 from swad.experiments.sweep.plan import Plan, merge
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import SweepStatus, duration
 from swad.results.figures.style import require_matplotlib
 from swad.results.tables import Table
-from swad.util.cpu import available_cores
 from swad.util.files import write_json, write_text
 from swad.util.progress import Progress
 
@@ -117,14 +117,11 @@ def estimate_line(
     missing = sweep.unfinished(cost_of(items, config).plan)
     if not missing.total:
         return ""
-    # The small network uses one thread, however many cores a run has.
-    large = any(not benchmarks.get(name).image_spec.low_res for name in config.datasets)
-    threads = max(1, available_cores() // slots) if slots and large and config.device == "cpu" else None
-    estimates = estimate(missing, dict.fromkeys(config.datasets, True), config.device, threads, progress)
+    estimates = estimate(missing, config.datasets, config.device, slots, progress)
     seconds, size, complete = totals(estimates)
     limit = "about " if complete else "at least "
     at_a_time = f", {duration(seconds / slots)} with {slots} at a time" if slots else ""
-    return f"training: {limit}{duration(seconds)}{at_a_time}; {limit}{size_text(size)} on disk"
+    return f"training: {limit}{duration(seconds)}{at_a_time}; {limit}{decimal(size)} on disk"
 
 
 def train_missing(

@@ -11,7 +11,7 @@ A dataset that is not at hand is estimated from a measured one with the same net
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,6 +26,7 @@ from swad.data import benchmarks
 from swad.data.cache import open_cache
 from swad.data.domains import ArrayDomain, Dataset, Domain, FileDomain
 from swad.data.splits import hold_out, n_train
+from swad.experiments.launchers.local import threads_per_run
 from swad.experiments.sweep.plan import Plan, PlannedRun, run_group
 from swad.models import networks
 from swad.training.config import RunConfig
@@ -81,27 +82,26 @@ class GroupEstimate:
 
 
 def estimate(
-    plan: Plan, at_hand: Mapping[str, bool], device: str, threads: int | None = None, progress: Progress | None = None
+    plan: Plan, at_hand: Collection[str], device: str, slots: int | None = None, progress: Progress | None = None
 ) -> list[GroupEstimate]:
     """Estimate the cost of a plan by dataset and algorithm.
 
     Args:
         plan: The runs.
-        at_hand: Whether each dataset can be read, by its name in the plan.
+        at_hand: Names in the plan of the datasets that can be read.
         device: Device to measure on.
-        threads: CPU threads of a run. Default: torch's.
+        slots: Runs that train at a time and share the CPU cores, if it is known.
         progress: Called before every measurement.
     """
     groups: dict[tuple[str, str], list[PlannedRun]] = {}
     for run in plan.runs:
         groups.setdefault(run_group(run), []).append(run)
     speeds: dict[tuple[str, str], Speed] = {}
-    measured = [name for name in groups if at_hand.get(name[0])]
+    measured = [name for name in groups if name[0] in at_hand]
     for number, name in enumerate(measured):
         if progress:
             progress("measuring a step of each workload", number, len(measured))
-        config = groups[name][0].config.replace(device=device, threads=threads)
-        speeds[name] = measure(config)
+        speeds[name] = measure(groups[name][0].config.replace(device=device), slots)
     if progress and measured:
         progress("measuring a step of each workload", len(measured), len(measured))
     counts = plan.counts
@@ -111,7 +111,7 @@ def estimate(
         speed, basis = _speed(name, speeds)
         # The runs that wait for a choice cost as much as those that are known, on average.
         share = number / len(runs)
-        cost = _RunCost(runs[0].config, bool(at_hand.get(name[0])))
+        cost = _RunCost(runs[0].config, name[0] in at_hand)
         seconds = None if speed is None else share * sum(cost.seconds(run.config, speed) for run in runs)
         sizes = [cost.bytes(run.config) for run in runs]  # some runs may keep more files than others
         known = [size for size in sizes if size is not None]
@@ -143,13 +143,15 @@ def _kind(dataset: str) -> object:
 # -- measuring ----------------------------------------------------------------------------------------------------
 
 
-def measure(config: RunConfig) -> Speed:
+def measure(config: RunConfig, slots: int | None) -> Speed:
     """Train a few steps and evaluate once, on a sample of the images and with random weights; write nothing."""
     # Random weights last: the defaults that depend on the weights are those of the run.
     resolved = resolve(config.replace(keep_segments=False, check_counts=False)).replace(weights="random")
     if resolved.machine.engine == "auto":  # compiling would take longer than it is worth here
         resolved = resolved.replace(engine="graph" if resolved.machine.device.startswith("cuda") else "eager")
     device = torch.device(resolved.machine.device)
+    if slots and device.type == "cpu" and resolved.machine.threads is None:
+        resolved = resolved.replace(threads=threads_per_run(slots))
     batch = int(resolved.training.hyperparameters["batch_size"])
     low_res = benchmarks.get(resolved.data.dataset).image_spec.low_res
     if device.type == "cpu" and not low_res:
@@ -292,15 +294,3 @@ def totals(estimates: Sequence[GroupEstimate]) -> tuple[float, int, bool]:
     seconds = sum(one.seconds or 0.0 for one in estimates)
     size = sum(one.bytes or 0 for one in estimates)
     return seconds, size, all(one.seconds is not None and one.bytes is not None for one in estimates)
-
-
-def size_text(number: int | None) -> str:
-    """Return a number of bytes with its unit."""
-    if number is None:
-        return "?"
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB" if value < 999.5 else f"{value:,.0f} TB"

@@ -18,7 +18,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,15 +96,6 @@ class Plan:
         """The number of all runs."""
         return len(self.runs) + self.pending
 
-    def counts_of(self, stage: Stage) -> int:
-        """The number of runs of one stage."""
-        return sum(number for (_, _, other), number in self.counts.items() if other == stage)
-
-    @cached_property
-    def by_key(self) -> dict[str, PlannedRun]:
-        """The runs by key."""
-        return {run.key: run for run in self.runs}
-
     @property
     def counts(self) -> Counter[tuple[str, str, str]]:
         """The number of runs by dataset, algorithm and stage."""
@@ -113,6 +103,11 @@ class Plan:
         for search in self.searches:
             counts[search.dataset, search.algorithm, "repeat"] += search.pending
         return counts
+
+
+def path_in_sweep(output: Path) -> str:
+    """Return the directory of a run as messages name it: DATASET/ALGORITHM/TARGET-TRIAL/KEY."""
+    return "/".join(output.parts[-4:])
 
 
 def run_group(run: PlannedRun) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from swad.algorithms.hyperparameters import as_text
 from swad.experiments.launchers.base import Launcher, Outcome, Task
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import Plan, PlannedRun, Search
+from swad.experiments.sweep.plan import Plan, PlannedRun, Search, path_in_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import SweepStatus, read_status
 from swad.training.config import ConfigError
@@ -98,7 +98,7 @@ class _Scheduler:
         self._sweep, self._launcher, self._display = sweep, launcher, display
         self._trained = {State.PENDING, State.FAILED} if retry_failed else {State.PENDING}
         self._plan = sweep.plan(specs)
-        self._runs = dict(self._plan.by_key)
+        self._runs = {run.key: run for run in self._plan.runs}
         self._searches = list(self._plan.searches)
         self._searches_of: dict[str, list[Search]] = defaultdict(list)  # by the key of a run
         for search in self._searches:
@@ -146,7 +146,7 @@ class _Scheduler:
         if outcome.status == "finished":
             self._continue_searches(key)
         elif outcome.status == "failed":
-            self._display.log(f"failed: {'/'.join(outcome.task.config.output.parts[-4:])}: {outcome.message}")
+            self._display.log(f"failed: {path_in_sweep(outcome.task.config.output)}: {outcome.message}")
             self._continue_searches(key)
         else:
             self._start_again(self._runs[key], outcome.message)

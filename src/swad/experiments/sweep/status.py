@@ -6,12 +6,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import Plan, PlannedRun, run_group
+from swad.experiments.sweep.plan import Plan, PlannedRun, path_in_sweep, run_group
 from swad.results.failures import Failure, read_failure
 
 if TYPE_CHECKING:
@@ -51,30 +51,17 @@ class GroupStatus:
 
 
 @dataclass(frozen=True)
-class FailedRun:
-    """A run that failed, and why."""
-
-    run: PlannedRun
-    failure: Failure
-
-    @property
-    def name(self) -> str:
-        """The run in messages: dataset, algorithm, target, trial and key."""
-        return "/".join(self.run.config.output.parts[-4:])
-
-
-@dataclass(frozen=True)
 class SweepStatus:
     """Where a sweep stands.
 
     Args:
         groups: The runs by dataset and algorithm.
-        failed: The runs that failed.
+        failed: Why runs failed, by their directories in the sweep.
         slots: Runs that train at the same time.
     """
 
     groups: tuple[GroupStatus, ...]
-    failed: tuple[FailedRun, ...]
+    failed: Mapping[str, Failure]
     slots: int
 
     def count(self, state: State) -> int:
@@ -136,11 +123,8 @@ def read_status(sweep: SweepDir, plan: Plan | None = None, slots: int | None = N
         )
         for name, members in runs.items()
     )
-    failed = tuple(
-        FailedRun(run, read_failure(run.config.output) or Failure("the reason was not stored"))
-        for run in plan.runs
-        if states[run.key] is State.FAILED
-    )
+    outputs = [run.config.output for run in plan.runs if states[run.key] is State.FAILED]
+    failed = {path_in_sweep(path): read_failure(path) or Failure("the reason was not stored") for path in outputs}
     running = sum(state is State.RUNNING for state in states.values())
     return SweepStatus(groups, failed, max(1, running if slots is None else slots))
 
@@ -191,7 +175,7 @@ def _count(number: int, style: str = "") -> str:
     return f"[{style}]{number:,}[/]" if number and style else f"{number:,}"
 
 
-def failure_lines(failed: Sequence[FailedRun], lines: int = 3, most: int = 20) -> list[str]:
+def failure_lines(failed: Mapping[str, Failure], lines: int = 3, most: int = 20) -> list[str]:
     """Return the failed runs, each with its error and, if that was not expected, the last lines of its traceback.
 
     Args:
@@ -200,10 +184,10 @@ def failure_lines(failed: Sequence[FailedRun], lines: int = 3, most: int = 20) -
         most: Runs that are listed; of more only the number is given.
     """
     text = []
-    for one in failed[:most]:
-        attempts = f" ({one.failure.attempts} attempts)" if one.failure.attempts > 1 else ""
-        text.append(f"{one.name}{attempts}: {one.failure.error}")
-        text += [f"    {line.rstrip()}" for line in one.failure.traceback[-lines:] if lines > 0]
+    for name, failure in islice(failed.items(), most):
+        attempts = f" ({failure.attempts} attempts)" if failure.attempts > 1 else ""
+        text.append(f"{name}{attempts}: {failure.error}")
+        text += [f"    {line.rstrip()}" for line in failure.traceback[-lines:] if lines > 0]
     if len(failed) > most:
         text.append(f"and {len(failed) - most:,} more")
     return text
