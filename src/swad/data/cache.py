@@ -16,10 +16,10 @@ import json
 import os
 import re
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -157,26 +157,8 @@ def _cache_path(dataset: Dataset, folder: Path | str | None, size: int | None) -
     return parent / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A cache that this process has opened and verified, with the state of its files at that time."""
-
-    files: tuple[tuple[int, ...], ...]
-    index: dict[str, Any]
-    cache: ImageCache
-
-
 MAX_OPENED = 8
 """Caches that a process keeps open for its next runs. They are mapped files and take no memory of their own."""
-
-_opened: OrderedDict[Path, _Opened] = OrderedDict()
-
-
-def _keep_opened(path: Path, opened: _Opened) -> None:
-    _opened[path] = opened
-    _opened.move_to_end(path)
-    while len(_opened) > MAX_OPENED:
-        _opened.popitem(last=False)
 
 
 def _file_state(path: Path) -> tuple[int, ...]:
@@ -194,36 +176,41 @@ def _open(path: Path, dataset: Dataset) -> ImageCache | str | None:
         return "the process that was building it was stopped" if partial_directories(path) else None
     try:
         files = (_file_state(path / INDEX), _file_state(path / IMAGES))
-        opened = _opened.get(path)
-        if opened is not None and opened.files == files and opened.cache.starts == _starts(dataset):
-            if change := _describe_change(opened.index["domains"], fingerprint(dataset)):
-                return change
-            _opened.move_to_end(path)
-            return opened.cache
-        index = json.loads((path / INDEX).read_text(encoding="utf-8"))
+        index = _read_index(path, files)
         if index["format"] != FORMAT:
             return f"it has format {index['format']}, this version reads {FORMAT}"
-        shape, data, checksums = tuple(index["shape"]), path / IMAGES, index["sha256"]
-        if (size := data.stat().st_size) != int(np.prod(shape)):
-            return f"{IMAGES} has {size:,} bytes, expected {int(np.prod(shape)):,}"
         if change := _describe_change(index["domains"], fingerprint(dataset)):
             return change
-        n, block = sum(map(len, dataset.domains)), images_per_block(shape[1:])
-        sizes = np.array(index["sizes"], np.int64)
-        lengths = {
-            "images": (shape[0], n),
-            "sizes": (sizes.shape, (n, 2)),
-            "checksums": (len(checksums), -(-n // block)),
-        }
-        if wrong := [f"{what} {got}, expected {want}" for what, (got, want) in lengths.items() if got != want]:
-            return f"its index does not match its images ({'; '.join(wrong)})"
-        if damage := _find_damage(data, checksums, int(np.prod(shape[1:])), block):
-            return damage
-        verified = ImageCache(np.memmap(data, np.uint8, "r", shape=shape), sizes, _starts(dataset), path)
-        _keep_opened(path, _Opened(files, index, verified))
-        return verified
+        return _verify(path, files, tuple(_starts(dataset).items()), sum(map(len, dataset.domains)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"it cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+
+
+FileStates = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(MAX_OPENED)
+def _read_index(path: Path, files: FileStates) -> Any:
+    return json.loads((path / INDEX).read_text(encoding="utf-8"))
+
+
+@lru_cache(MAX_OPENED)
+def _verify(path: Path, files: FileStates, starts: tuple[tuple[str, int], ...], n: int) -> ImageCache | str:
+    """Return the cache of `n` images, or how it is damaged."""
+    index, data = _read_index(path, files), path / IMAGES
+    shape, checksums, sizes = tuple(index["shape"]), index["sha256"], np.array(index["sizes"], np.int64)
+    block = images_per_block(shape[1:])
+    lengths = {
+        "bytes": (data.stat().st_size, int(np.prod(shape))),
+        "images": (shape[0], n),
+        "sizes": (sizes.shape, (n, 2)),
+        "checksums": (len(checksums), -(-n // block)),
+    }
+    if wrong := [f"{what} {got}, expected {want}" for what, (got, want) in lengths.items() if got != want]:
+        return f"its index does not match its images ({'; '.join(wrong)})"
+    if damage := _find_damage(data, checksums, int(np.prod(shape[1:])), block):
+        return damage
+    return ImageCache(np.memmap(data, np.uint8, "r", shape=shape), sizes, dict(starts), path)
 
 
 def _describe_change(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str | None:
