@@ -149,60 +149,6 @@ SPECIAL: dict[str, Special] = {
     "device": Special(default="auto", help="Device: auto, cpu, cuda or cuda:1.", convert=parse.device),
 }
 
-COMMAND_OPTIONS = (
-    inspect.Parameter(
-        "output",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=Path("runs"),
-        annotation=Annotated[
-            Path,
-            typer.Option(
-                "--output",
-                "-o",
-                help="Directory of all runs and the report; a run is in DATASET/ALGORITHM/TARGET-TRIAL below it.",
-                rich_help_panel=TITLES["files"],
-            ),
-        ],
-    ),
-    inspect.Parameter(
-        "no_resume",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=False,
-        annotation=Annotated[
-            bool,
-            typer.Option(
-                "--no-resume",
-                help="Fail if a run directory already contains a run, instead of resuming it.",
-                rich_help_panel=TITLES["files"],
-            ),
-        ],
-    ),
-    inspect.Parameter(
-        "hyperparameters_from",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            Path | None,
-            typer.Option(
-                help="Take the hyperparameters of each run from this file, which `swad report --export-selection` "
-                "wrote: those selected for the first of --averages. --set changes single ones.",
-                metavar="FILE",
-                rich_help_panel=TITLES["training"],
-            ),
-        ],
-    ),
-    inspect.Parameter(
-        "jobs",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=1,
-        annotation=Annotated[
-            int,
-            typer.Option(help="Number of runs that train at the same time.", rich_help_panel=TITLES["machine"]),
-        ],
-    ),
-)
-"""Options of the command that are no setting of a run."""
-
 EXAMPLES = """
 swad train digits --target paper --steps 100
 swad train PACS --data data --target sketch --trial 0,1,2 --averages swad,swa,ema
@@ -242,7 +188,39 @@ def make_parameter(setting: Setting) -> inspect.Parameter:
     return inspect.Parameter(setting.name, kind, default=default, annotation=Annotated[annotation, option])
 
 
-def train(**options: Any) -> None:
+def train(
+    *,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Directory of all runs and the report; a run is in DATASET/ALGORITHM/TARGET-TRIAL below it.",
+            rich_help_panel=TITLES["files"],
+        ),
+    ] = Path("runs"),
+    no_resume: Annotated[
+        bool,
+        typer.Option(
+            "--no-resume",
+            help="Fail if a run directory already contains a run, instead of resuming it.",
+            rich_help_panel=TITLES["files"],
+        ),
+    ] = False,
+    hyperparameters_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take the hyperparameters of each run from this file, which `swad report --export-selection` wrote: "
+            "those selected for the first of --averages. --set changes single ones.",
+            metavar="FILE",
+            rich_help_panel=TITLES["training"],
+        ),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(help="Number of runs that train at the same time.", rich_help_panel=TITLES["machine"])
+    ] = 1,
+    **options: Any,
+) -> None:
     """Hold one domain out, train on the others, average the weights, and evaluate on the held-out domain.
 
     With --target none, train on all domains: the model to ship. A dataset without domains is trained so by default.
@@ -254,11 +232,10 @@ def train(**options: Any) -> None:
     from swad.experiments.selected_settings import use_selection
     from swad.results.selection_file import read_selection
 
-    output, no_resume, jobs = (options.pop(name) for name in ("output", "no_resume", "jobs"))
-    jobs, selection = parse.at_least("jobs", jobs, 1), options.pop("hyperparameters_from")
+    parse.at_least("jobs", jobs, 1)
     configs = _configs(output, options)
-    if selection is not None:
-        configs = use_selection(configs, read_selection(selection))
+    if hyperparameters_from is not None:
+        configs = use_selection(configs, read_selection(hyperparameters_from))
     if no_resume:
         _require_no_runs(configs)
     train_all(configs, jobs)
@@ -267,7 +244,7 @@ def train(**options: Any) -> None:
 
 
 _parameters = [make_parameter(setting) for name, setting in SETTINGS.items() if name not in PYTHON_ONLY]
-_parameters += COMMAND_OPTIONS
+_parameters += list(inspect.signature(train, eval_str=True).parameters.values())[:-1]  # all but **options
 train.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
 train.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
 
