@@ -14,7 +14,7 @@ from pathlib import Path
 from swad.experiments.flatness_report import Report, run_progress
 from swad.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
-from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, percent, printed_cell
+from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, printed_cell
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.methods import row_name
@@ -29,7 +29,7 @@ from swad.results.figures.style import save_figure
 from swad.results.imagenet_parts import stored_errors
 from swad.results.page.build import write_page
 from swad.results.runs import RunData, RunList, load_run
-from swad.results.tables import PAPER, Cell, Row, Table
+from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.training.run_dir import RunError
 from swad.util.names import plain
 from swad.util.progress import Progress
@@ -159,7 +159,7 @@ def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progre
         for name, method in zip(WEIGHTS, each.methods, strict=True):
             errors_of = each.quantities(method)
             clean, corrupted = (each.trial_means(method, errors_of[quantity]) for quantity in ("Clean", "Corrupted"))
-            ours[name] += [percent([1 - error for error in clean]), percent(corrupted)]
+            ours[name] += [percent_cell(1 - error for error in clean), percent_cell(corrupted)]
     columns = [f"{each.dataset}: {score}" for each in seen for score in ("accuracy (%) ↑", "corruption error (%) ↓")]
     captions = (
         "Ours: validation images of the sources, corrupted by the definitions of ImageNet-C. ERM is its "
