@@ -92,7 +92,8 @@ def keep_accuracies(runs: Path, destination: Path) -> int:
     on_target: dict[str, dict[str, dict[str, float]]] = {}
     on_sources: dict[str, dict[str, dict[str, float]]] = {}
     for method in results.methods:
-        for content, accuracies in ((on_target, method.accuracies()), (on_sources, method.source_accuracies())):
+        chosen = method.results
+        for content, accuracies in ((on_target, chosen.accuracies()), (on_sources, chosen.source_accuracies())):
             for (target, trial), value in accuracies.items():
                 by_target = content.setdefault(f"{method.algorithm} trial {trial}", {})
                 by_target.setdefault(target, {})[str(method.average)] = round(100 * value, 10)

@@ -157,7 +157,7 @@ def combined(source: Path) -> Table:
 
 def _compared(results: DatasetResults, pairs: Sequence[tuple[str, str]]) -> Table:
     """Compare pairs of methods over runs, with p-values corrected for their number."""
-    by_method = {method.label: method.accuracies() for method in results.methods}
+    by_method = {method.label: method.results.accuracies() for method in results.methods}
     compared = []
     for first, second in pairs:
         names = (results.dataset, f"{first} − {second}", second)

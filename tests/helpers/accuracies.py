@@ -39,4 +39,4 @@ def noisy(gains: dict[str, float], seed: int = 0, n_trials: int = 3, noise: floa
 
 def accuracies_of(results: DatasetResults) -> dict[str, dict[tuple[str, int], float]]:
     """The accuracies of all methods on the targets."""
-    return {method.label: method.accuracies() for method in results.methods}
+    return {method.label: method.results.accuracies() for method in results.methods}

@@ -25,7 +25,7 @@ from swad.results.comparisons import (
 )
 from swad.results.method_results import collect_results
 from swad.results.records import RECORDS
-from swad.results.runs import RunData, find_runs
+from swad.results.runs import find_runs
 from swad.util.paired import paired_test
 
 
@@ -260,12 +260,3 @@ def test_a_target_without_results_is_missing_and_takes_the_headline_away(tmp_pat
     assert [entry.name for entry in results.skipped] == ["cartoon"]
     assert compare_in_words(complete)
     assert compare_in_words(results) == ""
-
-
-def test_in_domain_accuracies_are_those_of_the_table(runs: list[RunData]) -> None:
-    (results,) = collect_results(runs)
-    found = {c.method: c for c in compare_methods(results, in_domain=True)}
-    for method in results.methods:
-        if method.label in found:
-            expected = np.mean(list(method.source_accuracies().values()))
-            assert found[method.label].accuracy == pytest.approx(expected)

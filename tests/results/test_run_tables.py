@@ -90,9 +90,9 @@ def test_bold_is_the_highest_mean_and_arrows_mark_what_is_lower(runs: list[RunDa
     (results,) = collect_results(runs)
     table = accuracy_table(results, "none")
     cells = {row.name: row.cells for row in table.rows}
-    accuracies = {method.label: method.accuracies() for method in results.methods}
+    accuracies = {method.label: method.results.accuracies() for method in results.methods}
     columns = [{n: {k: v for k, v in a.items() if k[0] == t} for n, a in accuracies.items()} for t in PACS]
-    columns += [accuracies, {method.label: method.source_accuracies() for method in results.methods}]
+    columns += [accuracies, {method.label: method.results.source_accuracies() for method in results.methods}]
     for number, column in enumerate(columns):
         means = {name: own[number].value or 0.0 for name, own in cells.items()}
         best = max(means, key=means.__getitem__)

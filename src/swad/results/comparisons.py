@@ -160,7 +160,6 @@ def compare_methods(
     baseline: str | None = BASELINE,
     *,
     unit: str = "auto",
-    in_domain: bool = False,
     correction: str = "holm",
 ) -> list[Comparison]:
     """Compare every method on a dataset with a baseline, or all pairs of methods, over the targets of the runs.
@@ -172,12 +171,9 @@ def compare_methods(
         results: The results of all methods on one dataset.
         baseline: Label of the method to compare with; None for all pairs.
         unit: What is repeated: "auto", "runs", "trials" or "targets".
-        in_domain: Compare accuracies on the sources instead of the target.
         correction: "holm", "none", or another name of `statsmodels.stats.multitest.multipletests`.
     """
-    accuracies = {
-        method.label: method.source_accuracies() if in_domain else method.accuracies() for method in results.methods
-    }
+    accuracies = {method.label: method.results.accuracies() for method in results.methods}
     baseline = None if baseline is None else find_method([results], baseline)
     comparisons = compare_accuracies(
         accuracies, baseline, results.targets, unit=unit, correction=correction, dataset=results.dataset
@@ -235,12 +231,7 @@ def compare_together(accuracies: Mapping[str, Accuracies], baseline: str, datase
 
 
 def compare_over_datasets(
-    results: Sequence[DatasetResults],
-    baseline: str = BASELINE,
-    *,
-    unit: str = "auto",
-    in_domain: bool = False,
-    correction: str = "holm",
+    results: Sequence[DatasetResults], baseline: str = BASELINE, *, unit: str = "auto"
 ) -> list[Comparison]:
     """Compare every method with a baseline on each dataset, and then over datasets, where there are several.
 
@@ -249,10 +240,7 @@ def compare_over_datasets(
     """
     baseline = find_method(results, baseline)
     with_baseline = [each for each in results if each.method(baseline)]
-    by_dataset = [
-        compare_methods(each, baseline, unit=unit, in_domain=in_domain, correction=correction) for each in with_baseline
-    ]
-    comparisons = [comparison for each in by_dataset for comparison in each]
+    comparisons = [c for each in with_baseline for c in compare_methods(each, baseline, unit=unit)]
     if len(with_baseline) < 2 or not same_kind(with_baseline):
         return comparisons
     labels = dict.fromkeys(comparison.method for comparison in comparisons)
@@ -272,7 +260,7 @@ def compare_over_datasets(
         )
         for label, each in complete.items()
     ]
-    return comparisons + correct(over_datasets, correction)
+    return comparisons + correct(over_datasets)
 
 
 def not_compared(results: Sequence[DatasetResults], comparisons: Iterable[Comparison], baseline: str) -> list[str]:

@@ -110,7 +110,7 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
 
 def _complete(results: DatasetResults, labels: Sequence[str]) -> dict[str, Accuracies]:
     """Return the accuracies of the trials that all methods have on every target, in one order; empty if none."""
-    accuracies = {method.label: method.accuracies() for method in results.methods if method.label in labels}
+    accuracies = {method.label: method.results.accuracies() for method in results.methods if method.label in labels}
     trials = sorted({trial for each in accuracies.values() for _, trial in each})
     complete = [n for n in trials if all((t, n) in each for each in accuracies.values() for t in results.targets)]
     keys = [(target, trial) for target in results.targets for trial in complete]

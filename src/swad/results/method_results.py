@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from swad.results.labels import LIVE_WEIGHTS, is_erm, shared_label
 from swad.results.run_data import RunData
 from swad.results.runs import RunList, SkippedRun
-from swad.results.selection import Selection, select, source_accuracy
+from swad.results.selection import Selection, select
 from swad.results.selectors import SelectionError
 from swad.util.garbage import paused_garbage_collection
 from swad.util.names import NO_TARGET
@@ -25,18 +25,6 @@ class MethodResults:
     algorithm: str
     average: str | None
     results: Selection
-
-    def accuracies(self) -> dict[tuple[str, int], float]:
-        """Return the accuracy on the target by target and trial."""
-        return {(result.target, result.trial): result.accuracy for result in self.results}
-
-    def source_accuracies(self) -> dict[tuple[str, int], float]:
-        """Return the mean accuracy on the sources of the same runs, where it was evaluated."""
-        accuracies = {
-            (r.target, r.trial): source_accuracy(r.run, self.average, r.step if self.average is None else None)
-            for r in self.results
-        }
-        return {key: value for key, value in accuracies.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -110,11 +98,7 @@ def _dataset_results(
                     by_target.append(select(members, selection, average, split=split, targets=[target]))
                 except SelectionError as error:
                     errors.setdefault(str(error), []).append(f"{label} on {target}")
-            results = Selection(
-                (result for chosen in by_target for result in chosen),
-                (trial for chosen in by_target for trial in chosen.incomplete),
-            )
-            if results:
+            if results := Selection.join(by_target):
                 methods.append(MethodResults(label, algorithm, average, results))
     missing = () if targets == (NO_TARGET,) else tuple(sorted(domains - set(targets)))
     return DatasetResults(dataset, selection, split, tuple(runs), targets, missing, tuple(methods), errors, skipped)

@@ -195,11 +195,11 @@ def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[st
 def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], str]:
     """Return a row per method, with the marks of each column, and why differences were not tested."""
     targets = results.targets if results.has_target else ()
-    accuracies: dict[str, Accuracies] = {method.label: method.accuracies() for method in results.methods}
+    accuracies: dict[str, Accuracies] = {method.label: method.results.accuracies() for method in results.methods}
     # By column: the accuracies of every method behind it, by target and trial.
     columns = [{label: _on_target(each, target) for label, each in accuracies.items()} for target in targets]
     columns += [accuracies] if results.has_target else []
-    columns += [{method.label: method.source_accuracies() for method in results.methods}]
+    columns += [{method.label: method.results.source_accuracies() for method in results.methods}]
     cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
     error = ""
     for number, column in enumerate(columns):

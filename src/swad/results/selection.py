@@ -60,6 +60,25 @@ class Selection(list[TargetResult]):
         super().__init__(results)
         self.incomplete = tuple(incomplete)
 
+    @classmethod
+    def join(cls, selections: Sequence[Selection]) -> Selection:
+        """Join the results of several targets."""
+        return cls(
+            (result for selection in selections for result in selection),
+            (trial for selection in selections for trial in selection.incomplete),
+        )
+
+    def accuracies(self) -> dict[tuple[str, int], float]:
+        """Return the accuracy on the target by target and trial."""
+        return {(result.target, result.trial): result.accuracy for result in self}
+
+    def source_accuracies(self) -> dict[tuple[str, int], float]:
+        """Return the mean accuracy on the sources of the same runs, where it was evaluated."""
+        accuracies = {
+            (r.target, r.trial): source_accuracy(r.run, r.average, r.step if r.average is None else None) for r in self
+        }
+        return {key: value for key, value in accuracies.items() if value is not None}
+
     def to_frame(self) -> pandas.DataFrame:
         """Return the results as a pandas data frame, with the hyperparameters of the selected runs as columns."""
         columns = ["dataset", "algorithm", "target", "trial", "average", "accuracy", "step", "directory"]
@@ -108,11 +127,7 @@ def select(
         targets = sorted({run.target for run in runs if len(run.targets) < 2})
     if not targets:
         raise SelectionError("selection needs a run with at most one target: train with one domain held out")
-    by_target = [_select_target(runs, target, method, average, split) for target in targets]
-    return Selection(
-        (result for selection in by_target for result in selection),
-        (trial for selection in by_target for trial in selection.incomplete),
-    )
+    return Selection.join([_select_target(runs, target, method, average, split) for target in targets])
 
 
 def _select_target(runs: Sequence[RunData], target: str, method: str, average: str | None, split: str) -> Selection:

@@ -17,7 +17,7 @@ from swad.results.column_marks import legend, mark_column
 from swad.results.comparisons import Accuracies
 from swad.results.published import Number, Printed
 from swad.results.runs import RunData
-from swad.results.selection import Selection, select, source_accuracy
+from swad.results.selection import Selection, select
 from swad.results.selectors import SelectionError
 from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.util.statistics import mean
@@ -99,13 +99,7 @@ def _accuracy(runs: Sequence[RunData], weights: str, every_target: tuple[str, ..
         selection = Selection()
     if not selection:
         return None
-    inside = {(r.target, r.trial): source_accuracy(r.run, weights) for r in selection}
-    return MethodAccuracy(
-        {(r.target, r.trial): r.accuracy for r in selection},
-        {unit: value for unit, value in inside.items() if value is not None},
-        selection,
-        every_target,
-    )
+    return MethodAccuracy(selection.accuracies(), selection.source_accuracies(), selection, every_target)
 
 
 # ------------------------------------------------------------ tables in three blocks
