@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
-from helpers.tiny_algorithms import batch_for, make, noise_for
+from helpers.tiny_algorithms import batch_for, make
 from swad.algorithms.base import StepContext
 from swad.algorithms.registry import get_algorithm
 from swad.data.loaders import Batch
@@ -158,9 +157,3 @@ def test_it_predicts_labels_that_depend_on_the_domain():
 
     assert right("erm") < 0.6
     assert right("arm") > 0.85
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
-    algorithm = make("arm", dropout=dropout, context_width=8)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from helpers import HELPERS
 from helpers.contract_worker import OTHERS, STEPS, first_steps
+from helpers.fake_processes import require_same_step
 from helpers.forked import run_ranks
 from helpers.runs import RecordingCallback, crash_at, require_same, short
 from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, update
@@ -345,6 +346,35 @@ def test_an_interrupted_run_with_averages_resumes(name, tmp_path):
 
 
 # --- two processes ---------------------------------------------------------------------------------------------
+
+SHARDED = {
+    "arm": {"context_width": 8},
+    "coral+sam": {"rho": 0.5},
+    "cdann": {"mlp_dropout": 0.5, "grad_penalty": 1.0},
+    "dann": {"mlp_dropout": 0.5, "grad_penalty": 1.0},
+    "dmg": {},
+    "dson": {},
+    "eisnet": {"whole": 0.3, "margin": 0.5},
+    "er": {"mlp_width": 8},
+    "miro+sam": {},
+    "mixstyle": {"p": 1.0, "alpha": 1.0},
+    "mldg": {"weight_decay": 0.01},
+    "mtl": {"ema": 0.5},
+    "mtl+sagm": {"rho": 0.5},
+    "padain": {"p": 1.0},
+    "sagnet": {},
+}
+"""Algorithms with more than a loss of whole-batch rows, and hyperparameters that show if a rank draws for itself."""
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("step", [1, 2])  # DANN has two phases
+@pytest.mark.parametrize("name", SHARDED)
+def test_two_simulated_processes_make_the_step_of_one(name, step, dropout, monkeypatch):
+    algorithm = make(name, dropout=dropout, lr=1e-3, **SHARDED[name])
+    for earlier in range(1, step):  # memories and moving averages have content then
+        update(algorithm, batch_for(algorithm, earlier))
+    require_same_step(algorithm, batch_for(algorithm, step), noise_for(algorithm, step), monkeypatch)
 
 
 @pytest.mark.distributed

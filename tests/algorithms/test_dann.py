@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
+from helpers.feature_distance import domain_distance, shifted_classes
 from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.algorithms._adversarial import Discriminator
 from swad.algorithms.base import StepContext
@@ -133,41 +133,14 @@ def test_the_discriminator_stays_in_full_precision_under_bf16():
     assert set(seen) == {torch.float32}
 
 
-def two_domains(generator):
-    """Both numbers tell the class; the second tells it more clearly and is shifted by the domain."""
-    labels = torch.randint(0, 2, (2, 64), generator=generator)
-    sign = 2.0 * labels - 1
-    one = sign + 0.6 * torch.randn((2, 64), generator=generator)
-    two = sign + torch.tensor([[-1.0], [1.0]]) + 0.4 * torch.randn((2, 64), generator=generator)
-    return torch.stack([one, two], -1), labels
-
-
-@torch.no_grad()
-def measured(algorithm):
-    """Return the distance between domains relative to that between classes, and the accuracy."""
-    points, labels = two_domains(torch.Generator().manual_seed(999))
-    feature = algorithm.predictor.forward_features(points.flatten(0, 1)).view(2, 64)
-    middles = torch.stack([torch.stack([feature[d][labels[d] == c].mean() for c in (0, 1)]) for d in (0, 1)])
-    between_domains, between_classes = (middles[1] - middles[0]).mean(), (middles[:, 1] - middles[:, 0]).mean()
-    right = algorithm.predictor(points.flatten(0, 1)).argmax(1) == labels.flatten()
-    return abs(between_domains / between_classes).item(), right.double().mean().item()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dann", "cdann"])
 def test_features_become_invariant_to_the_domain_but_not_the_class(name):
-    plain = train_points("erm", two_domains, steps=300, features=1, lr=0.01)
+    plain = train_points("erm", shifted_classes, steps=300, features=1, lr=0.01)
     options = {"adversary": 3.0, "mlp_width": 16, "d_steps": 3}
-    algorithm = train_points(name, two_domains, steps=1200, features=1, lr=0.01, **options)
-    (apart_before, right_before), (apart_after, right_after) = measured(plain), measured(algorithm)
+    algorithm = train_points(name, shifted_classes, steps=1200, features=1, lr=0.01, **options)
+    (apart_before, right_before), (apart_after, right_after) = domain_distance(plain), domain_distance(algorithm)
     assert apart_before > 0.2
     assert apart_after < 0.1
     assert right_before > 0.9
     assert right_after > 0.9
-
-
-@pytest.mark.parametrize("name", ["dann", "cdann"])
-@pytest.mark.parametrize("step", [1, 2])
-def test_two_processes_make_the_step_of_one(name, step, monkeypatch):
-    algorithm = make(name, dropout=0.5, mlp_dropout=0.5, grad_penalty=1.0)
-    require_same_step(algorithm, batch_for(algorithm, step), noise_for(algorithm, step), monkeypatch)

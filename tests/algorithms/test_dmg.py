@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 from swad.algorithms.dmg import MaskedPredictor
@@ -225,9 +224,3 @@ def test_fused_batch_norms_give_the_same_loss():
     wanted = algorithm.loss(batch, noise)
     assert fuse(algorithm.predictor, batch.images[:2], kernels=False) > 0
     torch.testing.assert_close(algorithm.loss(batch, noise), wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
-    algorithm = make("dmg", dropout=dropout)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
-from helpers.tiny_algorithms import batch_for, make, noise_for, update
+from helpers.tiny_algorithms import batch_for, make, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.dson import DomainNorm, Mixture
 from swad.data.loaders import Batch
@@ -238,9 +237,3 @@ def test_a_domain_whose_brightness_matters_keeps_its_batch_statistics():
         algorithm.update(draw(step), {}, StepContext())
     w = algorithm.predictor.mixtures[0]()
     assert w[0] > w[1] + 0.1
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
-    algorithm = make("dson", dropout=dropout)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

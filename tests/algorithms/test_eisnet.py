@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for, update
 from swad.algorithms import eisnet
 from swad.algorithms.eisnet import PERMUTATIONS, triplet_loss
@@ -262,11 +261,6 @@ def test_with_sam_the_queue_is_that_of_the_first_pass_and_the_average_follows_th
     assert algorithm.queue.equal(plain.queue)
     wanted = 0.9 * before + 0.1 * algorithm.embedding.weight
     torch.testing.assert_close(algorithm.key_embedding.weight, wanted)
-
-
-def test_two_processes_make_the_step_of_one(monkeypatch):
-    algorithm = make("eisnet", whole=0.3, dropout=0.5, margin=0.5)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
 def test_pooled_batches_have_views_and_pairs_too():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
+from helpers.feature_distance import domain_distance, shifted_classes
 from helpers.tiny_algorithms import CLASSES, batch_for, make, noise_for, train_points, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.er import MLPs, balanced_cross_entropy
@@ -184,36 +184,14 @@ def test_dropout_masks_cover_every_use():
 def test_settings_without_units_or_learning_are_errors():
     kind = type(make("er").hyperparameters)
     assert kind(mlp_dropout=1).problems() == ["mlp_dropout must be below 1, got 1"]
-    assert kind(lr_c=0.0).problems() == ["lr_c must be above 0, got 0"]
-
-
-def shifted(generator):
-    """Both numbers tell the class; the second tells it more clearly and is shifted by the domain."""
-    labels = torch.randint(0, 2, (2, 64), generator=generator)
-    sign = 2.0 * labels - 1
-    one = sign + 0.6 * torch.randn((2, 64), generator=generator)
-    two = sign + torch.tensor([[-1.0], [1.0]]) + 0.4 * torch.randn((2, 64), generator=generator)
-    return torch.stack([one, two], -1), labels
-
-
-def apart(algorithm):
-    """Return the distance between domains relative to that between classes."""
-    points, labels = shifted(torch.Generator().manual_seed(999))
-    with torch.no_grad():
-        feature = algorithm.predictor.forward_features(points.flatten(0, 1)).view(2, 64)
-    middles = torch.stack([torch.stack([feature[d][labels[d] == c].mean() for c in (0, 1)]) for d in (0, 1)])
-    return abs((middles[1] - middles[0]).mean() / (middles[:, 1] - middles[:, 0]).mean()).item()
+    assert kind(lr_c=0.0).problems() == ["lr_c must be above 0, got 0.0"]
 
 
 @pytest.mark.slow
 def test_features_become_invariant_to_the_domain():
     options = {"steps": 150, "features": 1, "lr": 0.02}
-    plain = train_points("erm", shifted, **options)
-    algorithm = train_points("er", shifted, mlp_width=4, lr_c=1.0, lambda_d=1.0, mlp_dropout=0.0, **options)
-    assert apart(plain) > 0.2
-    assert apart(algorithm) < 0.5 * apart(plain)
-
-
-def test_two_processes_make_the_step_of_one(monkeypatch):
-    algorithm = small(dropout=0.5)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
+    plain = train_points("erm", shifted_classes, **options)
+    algorithm = train_points("er", shifted_classes, mlp_width=4, lr_c=1.0, lambda_d=1.0, mlp_dropout=0.0, **options)
+    apart, _ = domain_distance(plain)
+    assert apart > 0.2
+    assert domain_distance(algorithm)[0] < 0.5 * apart

@@ -130,17 +130,6 @@ def test_defaults_and_ranges_are_the_published_ones(name):
         assert found == expected, dataset
 
 
-def test_batches_on_domainnet_are_at_most_32():
-    for name, largest in (("erm", 32), ("dann", 32), ("coral+sam", 32), ("arm", 8)):
-        kind = get_algorithm(name).Hyperparameters
-        sizes = {
-            dataset: [draw(kind, dataset, number)["batch_size"] for number in range(1, 100)]
-            for dataset in ("PACS", "domainnet")
-        }
-        assert max(sizes["domainnet"]) <= largest
-        assert (max(sizes["PACS"]) > 32) is (name != "arm")
-
-
 def test_hyperparameters_check_themselves():
     kind = get_algorithm("erm").Hyperparameters
     with pytest.raises(ValueError, match="no hyperparameter lrr; there are lr, batch_size, weight_decay, dropout"):
@@ -185,15 +174,6 @@ def test_both_ranges_of_i_mixup_are_named():
     assert str(search_range(alpha, "PACS", "2020")) == "10^U(-1, -1)"
     assert str(search_range(alpha, "PACS")) == "10^U(-1, 1)"
     assert {draw(kind, "PACS", number, 0, "2020")["alpha"] for number in range(1, 9)} == {0.1}
-
-
-def test_draws_are_in_their_ranges():
-    kind = get_algorithm("erm").Hyperparameters
-    some = [draw(kind, "PACS", number) for number in range(1, 200)]
-    assert all(1e-5 <= one["lr"] <= 10**-3.5 for one in some)
-    assert all(8 <= one["batch_size"] <= 45 and isinstance(one["batch_size"], int) for one in some)
-    assert {one["dropout"] for one in some} == {0, 0.1, 0.5}
-    assert all(draw(kind, "RotatedMNIST", number)["weight_decay"] == 0 for number in range(1, 6))
 
 
 def test_values_above_the_maximum_are_named():

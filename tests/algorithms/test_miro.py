@@ -11,7 +11,6 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import CLASSES, batch_for, make, noise_for, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.miro import gaussian_loss
@@ -187,13 +186,6 @@ def test_the_predictor_is_the_network_alone():
     twin = copy.deepcopy(algorithm.predictor)
     assert twin(batch.images).equal(plain(batch.images))
     assert algorithm._maps._maps is None
-
-
-@pytest.mark.parametrize("name", ["miro", "miro+sam"])
-def test_two_processes_make_the_step_of_one(name, monkeypatch):
-    algorithm = make(name, dropout=0.5, lr=1e-3)
-    update(algorithm, batch_for(algorithm))
-    require_same_step(algorithm, batch_for(algorithm, 2), noise_for(algorithm, 2), monkeypatch)
 
 
 def test_a_sharpness_aware_step_moves_the_variances_too():

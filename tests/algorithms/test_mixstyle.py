@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 from swad.algorithms.mixstyle import EPS
@@ -221,20 +220,6 @@ def test_compiled_networks_are_mixed_too():
         torch.testing.assert_close(algorithm.loss(batch, noise_for(algorithm, step)), want)
     torch.testing.assert_close(algorithm.predict(batch.images), plain)
     torch._dynamo.reset()
-
-
-def test_bf16():
-    algorithm = make("mixstyle", p=1.0, alpha=1.0)
-    batch, noise = batch_for(algorithm), noise_for(algorithm)
-    want = algorithm.loss(batch, noise).item()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert algorithm.loss(batch, noise).item() == pytest.approx(want, rel=0.05)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
-    algorithm = make("mixstyle", p=1.0, alpha=1.0, dropout=dropout)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
 def test_mixstyle_and_padain_learn_the_class_without_the_style():

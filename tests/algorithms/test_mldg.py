@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import Points, batch_for, make, noise_for
 from swad.algorithms.base import StepContext
 
@@ -131,8 +130,3 @@ def test_it_converges_to_the_solution_for_two_parabolas():
         algorithm.update(batch_for(algorithm, 1, (1, 1, 1)), noise_for(algorithm, step), StepContext())
     plain = (c * a + d * b) / (c + d)
     assert weight[0, 0].item() == pytest.approx(plain + beta / (1 + beta) * lr * (d - c) / (c + d), abs=1e-4)
-
-
-def test_two_processes_make_the_step_of_one(monkeypatch):
-    algorithm = make("mldg", dropout=0.5, weight_decay=0.01)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

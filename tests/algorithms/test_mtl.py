@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
 from swad.algorithms.base import StepContext
 from swad.models import networks
@@ -104,13 +103,6 @@ def test_it_predicts_labels_that_depend_on_the_domain():
 
     assert right("erm") < 0.7
     assert right("mtl") > 0.9
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
-    algorithm = make("mtl", ema=0.5, dropout=dropout)
-    algorithm.embeddings.normal_(generator=torch.Generator().manual_seed(5))
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
 def test_embeddings_stay_in_full_precision_under_bf16():

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import batch_for, make, noise_for
 from swad.algorithms._mixed_maps import MixingState
 from swad.algorithms.padain import SwapStatistics, convolutions
@@ -66,7 +65,7 @@ def test_maps_get_the_statistics_of_their_partner_before_the_norm():
 def test_tiny_deviations_show_both_constants_and_the_divisor():
     """Elsewhere they cancel: both images have the same divisor, and 1e-5 is small."""
     mixing, partner = MixingState(), torch.tensor([1, 2, 0])
-    mixing.start({"coin": torch.tensor([True]), "partner": partner[None]}, lambda rows: rows, lambda rows: rows)
+    mixing.step = {"coin": torch.tensor([True]), "partner": partner[None]}, lambda rows: rows, lambda rows: rows
     maps = torch.randn(3, 2, 2, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 4e-3, 2e-2]).view(
         3, 1, 1, 1
     )
@@ -175,9 +174,3 @@ def test_compiled_networks_swap_too():
     for batch, want in zip(batches, wanted, strict=True):
         torch.testing.assert_close(algorithm.loss(batch, noise_for(algorithm, batch.step)), want)
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
-    algorithm = make("padain", p=1.0, dropout=dropout)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

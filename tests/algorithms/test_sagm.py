@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.sharpness import Spy, coral, entropy, gradient_of, gradients
-from helpers.tiny_algorithms import Points, batch_for, make, noise_for
+from helpers.tiny_algorithms import Points, batch_for, make
 from swad.algorithms.base import StepContext
 from swad.algorithms.registry import AlgorithmError, canonical_name, get_algorithm
 from swad.algorithms.sagm import SAGM
@@ -96,20 +95,6 @@ def test_the_sum_is_clipped():
     free.update(batch_for(free), {}, StepContext())
     whole = gradient_of(free)
     torch.testing.assert_close(gradient_of(clipped), whole / whole.norm() * 1e-3, rtol=1e-3, atol=1e-8)
-
-
-def test_works_under_bf16():
-    algorithm = make("sagm")
-    batch = batch_for(algorithm)
-    here, there, _ = gradients(algorithm.predictor, entropy(batch), 0.05, 0.001)
-    algorithm.update(batch, {}, StepContext(autocast=lambda: torch.autocast("cpu", torch.bfloat16)))
-    assert torch.cosine_similarity(gradient_of(algorithm), here + there, dim=0) > 0.99
-
-
-@pytest.mark.parametrize("name", ["sagm", "mtl+sagm"])
-def test_two_processes_make_the_step_of_one(name, monkeypatch):
-    algorithm = make(name, dropout=0.5, rho=0.5, lr=1e-3)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
 # --- combinations -----------------------------------------------------------------------------------------------

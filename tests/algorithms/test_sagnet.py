@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.tiny_algorithms import Points, batch_for, make, noise_for, update
 from swad.algorithms.base import StepContext
 from swad.algorithms.sagnet import EPS, other_content, other_style
@@ -126,9 +125,3 @@ def test_the_style_loses_the_class():
     assert in_style("erm") > 0.4
     assert in_style("sagnet", w_adv=0.0) > 0.2
     assert in_style("sagnet", w_adv=1.0) < 0.05
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_two_processes_make_the_step_of_one(dropout, monkeypatch):
-    algorithm = make("sagnet", dropout=dropout)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)

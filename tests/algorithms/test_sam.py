@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.fake_processes import require_same_step
 from helpers.sharpness import Spy, coral, entropy, gradient_of, gradients
-from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for
+from helpers.tiny_algorithms import CLASSES, Points, batch_for, make
 from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.registry import (
@@ -167,12 +166,6 @@ def test_trained_batch_norms_see_both_passes(name):
     algorithm = make(name, network, shape=(3, 32, 32))
     algorithm.update(batch_for(algorithm, shape=(3, 32, 32)), {}, StepContext())
     assert {norm.num_batches_tracked.item() for norm in networks.batch_norms(network)} == {2}
-
-
-@pytest.mark.parametrize("name", ["sam", "coral+sam", "mtl+sam"])
-def test_two_processes_ascend_to_the_same_point(name, monkeypatch):
-    algorithm = make(name, dropout=0.5, rho=0.5, lr=1e-3)
-    require_same_step(algorithm, batch_for(algorithm), noise_for(algorithm), monkeypatch)
 
 
 def test_it_leaves_a_narrow_minimum():

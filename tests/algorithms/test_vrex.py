@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.tiny_algorithms import batch_for, make, noise_for, risks, risks_by_hand, spurious, train_points, update
+from helpers.tiny_algorithms import batch_for, make, noise_for, risks, risks_by_hand, spurious, train_points
 
 
 @pytest.mark.parametrize(("step", "weight"), [(1, 1.0), (500, 1.0), (501, 10.0)])
@@ -13,16 +13,6 @@ def test_loss_is_mean_and_variance_of_the_risks(step, weight):
     found = risks_by_hand(algorithm, batch)
     want = found.mean() + weight * ((found - found.mean()) ** 2).sum() / 3
     assert algorithm.loss(batch, noise_for(algorithm, step)).item() == pytest.approx(want, rel=1e-5)
-
-
-def test_adam_is_reset_when_the_weight_changes():
-    algorithm = make("vrex", anneal=2)
-    for step in (1, 2):
-        update(algorithm, batch_for(algorithm, step))
-    steps = [state["step"] for state in algorithm.optimizers["main"].state.values()]
-    assert {int(step) for step in steps} == {2}
-    update(algorithm, batch_for(algorithm, 3))
-    assert {int(step) for step in steps} == {1}
 
 
 def test_it_equalizes_the_risks():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import dropout_mask
 from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, hyper
 from swad.models import networks
@@ -44,22 +45,18 @@ class AdversarialHyperparameters(Hyperparameters):
         domainbed="d_steps_per_g_step",
     )
     grad_penalty: float = hyper(0.0, Power(10, -2, 1), "weight of the squared gradient at the discriminator's input")
-    beta1: float = hyper(0.5, Choice((0, 0.5)), "first beta of Adam on both sides; the second is .9")
+    beta1: float = hyper(0.5, Choice((0, 0.5)), "first beta of Adam on both sides; the second is .9", below=1)
     mlp_width: int = hyper(256, Power(2, 6, 10, integer=True), "units of a hidden layer of the discriminator", low=1)
     mlp_depth: int = hyper(3, Choice((3, 4, 5)), "linear layers of the discriminator", low=2)
-    mlp_dropout: float = hyper(0.0, Choice((0, 0.1, 0.5)), "fraction of the discriminator's hidden units dropped")
+    mlp_dropout: float = hyper(
+        0.0, Choice((0, 0.1, 0.5)), "fraction of the discriminator's hidden units dropped", below=1
+    )
 
     def problems(self) -> list[str]:
-        """Check also that fractions and betas are below 1, and that weight decay is set for each side."""
+        """Check also that weight decay is set for each side."""
         problems = super().problems()
-        if not problems:
-            if self.weight_decay:
-                problems.append(
-                    f"weight_decay must be 0, got {self.weight_decay}: set wd_g and wd_d, one for each side"
-                )
-            for name in ("beta1", "mlp_dropout"):
-                if getattr(self, name) >= 1:
-                    problems.append(f"{name} must be below 1, got {getattr(self, name)}")
+        if not problems and self.weight_decay:
+            problems.append(f"weight_decay must be 0, got {self.weight_decay}: set wd_g and wd_d, one for each side")
         return problems
 
 
@@ -121,8 +118,7 @@ class Adversarial(Algorithm):
         noise, hparams = super().draw_randomness(generator, step), self.hyperparameters
         if hparams.mlp_dropout:
             shape = (hparams.mlp_depth - 1, self.n_images, hparams.mlp_width)
-            kept = torch.rand(shape, generator=generator, device=generator.device) >= hparams.mlp_dropout
-            noise["hidden_dropout_mask"] = kept.float() / (1 - hparams.mlp_dropout)
+            noise["hidden_dropout_mask"] = dropout_mask(generator, hparams.mlp_dropout, *shape)
         return noise
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

@@ -1,4 +1,4 @@
-"""Helpers that several algorithms share: random numbers drawn on the host, dropout, complete or scaled gradients."""
+"""Helpers that several algorithms share: random numbers, dropout, complete or scaled gradients."""
 
 from __future__ import annotations
 
@@ -29,9 +29,26 @@ def to_device(values: list[float], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32).to(device, non_blocking=True)
 
 
+def random_order(generator: torch.Generator, *shape: int) -> Tensor:
+    """Draw orders of the last dimension."""
+    return torch.rand(shape, generator=generator, device=generator.device).argsort(-1)
+
+
+def ring_partners(generator: torch.Generator, *shape: int) -> Tensor:
+    """Put the numbers of the last dimension into a ring in random order, and return the next one of each."""
+    ring = random_order(generator, *shape)
+    return torch.empty_like(ring).scatter_(-1, ring, ring.roll(-1, -1))
+
+
 def gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return the gradient of every weight, with zeros for weights that the loss does not reach."""
     return [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+
+
+def dropout_mask(generator: torch.Generator, dropout: float, *shape: int) -> Tensor:
+    """Draw a mask that drops a fraction of the entries and enlarges the others, so that the mean stays."""
+    kept = torch.rand(shape, generator=generator, device=generator.device) >= dropout
+    return kept.float() / (1 - dropout)
 
 
 def apply_mask(rows: Tensor, mask: Tensor | None) -> Tensor:

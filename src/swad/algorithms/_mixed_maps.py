@@ -12,20 +12,10 @@ from swad.algorithms.erm import ERM
 
 
 class MixingState:
-    """What the hooks need during a step, and nothing between steps. It is copied together with the network."""
+    """What the hooks need. It is copied together with the network."""
 
-    def __init__(self) -> None:
-        self.stop()
-
-    def start(self, noise: Noise, gather: Callable[[Tensor], Tensor], local_shard: Callable[[Tensor], Tensor]) -> None:
-        """Mix maps from here on."""
-        self.noise: Noise | None = noise
-        self.gather: Callable[[Tensor], Tensor] | None = gather
-        self.local_shard: Callable[[Tensor], Tensor] | None = local_shard
-
-    def stop(self) -> None:
-        """Leave maps unchanged from here on."""
-        self.noise = self.gather = self.local_shard = None
+    step: tuple[Noise, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None
+    """Noise, `gather` and `local_shard` of the current step; None between steps, where maps stay unchanged."""
 
 
 class MixedMaps(ERM):
@@ -38,8 +28,8 @@ class MixedMaps(ERM):
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy, with maps mixed by the hooks."""
         if self.training:
-            self._mixing.start(noise, self.gather, self.local_shard)
+            self._mixing.step = noise, self.gather, self.local_shard
         try:
             return super().loss(batch, noise)
         finally:
-            self._mixing.stop()
+            self._mixing.step = None

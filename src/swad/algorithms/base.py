@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import apply_mask
+from swad.algorithms._helpers import apply_mask, dropout_mask
 from swad.algorithms.recipe import Recipe
 from swad.averaging.batchnorm import update_bn
 from swad.averaging.tensors import is_sharded
@@ -148,9 +148,8 @@ class Algorithm(nn.Module):
         dropout = self.hyperparameters.dropout
         if not dropout:
             return {}
-        shape = (self.n_images, networks.head(self.predictor).in_features)
-        kept = torch.rand(shape, generator=generator, device=generator.device) >= dropout
-        return {"dropout_mask": kept.float() / (1 - dropout)}
+        n_features = networks.head(self.predictor).in_features
+        return {"dropout_mask": dropout_mask(generator, dropout, self.n_images, n_features)}
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return the optimizers by name: one over the predictor, unless the algorithm trains more."""
@@ -158,9 +157,7 @@ class Algorithm(nn.Module):
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Make one step and return its loss, still on the device."""
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad()
-        loss = self._add_gradients(batch, noise, ctx)
+        loss = self.backward(ctx.data_parallel or self.loss, batch, noise, ctx)
         self.step(ctx, *self.optimizers)
         self.apply_pending_buffers()
         return loss
@@ -176,17 +173,12 @@ class Algorithm(nn.Module):
         losses = []
         for number, part in enumerate(parts, start=1):
             with ctx.no_sync() if number < n_parts else nullcontext():
-                losses.append(self._add_gradients(part, {}, ctx, n_parts))
+                with ctx.autocast():
+                    loss: Tensor = (ctx.data_parallel or self.loss)(part, {}) / n_parts
+                loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
         self.step(ctx, *self.optimizers)
         return torch.stack(losses).sum()
-
-    def _add_gradients(self, batch: Batch, noise: Noise, ctx: StepContext, n_parts: int = 1) -> Tensor:
-        """Compute the loss and add its gradients, both as a share of `n_parts` equal ones; return the loss."""
-        with ctx.autocast():
-            loss: Tensor = (ctx.data_parallel or self.loss)(batch, noise)
-            loss = loss / n_parts if n_parts > 1 else loss
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
 
     @classmethod
     def accumulates(cls) -> bool:
@@ -317,7 +309,7 @@ class Algorithm(nn.Module):
     def backward(
         self, compute_loss: Callable[[Batch, Noise], Tensor], batch: Batch, noise: Noise, ctx: StepContext
     ) -> Tensor:
-        """Replace all gradients by those of a loss and return the loss, for updates with several of them."""
+        """Replace all gradients by those of a loss, and return the loss."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         with ctx.autocast():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms._helpers import draw_beta, host_stream, to_device
+from swad.algorithms._helpers import draw_beta, host_stream, random_order, to_device
 from swad.algorithms.base import Algorithm, Batch, Noise
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 
@@ -51,7 +51,7 @@ class CutMix(Algorithm):
         return {
             **super().draw_randomness(generator, step),
             "box": to_device([side, *stream.random_sample(2)], generator.device),
-            "partner": torch.rand(self.n_images, generator=generator, device=generator.device).argsort(),
+            "partner": random_order(generator, self.n_images),
         }
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

@@ -46,7 +46,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import apply_mask
+from swad.algorithms._helpers import apply_mask, random_order
 from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.data.augment_parameters import LUMINANCE
@@ -127,7 +127,7 @@ class EISNet(Algorithm):
             **super().draw_randomness(generator, step),
             "tile_order": torch.where(keeps_order, 0, tile_order),
             "gray": torch.rand((n, 1 + GRID**2), generator=generator, device=device) < hparams.grayscale,
-            "rank": torch.rand(n, generator=generator, device=device).argsort(),
+            "rank": random_order(generator, n),
         }
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

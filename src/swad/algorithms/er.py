@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import apply_mask, scale_gradient
+from swad.algorithms._helpers import apply_mask, dropout_mask, scale_gradient
 from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.models import networks
@@ -56,21 +56,12 @@ class ERHyperparameters(Hyperparameters):
     lambda_d: float = hyper(0.1, Power(10, -2, 0), "factor of the discriminator's reversed gradient")
     lambda_c: float = hyper(0.05, Power(10, -2.5, -0.5), "factor of the gradient of other domains' classifiers")
     lambda_cp: float = hyper(0.001, Power(10, -4, -2), "factor of the reversed gradient of own classifiers")
-    lr_c: float = hyper(0.1, Constant(0.1), "learning rate of the domains' classifiers, as a fraction of lr")
+    lr_c: float = hyper(0.1, Constant(0.1), "learning rate of the domains' classifiers, as a fraction of lr", above=0)
     mlp_width: int = hyper(
         256, Constant(256), "units of the MLPs' last hidden layer; the first has four times as many", low=1
     )
-    mlp_dropout: float = hyper(0.5, Constant(0.5), "fraction of the MLPs' last hidden units dropped")
+    mlp_dropout: float = hyper(0.5, Constant(0.5), "fraction of the MLPs' last hidden units dropped", below=1)
     warm_up: float = hyper(0.0, Constant(0), "share of training in which all losses are multiplied by .01", high=1)
-
-    def problems(self) -> list[str]:
-        """Check also that the MLPs keep some units and learn."""
-        problems = super().problems()
-        if not problems and self.mlp_dropout >= 1:
-            problems.append(f"mlp_dropout must be below 1, got {self.mlp_dropout}")
-        if not problems and self.lr_c == 0:
-            problems.append("lr_c must be above 0, got 0")
-        return problems
 
 
 class MLPs(nn.Module):
@@ -140,9 +131,7 @@ class ER(Algorithm):
             n, size = self.n_domains, hparams.batch_size
             rows = {"domain": (1, n * size), "own": (n, size), "other": (n, (n - 1) * size), "adversary": (n, size)}
             for name, shape in rows.items():
-                units = torch.rand((*shape, hparams.mlp_width), generator=generator, device=device)
-                kept = units >= hparams.mlp_dropout
-                noise[f"{name}_mask"] = kept.float() / (1 - hparams.mlp_dropout)
+                noise[f"{name}_mask"] = dropout_mask(generator, hparams.mlp_dropout, *shape, hparams.mlp_width)
         weight = WARM_UP if step <= hparams.warm_up * (self.total_steps or 0) else 1.0
         return {**noise, "weight": torch.full((), weight, device=device)}
 

@@ -110,6 +110,8 @@ def hyper(
     *,
     low: float = 0,
     high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
     options: tuple[str, ...] = (),
     low_res: Range | None = None,
     by_dataset: Mapping[str, Range] | None = None,
@@ -124,6 +126,8 @@ def hyper(
         help: What it means, in a few words; `swad algorithms show` prints it.
         low: The smallest value allowed.
         high: The largest value allowed.
+        above: Values must be above this number.
+        below: Values must be below this number.
         options: The words allowed, for a hyperparameter that is a word and no number.
         low_res: The search range on low-resolution images (digits, MNIST), if it differs. A constant is the default
             there, too.
@@ -140,6 +144,8 @@ def hyper(
         "help": help,
         "low": low,
         "high": high,
+        "above": above,
+        "below": below,
         "options": options,
     }
     return field(default=default, metadata=metadata)
@@ -149,7 +155,7 @@ def hyper(
 class Hyperparameters:
     """The hyperparameters that every algorithm has; defaults and ranges are DomainBed's."""
 
-    lr: float = hyper(5e-5, Power(10, -5, -3.5), "learning rate", low_res=Power(10, -4.5, -2.5))
+    lr: float = hyper(5e-5, Power(10, -5, -3.5), "learning rate", above=0, low_res=Power(10, -4.5, -2.5))
     batch_size: int = hyper(
         32,
         Power(2, 3, 5.5, integer=True),
@@ -163,6 +169,7 @@ class Hyperparameters:
         0.0,
         Choice((0, 0.1, 0.5)),
         "fraction of the features dropped before the head",
+        below=1,
         low_res=Constant(0),
         domainbed="resnet_dropout",
     )
@@ -184,10 +191,10 @@ class Hyperparameters:
                 problems.append(f"{name} must be at least {limits['low']:g}, got {value!r}")
             elif value > limits["high"]:
                 problems.append(f"{name} must be at most {limits['high']:g}, got {value!r}")
-        if not problems and self.lr == 0:
-            problems.append("lr must be above 0, got 0")
-        if not problems and self.dropout >= 1:
-            problems.append(f"dropout must be below 1, got {self.dropout}")
+            elif value <= limits["above"]:
+                problems.append(f"{name} must be above {limits['above']:g}, got {value!r}")
+            elif value >= limits["below"]:
+                problems.append(f"{name} must be below {limits['below']:g}, got {value!r}")
         return problems
 
     def problems_on_low_res(self) -> list[str]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms._helpers import draw_beta, host_stream, to_device
+from swad.algorithms._helpers import draw_beta, host_stream, ring_partners, to_device
 from swad.algorithms.base import Algorithm, Batch, Noise
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
@@ -54,11 +54,11 @@ class IMixup(Algorithm):
         """Draw every domain's partner and its weight."""
         n, device = self.n_domains, generator.device
         shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, n)
-        order = torch.rand(n, generator=generator, device=device).argsort()
+        partner = ring_partners(generator, n)
         return {
             **super().draw_randomness(generator, step),
             "share": to_device(shares, device),
-            "partner": torch.empty_like(order).scatter_(0, order, order.roll(-1)),
+            "partner": partner,
         }
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

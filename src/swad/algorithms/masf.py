@@ -52,7 +52,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import apply_mask, gradients
+from swad.algorithms._helpers import apply_mask, gradients, random_order
 from swad.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
 from swad.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, hyper
 from swad.averaging.tensors import restored
@@ -111,8 +111,7 @@ class MASF(Algorithm):
         """Draw an order of the domains, the last being meta-test, and dropout masks for both passes."""
         noise = super().draw_randomness(generator, step)
         noise |= {f"{name}_after": rows for name, rows in super().draw_randomness(generator, step).items()}
-        order = torch.rand(self.n_domains, generator=generator, device=generator.device).argsort()
-        return {**noise, "order": order}
+        return {**noise, "order": random_order(generator, self.n_domains)}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """The cross entropy of this process's images of the meta-train domains."""

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import random_order
 from swad.algorithms.base import Algorithm, Batch, Noise
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.models import networks
@@ -105,8 +106,7 @@ class MetaReg(Algorithm):
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw two different domains, on whose images heads are trained and tested."""
         noise = super().draw_randomness(generator, step)
-        order = torch.rand(self.n_domains, generator=generator, device=generator.device).argsort()
-        return {**noise, "pair": order[:2]}
+        return {**noise, "pair": random_order(generator, self.n_domains)[:2]}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """The regularized cross entropy, or in the preparation the sum of all losses: no two share a gradient."""

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import draw_beta, host_stream, to_device
+from swad.algorithms._helpers import draw_beta, host_stream, random_order, ring_partners, to_device
 from swad.algorithms._mixed_maps import MixedMaps, MixingState
 from swad.algorithms._stage_hook import StageHook
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, hyper
@@ -70,17 +70,12 @@ class MixStyle(MixedMaps):
         """Draw for every stage whether it is mixed, and for every image its partner and the weight of its own style."""
         device, size = generator.device, self.hyperparameters.batch_size
         shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, self.n_stages * self.n_images)
-
-        def orders(*shape: int) -> Tensor:
-            return torch.rand((self.n_stages, *shape), generator=generator, device=device).argsort(-1)
-
-        ring = orders(self.n_domains)
-        domain = torch.empty_like(ring).scatter_(1, ring, ring.roll(-1, 1))
+        domain = ring_partners(generator, self.n_stages, self.n_domains)
         return {
             **super().draw_randomness(generator, step),
             "coin": torch.rand(self.n_stages, generator=generator, device=device) < self.hyperparameters.p,
             "share": to_device(shares, device).view(self.n_stages, -1),
-            "partner": (domain[:, :, None] * size + orders(self.n_domains, size)).flatten(1),
+            "partner": (domain[..., None] * size + random_order(generator, *domain.shape, size)).flatten(1),
         }
 
 
@@ -94,7 +89,7 @@ class MixStageOutput(StageHook):
 
     def __call__(self, module: nn.Module, inputs: object, maps: Tensor) -> Tensor:
         """Return the map after the stage, mixed if the current step says so."""
-        if self.mixing.noise is None:
+        if self.mixing.step is None:
             return maps
         channel_axis = self.channel_axis(maps)
         axes = tuple(axis for axis in range(1, maps.ndim) if axis != channel_axis)
@@ -103,10 +98,8 @@ class MixStageOutput(StageHook):
         return self._mix(maps, axes)
 
     def _mix(self, maps: Tensor, axes: tuple[int, ...]) -> Tensor:
-        noise, gather, local_shard = self.mixing.noise, self.mixing.gather, self.mixing.local_shard
-        assert noise is not None
-        assert gather is not None
-        assert local_shard is not None
+        assert self.mixing.step is not None
+        noise, gather, local_shard = self.mixing.step
         with torch.autocast(maps.device.type, enabled=False):
             full = maps.float()
             with torch.no_grad():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms._helpers import draw_beta, host_stream, to_device
+from swad.algorithms._helpers import draw_beta, host_stream, random_order, to_device
 from swad.algorithms.base import Algorithm, Batch, Noise
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
@@ -42,7 +42,7 @@ class Mixup(Algorithm):
         return {
             **super().draw_randomness(generator, step),
             "share": to_device(shares, generator.device)[0],
-            "partner": torch.rand(self.n_images, generator=generator, device=generator.device).argsort(),
+            "partner": random_order(generator, self.n_images),
         }
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

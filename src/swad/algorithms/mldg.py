@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.algorithms._helpers import gradients
+from swad.algorithms._helpers import gradients, ring_partners
 from swad.algorithms.base import Batch, Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
@@ -56,9 +56,7 @@ class MLDG(ERM):
         """Draw every domain's partner, and dropout masks for the passes before and after the inner step."""
         noise = super().draw_randomness(generator, step)
         noise |= {f"{name}_after": rows for name, rows in super().draw_randomness(generator, step).items()}
-        ring = torch.rand(self.n_domains, generator=generator, device=generator.device).argsort()
-        partner = torch.empty_like(ring).scatter_(0, ring, ring.roll(-1))
-        return {**noise, "partner": partner}
+        return {**noise, "partner": ring_partners(generator, self.n_domains)}
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Sum both gradients of every pair, restoring the weights after each inner step; then make one step."""
@@ -84,20 +82,19 @@ class MLDG(ERM):
 
     def _backward(self, batch: Batch, domain: Tensor, mask: Tensor | None, ctx: StepContext) -> Tensor:
         """Return the loss of the local images of one domain, and leave its gradient in `.grad`."""
-        self.optimizers["main"].zero_grad()
 
         def select(rows: Tensor) -> Tensor:
             # With a tensor as index, so that a captured graph reads the partner from the noise.
             return self.by_domain(rows).index_select(0, domain).squeeze(0)
 
-        with ctx.autocast():
+        def loss(batch: Batch, noise: Noise) -> Tensor:
             if mask is None:
                 scores = self.predict(select(batch.images))
             else:
                 scores = self.head(self.features(select(batch.images)) * select(self.local_shard(mask)))
-            loss = functional.cross_entropy(scores, select(batch.labels))
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+            return functional.cross_entropy(scores, select(batch.labels))
+
+        return self.backward(loss, batch, {}, ctx)
 
     @torch.no_grad()
     def _inner_step(self, weights: Sequence[nn.Parameter], grads: Sequence[Tensor]) -> None:

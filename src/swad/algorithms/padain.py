@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
+from swad.algorithms._helpers import random_order
 from swad.algorithms._mixed_maps import MixedMaps, MixingState
 from swad.algorithms.base import Batch, Noise
 from swad.algorithms.erm import ERM
@@ -89,7 +90,7 @@ class PAdaIN(MixedMaps):
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw a permutation of the images for every convolution, and add which ones swap."""
-        order = torch.rand((self.n_layers, self.n_images), generator=generator, device=generator.device).argsort(1)
+        order = random_order(generator, self.n_layers, self.n_images)
         coin = torch.tensor(self.draw_coins(step)).to(generator.device, non_blocking=True)
         return {**super().draw_randomness(generator, step), "partner": order, "coin": coin}
 
@@ -109,11 +110,9 @@ class SwapStatistics:
 
     def __call__(self, module: nn.Module, inputs: object, maps: Tensor) -> Tensor:
         """Return the map after the convolution, with the partner's statistics if the current step says so."""
-        noise, gather, local_shard = self.mixing.noise, self.mixing.gather, self.mixing.local_shard
-        if noise is None or maps.shape[2:].numel() == 1:
+        if self.mixing.step is None or maps.shape[2:].numel() == 1:
             return maps
-        assert gather is not None
-        assert local_shard is not None
+        noise, gather, local_shard = self.mixing.step
         coin, partner = noise["coin"][self.layer], noise["partner"][self.layer]
         with torch.autocast(maps.device.type, enabled=False):
             full = maps.float()

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import apply_mask
+from swad.algorithms._helpers import apply_mask, random_order
 from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
 from swad.models import networks
@@ -73,7 +73,7 @@ class SagNet(Algorithm):
             for part in ("", "_style", "_adversary")
             for name, rows in super(SagNet, self).draw_randomness(generator, step).items()
         }
-        order = torch.rand((3, self.n_images), generator=generator, device=generator.device).argsort(1)
+        order = random_order(generator, 3, self.n_images)
         mix = torch.rand((self.n_images, 1), generator=generator, device=generator.device)
         return {**noise, "partner": order, "mix": mix}
 
