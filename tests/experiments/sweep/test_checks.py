@@ -29,6 +29,7 @@ def test_valid_specs_have_no_problems():
         ({"averages": ("swad", "swad:n_converge=2")}, "two averages are called swad"),
         ({"datasets": ("PAC",)}, "did you mean 'pacs'?"),
         ({"targets": ("papr",)}, "no domain 'papr': did you mean 'paper'?"),
+        ({"targets": "paper, board"}, 'no domain \'paper, board\': for several write target = ["paper", "board"]'),
         ({"datasets": ("PACS", "VLCS"), "targets": ("sketch",)}, "dataset VLCS has none of the targets sketch"),
         ({"trials": ()}, "trials must not be empty"),
         ({"trials": (-1,)}, "whole numbers of at least 0, got -1"),

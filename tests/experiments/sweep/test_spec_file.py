@@ -57,6 +57,24 @@ def test_all_mistakes_of_a_file_are_listed_with_its_name(tmp_path):
     assert len(texts) == 7
 
 
+def test_several_names_in_one_text_are_to_be_a_list(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'algorithm = "erm,coral"\ndataset = "PACS, VLCS"\naverages = "swad:n_converge=2,n_tolerance=3,ema"\n'
+        'target = "Bonn, north"\n'
+    )
+    values, problems = read_spec_file(path)
+    assert values == {"targets": "Bonn, north"}  # a domain may be called so
+    assert problems == [
+        f'{path}: algorithm must be a list of names, got \'erm,coral\': write algorithm = ["erm", "coral"]',
+        f'{path}: dataset must be a list of names, got \'PACS, VLCS\': write dataset = ["PACS", "VLCS"]',
+        f"{path}: averages must be a list of names, got 'swad:n_converge=2,n_tolerance=3,ema': "
+        'write averages = ["swad:n_converge=2,n_tolerance=3", "ema"]',
+    ]
+    path.write_text('averages = "swad:n_converge=2,n_tolerance=3"\n')
+    assert read_spec_file(path) == ({"averages": "swad:n_converge=2,n_tolerance=3"}, [])
+
+
 def test_a_file_that_cannot_be_read_is_one_problem(tmp_path):
     assert "cannot read the plan" in read_spec_file(tmp_path / "no.toml")[1][0]
     broken = tmp_path / "broken.toml"

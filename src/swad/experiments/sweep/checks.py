@@ -10,6 +10,7 @@ draws is for the protocols domainbed and random, got 5 with defaults
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,9 @@ def _target_problems(spec: SweepSpec) -> list[str]:
     for target in spec.targets:
         if target not in (*every, NO_TARGET):
             hint = did_you_mean(target, every) or f"there are {', '.join(dict.fromkeys(every))}"
+            names = [part.strip() for part in target.split(",")]
+            if len(names) > 1 and set(names) <= {*every, NO_TARGET}:  # of a plan file, or quoted on a command line
+                hint = f"for several write target = {json.dumps(names)}"
             problems.append(f"there is no domain {target!r}: {hint}")
     if spec.targets and not problems:
         problems += [

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from swad.algorithms import registry as algorithms
 from swad.algorithms.hyperparameters import Seeding
+from swad.averaging import registry as averages
 from swad.data import benchmarks
 from swad.training.config import SETTINGS, ConfigError
 from swad.util.names import did_you_mean
@@ -159,6 +161,8 @@ def key_problems(content: Mapping[str, Any], fields: Mapping[str, str] | None = 
             problems.append(f"there is no key {name!r}: {hint}")
         elif rule := _type_problem(fields[name], value):
             problems.append(f"{name} must be {rule}, got {value!r}")
+        elif isinstance(value, str) and len(names := _listed_names(fields[name], value)) > 1:
+            problems.append(f"{name} must be a list of names, got {value!r}: write {name} = {json.dumps(names)}")
     return problems
 
 
@@ -180,6 +184,13 @@ def _type_problem(name: str, value: Any) -> str:
     optional = name in ("select", "data")
     valid = isinstance(value, str | os.PathLike) or (optional and value is None)
     return "" if valid else "a text"
+
+
+def _listed_names(name: str, text: str) -> list[str]:
+    """Return the names in a text, as if it were a value on the command line. The name of a domain may have commas."""
+    if name == "averages":
+        return list(averages.split(text))
+    return [part.strip() for part in text.split(",")] if name in ("algorithms", "datasets") else [text]
 
 
 def _is_list(value: Any) -> bool:
