@@ -45,12 +45,13 @@ def test_workers_are_kept_see_one_gpu_each_and_stop(tmp_path, monkeypatch):
         assert [outcome.status for outcome in done] == ["finished"] * 4
         noted = {path.read_text() for path in tmp_path.rglob("pid")}
         assert {text.split()[1] for text in noted} == {"5", "GPU-7"}
-        assert {int(text.split()[0]) for text in noted} == set(launcher.pids)
+        pids = [worker.process.pid for worker in launcher._workers]
+        assert {int(text.split()[0]) for text in noted} == set(pids)
         one, two, *rest = [task for name in "cdef" for task in tasks(tmp_path / name, 3)[2:]]
         launcher.submit([one, two, *rest])
         wait_until(lambda: launcher.wait(timeout=0.1) or (two.config.output / "pid").exists())
         stopped = []
-        os.kill(launcher.pids[0], signal.SIGTERM)  # as a scheduler does that ends a job: it means all of them
+        os.kill(pids[0], signal.SIGTERM)  # as a scheduler does that ends a job: it means all of them
         with pytest.raises(KeyboardInterrupt):
             while True:
                 stopped += launcher.wait(timeout=1)

@@ -8,7 +8,7 @@ import pytest
 
 from helpers import SOURCE
 from swad.experiments.launchers.base import LauncherError
-from swad.experiments.launchers.make import make_cluster_launcher, option_names, option_problems
+from swad.experiments.launchers.make import make_cluster_launcher, option_problems, option_types
 
 
 def test_every_option_is_an_argument_of_the_class():
@@ -20,14 +20,14 @@ def test_every_option_is_an_argument_of_the_class():
         "mem_gb",
         "max_parallel",
         "runs_per_job",
-    } <= set(option_names("slurm"))
-    assert not {"train", "directory", "options"} & {*option_names("slurm"), *option_names("ray")}
+    } <= set(option_types("slurm"))
+    assert not {"train", "directory", "options"} & {*option_types("slurm"), *option_types("ray")}
 
 
 @pytest.mark.parametrize("launcher", ["ray", "slurm"])
 def test_every_option_is_documented(launcher):
     text = (SOURCE.parent / "docs" / "launchers.md").read_text()
-    assert [name for name in option_names(launcher) if f"`{name}`" not in text] == []
+    assert [name for name in option_types(launcher) if f"`{name}`" not in text] == []
 
 
 def test_all_problems_are_listed():

@@ -75,11 +75,6 @@ class LocalLauncher(Launcher):
         """How many tasks run at a time."""
         return self._slots
 
-    @property
-    def pids(self) -> list[int]:
-        """The process IDs of the workers."""
-        return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
-
     # -- workers --------------------------------------------------------------------------------------------------
 
     @property

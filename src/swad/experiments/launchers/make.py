@@ -28,22 +28,13 @@ _TYPES = (int, float, str)
 """Types of arguments that can be given as text, tried in this order."""
 
 
-def option_names(launcher: str) -> list[str]:
-    """Return the names of a launcher's options.
-
-    >>> option_names("local"), option_names("ray")
-    ([], ['address', 'jobs', 'cpus', 'gpus', 'share_seconds'])
-    """
-    return list(_option_types(launcher))
-
-
 def option_problems(launcher: str, options: Mapping[str, str]) -> list[str]:
     """List everything that is wrong with the options of a launcher.
 
     >>> option_problems("slurm", {"partitoin": "gpu", "mem_gb": "much"})
     ["the launcher slurm has no option 'partitoin': did you mean 'partition'?", "mem_gb takes a number, got 'much'"]
     """
-    types, problems = _option_types(launcher), []
+    types, problems = option_types(launcher), []
     for name, text in options.items():
         if _is_further(launcher, name):  # checked by submitit
             continue
@@ -67,7 +58,7 @@ def make_cluster_launcher(
         jobs: Runs at a time.
         options: Valid options as text.
     """
-    types = _option_types(launcher)
+    types = option_types(launcher)
     further = {name: text for name, text in (options or {}).items() if _is_further(launcher, name)}
     values: dict[str, Any] = {
         name: text if types[name] is str else _number(types[name], text)
@@ -85,8 +76,12 @@ def _is_further(launcher: str, name: str) -> bool:
     return launcher == "slurm" and name.startswith(FURTHER)
 
 
-def _option_types(launcher: str) -> dict[str, type]:
-    """The arguments of the launcher's class that can be given as text, with their types."""
+def option_types(launcher: str) -> dict[str, type]:
+    """Return the options of a launcher with their types: the arguments of its class that can be given as text.
+
+    >>> list(option_types("local")), list(option_types("ray"))
+    ([], ['address', 'jobs', 'cpus', 'gpus', 'share_seconds'])
+    """
     if launcher not in _CLASSES:
         return {}
     hints = get_type_hints(_CLASSES[launcher].__init__, localns={"Train": Any})

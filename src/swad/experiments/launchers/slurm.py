@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ class SlurmLauncher(Launcher):
         self._sleep(seconds)
         lost: list[Task] = []
         for job in self._jobs:
-            done = job.done()  # first: it reports before it ends
+            done = job.job.done()  # first: it reports before it ends
             for outcome in job.new_outcomes():
                 self._losses.pop(outcome.task.key, None)
                 self._outcomes.append(outcome)
@@ -183,7 +183,7 @@ class SlurmLauncher(Launcher):
         """Return the tasks of a job that ended without a report and that are tried again."""
         current, *later = job.tasks.values()
         job.tasks.clear()
-        if job.cancelled:
+        if str(job.job.state).startswith("CANCELLED"):
             for task in (current, *later):
                 self._outcomes.append(Outcome(task, "interrupted", f"{task.config.output}: job {job.id} was cancelled"))
             return []
@@ -192,7 +192,7 @@ class SlurmLauncher(Launcher):
             return [current, *later]
         message = (
             f"{current.config.output}: {MAX_ATTEMPTS} jobs in a row ended while they trained it, the last in state "
-            f"{job.state}; see {self._folder / LOGS / job.id}_0_log.err"
+            f"{job.job.state}; see {self._folder / LOGS / job.id}_0_log.err"
         )
         with suppress(OSError):
             write_failure(current.config.output, message)
@@ -211,7 +211,7 @@ class SlurmLauncher(Launcher):
                 content = json.loads(path.read_text(encoding="utf-8"))
                 held = {key: left[key] for key in content["keys"] if key in left}
                 job = _Job(_find_job(self._submitit, self._cluster, self._folder, str(content["job"])), report, held)
-                if job.done():
+                if job.job.done():
                     job.forget()
                 elif held:
                     list(job.new_outcomes())  # of tasks that are submitted again, to be trained again
@@ -232,22 +232,11 @@ class _Job:
     job: Any
     report: Path
     tasks: dict[str, Task]
-    read: int = field(default=0)
+    read: int = 0
 
     @property
     def id(self) -> str:
         return str(self.job.job_id)
-
-    @property
-    def state(self) -> str:
-        return str(self.job.state)
-
-    @property
-    def cancelled(self) -> bool:
-        return self.state.startswith("CANCELLED")
-
-    def done(self) -> bool:
-        return bool(self.job.done())
 
     def forget(self) -> None:
         """Remove its files, so that no later launcher looks for it."""
