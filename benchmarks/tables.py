@@ -326,20 +326,30 @@ def _points(comparison: Comparison, chosen: bool) -> Cell:
     return Cell(text=f"{points}{arrow} [{100 * test.low:+z.1f}, {100 * test.high:+z.1f}]", best=comparison.is_clear)
 
 
-def robustness(source: Path) -> Table | None:
+def robustness(source: Path, side: str = "unseen") -> Table | None:
     """Errors on the unseen domain, clean and under corruption."""
-    errors = _unseen_errors(source)
+    errors = _corruption_errors(source, side)
     return None if errors is None else corruption_table(errors)
 
 
-def robustness_differences(source: Path) -> Table | None:
+def robustness_differences(source: Path, side: str = "unseen") -> Table | None:
     """Errors on the unseen domain compared with those of the weights that were named first."""
-    errors = _unseen_errors(source)
+    errors = _corruption_errors(source, side)
     return None if errors is None else comparison_table(errors)
 
 
-def _unseen_errors(source: Path) -> CorruptionErrors | None:
-    return next((errors for errors in read_corruption_errors(_runs(source)) if errors.side == "unseen"), None)
+def robustness_seen(source: Path) -> Table | None:
+    """Errors on validation images of the sources, clean and under corruption."""
+    return robustness(source, "seen")
+
+
+def robustness_differences_seen(source: Path) -> Table | None:
+    """Errors on validation images of the sources compared with those of the weights that were named first."""
+    return robustness_differences(source, "seen")
+
+
+def _corruption_errors(source: Path, side: str) -> CorruptionErrors | None:
+    return next((errors for errors in read_corruption_errors(_runs(source)) if errors.side == side), None)
 
 
 # ------------------------------------------------------------ parity
@@ -438,6 +448,8 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
         window_choices,
         robustness,
         robustness_differences,
+        robustness_seen,
+        robustness_differences_seen,
         parity,
         costs,
         imagenet_steps,

@@ -127,7 +127,8 @@ def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
             key = file.add_settings({"images": 5, "seed": 0})
             for weights, side, case in product(("best", "swad"), ("seen", "unseen"), (("none", 0), ("fog", 5))):
                 error = 0.1 + 0.2 * (side == "unseen") + 0.04 * case[1] - 0.05 * (weights == "swad") + trial / 100
-                row = {"weights": weights, "fingerprint": "f", "domain": "photo", "side": side, "error": error}
+                row = {"weights": weights, "fingerprint": "f", "side": side, "error": error}
+                row["domain"] = "photo" if side == "unseen" else "sketch"
                 file.append({"key": key, "kind": "error", **row, "corruption": case[0], "severity": case[1]})
             file.mark_shown(key, weights=["best", "swad"])
     assert tables.windows(tmp_path).rows[0].cells[1].value == pytest.approx(50.5)
@@ -139,6 +140,8 @@ def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
     assert texts["last segment"] == ["+2.1 [+0.8, +3.4]"] * 2
     assert texts["best on the target (oracle)"] == ["(+2.1)", "+2.1 [+0.8, +3.4]"]
     assert [row.cells[1].value for row in tables.robustness(tmp_path).rows] == pytest.approx([50.5, 45.5])
+    assert [row.cells[1].value for row in tables.robustness_seen(tmp_path).rows] == pytest.approx([30.5, 25.5])
+    assert tables.robustness_differences_seen(tmp_path).title == "Compared with ERM (best): PACS, seen"
     compared = tables.robustness_differences(tmp_path).rows
     assert [(row.name, row.cells[0].value) for row in compared][-1] == ("SWAD, corrupted", pytest.approx(-5))
 
