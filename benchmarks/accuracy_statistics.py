@@ -9,14 +9,13 @@ methods correlate between the targets of a trial, and how often a method differs
 
 from __future__ import annotations
 
-import argparse
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from measurements import header, write
+from measurements import header, make_parser, write
 from swad.results.comparisons import Accuracies, compare
 from swad.results.method_results import collect_results
 from swad.results.runs import find_runs
@@ -116,11 +115,10 @@ def measure_runs(folder: Path, n: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("runs", type=Path, nargs="?", help="Runs on one dataset with six trials or more.")
     parser.add_argument("--simulations", type=int, default=2000)
     parser.add_argument("--draws", type=int, default=400, help="Draws of two times three trials.")
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     report = {**header(), "coverage of 95 % intervals": simulate(arguments.simulations)}
     print(report["coverage of 95 % intervals"])

@@ -11,7 +11,6 @@ images, and counts how often an update waits for the device.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import multiprocessing
 import statistics
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
-from measurements import header, write
+from measurements import captured, header, make_parser, wait, write
 from swad import EMA, SMA, SWAD, AverageGroup
 
 BARE = "torch._foreach_lerp_ alone"
@@ -101,13 +100,12 @@ def measure_times(device: str, rounds: int) -> dict[str, float]:
     model = resnet50(device)
     updates = {name: prepare(model) for name, prepare in CONTENDERS.items()}
     times: dict[str, list[float]] = {name: [] for name in updates}
-    sync = torch.cuda.synchronize if device == "cuda" else lambda: None
     for k in range(rounds + 3):
         for name, update in updates.items():
-            sync()
+            wait(device)
             start = time.perf_counter()
             update()
-            sync()
+            wait(device)
             if k >= 3:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
@@ -173,8 +171,7 @@ def measure_gpu() -> dict[str, float]:
     averager = SWAD(model)
     averager.update_parameters(model)
 
-    captured = _captured(lambda: averager.update_parameters(model))
-    update_graph = _event_ms(captured.replay, 300)
+    update_graph = _event_ms(captured(lambda: averager.update_parameters(model), warm_up=2), 300)
     averager.count_replays(300)
     update_eager = _event_ms(lambda: averager.update_parameters(model), 100)
 
@@ -201,8 +198,7 @@ def measure_gpu() -> dict[str, float]:
         if function is None:
             if name == "graph_compiled":
                 model.compile()
-            graph = _captured(step, warm_up=4)
-            function = graph.replay
+            function = captured(step, warm_up=4)
         results[f"step_{name}_ms"] = _event_ms(function, 30)
     results |= {
         "update_eager_ms": update_eager,
@@ -215,19 +211,6 @@ def measure_gpu() -> dict[str, float]:
         "share_of_compiled_graph_step": update_graph / results["step_graph_compiled_ms"],
     }
     return results
-
-
-def _captured(function: Callable[[], object], warm_up: int = 2) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(warm_up):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    return graph
 
 
 def _event_ms(function: Callable[[], object], repeats: int) -> float:
@@ -248,10 +231,9 @@ def _event_ms(function: Callable[[], object], repeats: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="Default: the CPU, and the GPU if there is one")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     devices = [arguments.device] if arguments.device else ["cpu"] + ["cuda"] * torch.cuda.is_available()
     report = header()

@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import swad
-from measurements import header, write
+from measurements import header, make_parser, wait, write
 from swad.flatness import captured, image_losses, local
 from swad.flatness._directions import Directions
 from swad.flatness._perturb import Weights
@@ -251,11 +250,10 @@ def exact() -> Iterator[None]:
 
 
 def seconds(function: Callable[[], object], device: str) -> float:
-    sync = torch.cuda.synchronize if device == "cuda" else lambda: None
-    sync()
+    wait(device)
     start = time.perf_counter()
     function()
-    sync()
+    wait(device)
     return time.perf_counter() - start
 
 
@@ -326,7 +324,7 @@ def prepare(arguments: argparse.Namespace, device: str) -> Setup:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--network", help="small or a timm model. Default: small on a CPU, mobilenetv2_100 on a GPU")
     parser.add_argument("--images", type=int, help="number of images. Default: 480 on a CPU, 512 on a GPU")
@@ -339,7 +337,6 @@ def main() -> None:
         "--compile", action="store_true", help="on a GPU, also measure the compiled network, which takes a minute more"
     )
     parser.add_argument("--ours", action="store_true", help="only the first obvious contender and the fastest of ours")
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     device = arguments.device
     arguments.network = arguments.network or ("small" if device == "cpu" else "mobilenetv2_100")

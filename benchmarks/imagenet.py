@@ -17,7 +17,6 @@ The corruptions are those of `swad robustness` at severity 3, on a batch of byte
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from measurements import header, write
+from measurements import header, make_parser, wait, write
 from swad.data.augmentation import Augmentation
 from swad.data.domains import FileDomain, ImageSpec
 from swad.data.epoch_loader import EpochLoader, copied_ahead
@@ -237,13 +236,8 @@ def jpeg_files(folder: Path, n: int) -> FileDomain:
     return FileDomain("images", np.zeros(n, np.int64), folder, tuple(f"{i % 32}.jpg" for i in range(n)))
 
 
-def wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--networks", default="resnet50_v1,mobilenetv2_100", help="timm models, separated by commas")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--size", type=int, default=224, help="height and width of the images")
@@ -252,7 +246,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--accumulate", action="store_true", help="also measure a batch in 8 passes")
     parser.add_argument("--quick", action="store_true", help="try the script: a tiny network on the CPU")
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     options = parser.parse_args()
     if options.quick:
         options.networks, options.batch_size, options.size, options.device = "test_resnet", 4, 32, "cpu"

@@ -1,16 +1,42 @@
-"""The JSON file of a benchmark: a header that says how and where it was measured, and the measurements."""
+"""What benchmarks share: the command line, waiting for a GPU, CUDA graphs, and the JSON file of the measurements."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from swad.models.cuda_graph import CapturedGraph, run_on_stream
+
+
+def make_parser(doc: str) -> argparse.ArgumentParser:
+    """Return a parser that describes itself by the first line of a docstring, with the option --json."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
+    return parser
+
+
+def wait(device: str) -> None:
+    """Wait for the work on a GPU; a CPU has done it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def captured(function: Callable[[], object], warm_up: int = 1) -> Callable[[], object]:
+    """Return the replay of a CUDA graph of a function, captured after some calls."""
+    stream = torch.cuda.Stream()
+    for _ in range(warm_up):
+        run_on_stream(stream, function)
+    torch.cuda.synchronize()
+    return CapturedGraph(function, stream=stream).replay
 
 
 def header() -> dict[str, Any]:

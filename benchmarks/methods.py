@@ -19,18 +19,16 @@ where it depends more on the allocator than on the method.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 
-from measurements import header, write
+from measurements import header, make_parser, wait, write
 from swad.algorithms.base import Algorithm, StepContext
 from swad.algorithms.hyperparameters import fill
 from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -102,17 +100,16 @@ def measure_times(names: Sequence[str], device: str, network: str, engine: str, 
 
 def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
     steps = {name: make_step(*build(name, device, network), engine) for name in names}
-    sync = torch.cuda.synchronize if device == "cuda" else lambda: None
     counts = dict.fromkeys(steps, 0)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for k in range(rounds + 3):
         for name, step in steps.items():
-            sync()
+            wait(device)
             start = time.perf_counter()
             for _ in range(IN_A_ROW):
                 counts[name] += 1
                 step(counts[name])
-            sync()
+            wait(device)
             if k >= 3:
                 times[name].append((time.perf_counter() - start) / IN_A_ROW)
     results: dict[str, object] = {name: statistics.median(values) for name, values in times.items()}
@@ -170,12 +167,11 @@ def table(names: Sequence[str], device: str, network: str, rounds: int) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="Default: the CPU, and the GPU if there is one")
     parser.add_argument("--network", default="mobilenetv2_100", help="timm model, for the GPU")
     parser.add_argument("--methods", help="comma-separated names. Default: all, and coral+sam")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     chosen = arguments.methods.split(",") if arguments.methods else [*list_algorithms(), *EXTRA]
     names = list(dict.fromkeys(["erm", *map(canonical_name, chosen)]))

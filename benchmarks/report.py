@@ -8,7 +8,6 @@ because on a busy machine wall-clock time says little.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
@@ -17,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measurements import header, write
+from measurements import header, make_parser, write
 from swad.results.summary import SUMMARY
 from synthetic_runs import write_runs
 
@@ -33,9 +32,8 @@ def measure(*arguments: str | Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[500, 1000, 2000, 5000], help="Numbers of runs.")
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     report = {**header(), "runs": (rows := [])}
     print(

@@ -22,7 +22,6 @@ Directories are made in memory (/dev/shm) where there is such a place, so that t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import queue
@@ -38,7 +37,7 @@ from typing import Any
 
 import torch
 
-from measurements import header, write
+from measurements import header, make_parser, write
 from swad.experiments.launchers.base import Outcome, Task
 from swad.experiments.launchers.local import LocalLauncher
 from swad.experiments.launchers.work import train_task
@@ -451,7 +450,7 @@ ON_A_GPU = ("warm_worker", "shared_gpu")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     for section in MEASURED_BY_DEFAULT + ON_A_GPU:
         parser.add_argument(
             f"--{section.replace('_', '-')}", action="store_true", help="only this section, and others that are named"
@@ -471,7 +470,6 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--warm-runs", type=int, default=3)
     parser.add_argument("--shared-runs", type=int, default=6)
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     named = {name for name in MEASURED_BY_DEFAULT + ON_A_GPU if getattr(arguments, name)}
     on_images = {

@@ -18,7 +18,6 @@ end of the third step, including compilation. Lower limits on an H200: about 6 m
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import multiprocessing
@@ -38,7 +37,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from measurements import header, write
+from measurements import captured, header, make_parser, wait, write
 from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import ArrayDomain, Dataset, ImageSpec
@@ -171,7 +170,7 @@ def plain(network: str, device: str, steps: int, batch_size: int = 96) -> dict[s
 
 def split(training: Training, stream: object, steps: int, device: str) -> dict[str, float]:
     """Measure each part of a step alone."""
-    captured = training.engine.kind != EAGER
+    as_run = captured if training.engine.kind != EAGER else lambda function: function
     number, inputs = next(stream)  # type: ignore[call-overload]
     placed = {name: value.to(device) for name, value in inputs.items()}
     batch = training.loader.finish(number, placed)
@@ -194,29 +193,14 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
     if training.loader.workers:
         data = timed(lambda: next(stream), steps, device)  # type: ignore[call-overload]
     else:
-        data = timed(run(lambda: training.loader.finish(number, placed), captured), steps, device)
+        data = timed(as_run(lambda: training.loader.finish(number, placed)), steps, device)
         data += timed(lambda: next(stream), steps, device)  # type: ignore[call-overload]
     return {
         "data_ms": data,
-        "network_ms": timed(run(gradients, captured), steps, device),
-        "optimizer_ms": timed(run(optimize, captured), steps, device),
-        "averages_ms": timed(run(lambda: group.update_parameters(training.predictor), captured), steps, device),
+        "network_ms": timed(as_run(gradients), steps, device),
+        "optimizer_ms": timed(as_run(optimize), steps, device),
+        "averages_ms": timed(as_run(lambda: group.update_parameters(training.predictor)), steps, device),
     }
-
-
-def run(function: Callable[[], object], captured: bool) -> Callable[[], object]:
-    """Return the function, or the replay of a CUDA graph that captured it."""
-    if not captured:
-        return function
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        function()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        function()
-    return graph.replay
 
 
 def timed(function: Callable[[], object], n: int, device: str) -> float:
@@ -230,11 +214,6 @@ def timed(function: Callable[[], object], n: int, device: str) -> float:
         wait(device)
         best = min(best, (time.perf_counter() - start) / n * 1e3)
     return best
-
-
-def wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float]:
@@ -410,7 +389,7 @@ def show(rows: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path, help="directory that contains PACS. Default: random images of its shape")
     parser.add_argument("--network", default="resnet50.tv_in1k")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -426,7 +405,6 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only rows whose name contains this text")
     parser.add_argument("--plain", action="store_true", help="also measure a plain compiled loop, which takes a minute")
     parser.add_argument("--weights", default="random")
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     arguments = parser.parse_args()
     device, network = arguments.device, arguments.network
     report = {**header(), "network": "small" if arguments.demo else network}
