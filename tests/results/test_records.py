@@ -64,25 +64,6 @@ def test_records_after_the_offset_are_removed(tmp_path: Path) -> None:
     assert [record.step for record in read_records(tmp_path)] == [1, 3]
 
 
-def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    code = """
-import resource, sys
-from swad.results.records import RecordWriter
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-writer = RecordWriter(sys.argv[1], "run")
-try:
-    for step in range(100):
-        writer.add(step, "loss", 1.0)
-except OSError as error:
-    print(error)
-"""
-    out, _ = start_python(code, str(tmp_path)).communicate()
-    assert "File too large" in out
-    assert "records.jsonl" in out
-    assert out.count("\n") == 1
-    assert 5 < len(read_records(tmp_path)) < 20
-
-
 def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"File exists: '.*file'"):

@@ -135,20 +135,7 @@ def test_intervals_cover_the_truth_and_nulls_are_rejected_as_often_as_they_say(n
         assert covered <= 0.97
 
 
-@given(st.lists(st.floats(0, 1), max_size=8))
-def test_holm_rejects_step_by_step(values: list[float]) -> None:
-    """At a level, the smallest p-value is compared with level / m, the next with level / (m - 1), until one fails."""
-    adjusted = adjust_p_values(values)
-    for level in (0.01, 0.05, 0.3):
-        rejected = set()
-        for rank, index in enumerate(sorted(range(len(values)), key=lambda index: values[index])):
-            if values[index] * (len(values) - rank) > level:
-                break
-            rejected.add(index)
-        assert {index for index, p in enumerate(adjusted) if p <= level} == rejected
-
-
-@pytest.mark.parametrize("values", [[0.3], [0.01, 0.04, 0.03, 0.04], [0.0, 1.0, 0.2, 0.001, 0.02]])
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_corrections_are_those_of_statsmodels(values: list[float]) -> None:
     assert adjust_p_values(values) == pytest.approx(list(multipletests(values, method="holm")[1]))
     assert adjust_p_values(values, "fdr_bh") == pytest.approx(list(multipletests(values, method="fdr_bh")[1]))

@@ -171,8 +171,3 @@ def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:
         names = {name for each in settings for name in each}
         differing |= {name for name in names if len({each.get(name) for each in settings}) > 1}
     return sorted(differing)
-
-
-def hyperparameter_text(run: RunData, name: str) -> str:
-    """Return the value of a hyperparameter or setting of the protocol as text; "–" if the run lacks it."""
-    return run.compared_settings.get(name, "–")

@@ -15,7 +15,6 @@ from swad.results.labels import (
     base_algorithm,
     differing_hyperparameters,
     directory_names,
-    hyperparameter_text,
     weights_label,
 )
 from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
@@ -296,7 +295,7 @@ def selected_runs_table(results: DatasetResults) -> Table:
                 Cell(text=", ".join(labels)),
                 Cell(text=names[path]),
                 Cell(step, decimals=0),
-                *(Cell(text=hyperparameter_text(runs[path], column)) for column in columns),
+                *(Cell(text=runs[path].compared_settings.get(column, "–")) for column in columns),
             ),
         )
         for (target, trial, path, step), labels in sorted(groups.items(), key=lambda item: item[0][:2])
@@ -357,7 +356,7 @@ def _identifying_columns(runs: Sequence[RunData]) -> tuple[list[str], list[list[
         columns.append([run.dataset for run in runs])
     for name in differing_hyperparameters(runs):
         names.append(name)
-        columns.append([hyperparameter_text(run, name) for run in runs])
+        columns.append([run.compared_settings.get(name, "–") for run in runs])
     if len(set(zip(keys, *columns, strict=True))) < len(runs):
         names.append("Run")
         columns.append(directory_names(runs))

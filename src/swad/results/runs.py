@@ -98,25 +98,27 @@ def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return settings, roles
 
 
-def _is_name(value: object) -> bool:
+def is_name(value: object) -> bool:
+    """Return whether a value of a file is text that can be a name."""
     # Line breaks and other control characters would garble tables and messages.
     return isinstance(value, str) and value != "" and not any(unicodedata.category(letter) == "Cc" for letter in value)
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+def is_count(value: object) -> bool:
+    """Return whether a value of a file is a whole number that can be a count."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _is_target(value: object) -> bool:
-    return value is None or _is_name(value) or (isinstance(value, list) and bool(value) and all(map(_is_name, value)))
+    return value is None or is_name(value) or (isinstance(value, list) and bool(value) and all(map(is_name, value)))
 
 
 _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
-    "dataset": ("a name", _is_name),
-    "algorithm": ("a name", _is_name),
+    "dataset": ("a name", is_name),
+    "algorithm": ("a name", is_name),
     "target": ("the name of a domain or a list of names", _is_target),
-    "trial": ("a whole number", _is_count),
-    "steps": ("a whole number", lambda value: value is None or _is_count(value)),
+    "trial": ("a whole number", is_count),
+    "steps": ("a whole number", lambda value: value is None or is_count(value)),
     "data_dir": ("a path", lambda value: value is None or isinstance(value, str)),
     "hyperparameters": ("numbers by name", lambda value: isinstance(value, dict)),
 }

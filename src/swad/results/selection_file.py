@@ -26,6 +26,7 @@ from typing import Any
 
 from swad.results.method_results import DatasetResults
 from swad.results.run_data import RunData
+from swad.results.runs import is_count, is_name
 from swad.results.selection import TargetResult, weights_step
 from swad.results.selectors import ORACLES, SELECTORS
 from swad.util.files import sha256, write_text
@@ -297,54 +298,46 @@ def _entry_problems(entry: Any, selection: str) -> list[str]:
     return problems
 
 
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value != "" and value.isprintable()
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_fraction(value: object) -> bool:
-    return value is None or (type(value) in (int, float) and 0 <= value <= 1)  # type: ignore[operator]
+    return type(value) in (int, float) and 0 <= value <= 1  # type: ignore[operator]
 
 
 def _is_path(value: object) -> bool:
     path = PurePosixPath(str(value))
     # A shared file must not lead outside of the directory that its reader names.
-    return _is_name(value) and not path.is_absolute() and ".." not in path.parts
-
-
-def _is_settings(value: object) -> bool:
-    return isinstance(value, dict)
+    return is_name(value) and not path.is_absolute() and ".." not in path.parts
 
 
 def _is_hyperparameters(value: object) -> bool:
     return isinstance(value, dict) and all(
         # Results of other programs may have texts among their hyperparameters.
-        _is_name(name) and (type(plain) in (bool, int, str) or (type(plain) is float and math.isfinite(plain)))
+        is_name(name) and (type(plain) in (bool, int, str) or (type(plain) is float and math.isfinite(plain)))
         for name, plain in value.items()
     )
 
 
-_RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
-    "dataset": ("a name", _is_name),
-    "algorithm": ("a name", _is_name),
-    "average": ("a name or null", lambda value: value is None or _is_name(value)),
-    "target": ("a name", _is_name),
-    "trial": ("a whole number", _is_count),
-    "hyperparameters": ("numbers or texts by name", _is_hyperparameters),
-    "settings": ("values by name", _is_settings),
-    "protocol": ("values by name", _is_settings),
-    "step": ("a whole number", _is_count),
-    "score": ("a fraction between 0 and 1, or null", _is_fraction),
-    "run": ("a relative path", _is_path),
-    "weights": ("a relative path or null", lambda value: value is None or _is_path(value)),
-    "sha256": ("64 hexadecimal digits or null", lambda value: value is None or _is_sha256(value)),
-    "target_accuracy": ("a fraction between 0 and 1, or null", _is_fraction),
-}
-"""The rule for every value of an entry. Unknown values, which a later version may add, are ignored."""
-
-
 def _is_sha256(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _or_null(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or is_valid(value)
+
+
+_RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "dataset": ("a name", is_name),
+    "algorithm": ("a name", is_name),
+    "average": ("a name or null", _or_null(is_name)),
+    "target": ("a name", is_name),
+    "trial": ("a whole number", is_count),
+    "hyperparameters": ("numbers or texts by name", _is_hyperparameters),
+    "settings": ("values by name", lambda value: isinstance(value, dict)),
+    "protocol": ("values by name", lambda value: isinstance(value, dict)),
+    "step": ("a whole number", is_count),
+    "score": ("a fraction between 0 and 1, or null", _or_null(_is_fraction)),
+    "run": ("a relative path", _is_path),
+    "weights": ("a relative path or null", _or_null(_is_path)),
+    "sha256": ("64 hexadecimal digits or null", _or_null(_is_sha256)),
+    "target_accuracy": ("a fraction between 0 and 1, or null", _or_null(_is_fraction)),
+}
+"""The rule for every value of an entry. Unknown values, which a later version may add, are ignored."""
