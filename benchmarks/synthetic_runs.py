@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.results.records import Record
+from swad.results.runs import RunData
 from swad.training.config import FORMAT, SETTINGS
 
 DATASETS = {
@@ -129,6 +130,11 @@ def stored_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the content of `config.json`."""
     roles = {name: SETTINGS[name].role for name in config}
     return {"format": FORMAT, "config": {"settings": config}, "roles": roles}
+
+
+def run_in_memory(name: str, config: dict[str, Any]) -> RunData:
+    """Return a run without files."""
+    return RunData(Path("runs", name), config, tuple(records(config, name)), True, stored_config(config)["roles"])
 
 
 def write_run(directory: Path, config: dict[str, Any], seed: str) -> None:
