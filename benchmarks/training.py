@@ -128,7 +128,7 @@ def measure(
         step()
     measured["step_ms"] = timed(step, steps, device)
     measured["images_per_s"] = batch_size * len(sources.names) / measured["step_ms"] * 1e3
-    evaluator = Evaluator(config, sources, dist, training, used)
+    evaluator = Evaluator(training)
     for _ in range(3):
         evaluator.validation_scores(training.predictor)
     measured["evaluation_ms"] = timed(lambda: evaluator.validation_scores(training.predictor), 3, device)

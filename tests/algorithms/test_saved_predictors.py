@@ -13,7 +13,7 @@ from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.training.config import ConfigError, RunConfig
 from swad.training.distributed import Dist
-from swad.training.evaluation import evaluate
+from swad.training.evaluation import evaluate_splits
 from swad.training.export import load_predictor, read_card
 from swad.training.loop import Interrupted, train
 from swad.training.resolve import resolve
@@ -37,7 +37,8 @@ def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
     model = load_predictor(path).model
     _, target = hold_out(benchmarks.load("digits", None), ("paper",), trial=0)
     image_spec = benchmarks.get("digits").image_spec
-    score = evaluate(model, EvalLoader(target.val[0], image_spec, 4), Dist(torch.device("cpu")))
+    loaders = {"out": EvalLoader(target.val[0], image_spec, 4)}
+    score = evaluate_splits(model, loaders, Dist(torch.device("cpu")))["out"]
     recorded = result.scores["swad"]["paper"]["out"]
     assert score.accuracy == recorded["accuracy"]
     assert score.loss == pytest.approx(recorded["loss"], rel=1e-5)

@@ -16,10 +16,14 @@ from swad.data.splits import hold_out
 from swad.training import evaluation
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
-from swad.training.evaluation import ResidentEvaluation, Score, eval_mode, evaluate, evaluate_splits
+from swad.training.evaluation import ResidentEvaluation, Score, eval_mode, evaluate_splits
 from swad.training.step import EAGER
 
 ALONE = Dist(torch.device("cpu"))
+
+
+def evaluate(model: nn.Module, batches, *options) -> Score:
+    return evaluate_splits(model, {"all": batches}, ALONE, *options)["all"]
 
 
 def data(n: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +35,7 @@ def data(n: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
 def test_scores_do_not_depend_on_the_batch_size(size):
     x, y = data()
     model = nn.Linear(4, 3)
-    score = evaluate(model, zip(x.split(size), y.split(size), strict=True), ALONE)
+    score = evaluate(model, zip(x.split(size), y.split(size), strict=True))
     with torch.no_grad():
         assert score.loss == pytest.approx(functional.cross_entropy(model(x), y).item(), abs=1e-6)
         assert score.accuracy == (model(x).argmax(1) == y).double().mean().item()
@@ -41,8 +45,8 @@ def test_scores_do_not_depend_on_the_batch_size(size):
 def test_scores_add_up():
     x, y = data()
     model = nn.Linear(4, 3)
-    parts = [evaluate(model, [(x[part], y[part])], ALONE) for part in (slice(0, 20), slice(20, 50))]
-    whole = evaluate(model, [(x, y)], ALONE)
+    parts = [evaluate(model, [(x[part], y[part])]) for part in (slice(0, 20), slice(20, 50))]
+    whole = evaluate(model, [(x, y)])
     both = parts[0] + parts[1]
     assert (both.correct, both.n) == (whole.correct, whole.n)
     assert both.loss == pytest.approx(whole.loss)
@@ -52,8 +56,8 @@ def test_every_module_keeps_its_own_mode():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9), nn.BatchNorm1d(4), nn.Linear(4, 3)).train()
     model[2].eval()  # frozen statistics
     x, y = data()
-    first = evaluate(model, [(x, y)], ALONE)
-    assert first == evaluate(model, [(x, y)], ALONE)
+    first = evaluate(model, [(x, y)])
+    assert first == evaluate(model, [(x, y)])
     assert [module.training for module in model] == [True, True, False, True]
 
     def fails() -> None:
@@ -69,15 +73,15 @@ def test_every_module_keeps_its_own_mode():
 def test_scores_are_summed_in_full_precision():
     x, y = data()
     model = nn.Linear(4, 3)
-    exact = evaluate(model, [(x, y)], ALONE)
-    rough = evaluate(model, [(x, y)], ALONE, lambda: torch.autocast("cpu", dtype=torch.bfloat16))
+    exact = evaluate(model, [(x, y)])
+    rough = evaluate(model, [(x, y)], lambda: torch.autocast("cpu", dtype=torch.bfloat16))
     assert rough.loss != exact.loss
     assert rough.loss == pytest.approx(exact.loss, rel=0.02)
 
 
 def test_no_images():
     with pytest.raises(ValueError, match="at least 1 image"):
-        evaluate(nn.Linear(4, 3), [], ALONE)
+        evaluate(nn.Linear(4, 3), [])
 
 
 def test_a_score_is_made_of_sums():
@@ -98,10 +102,16 @@ def test_images_are_kept_for_later_passes_only_if_all_of_them_fit(capacity, keep
     predictor = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
     algorithm = ERM(predictor, ERM.Hyperparameters(), 1)
     training = SimpleNamespace(
-        predictor=predictor, algorithm=algorithm, autocast=torch.no_grad, engine=SimpleNamespace(kind=EAGER)
+        config=RunConfig.from_options(dataset="digits", target="paper", output="nowhere", seed=0, workers=0),
+        sources=sources,
+        dist=ALONE,
+        cache=open_cache(dataset),
+        predictor=predictor,
+        algorithm=algorithm,
+        autocast=torch.no_grad,
+        engine=SimpleNamespace(kind=EAGER),
     )
-    config = RunConfig.from_options(dataset="digits", target="paper", output="nowhere", seed=0, workers=0)
-    evaluator = evaluation.Evaluator(config, sources, ALONE, training, open_cache(dataset))
+    evaluator = evaluation.Evaluator(training)
     scores = [evaluator.final_scores(predictor, target) for _ in range(2)]
     assert scores[0] == scores[1]
     assert scores[0]["far"]["in"].n == 80

@@ -19,7 +19,7 @@ from swad.data.augmentation import Augmentation
 from swad.data.cache import ImageCache
 from swad.data.domains import ImageSpec
 from swad.data.loaders import EvalLoader
-from swad.data.splits import DomainSplit, Sources, Target
+from swad.data.splits import DomainSplit, Target
 from swad.data.transforms import Normalize
 from swad.models.cuda_graph import CapturedGraph, CaptureError
 from swad.results.records import Record
@@ -84,13 +84,6 @@ def score_records(
 Autocast = Callable[[], AbstractContextManager[object]]
 
 
-def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], dist: Dist, autocast: Autocast = nullcontext
-) -> Score:
-    """Evaluate the model on the batches. Each process passes its own batches, and all get the score of all of them."""
-    return evaluate_splits(model, {"": batches}, dist, autocast)[""]
-
-
 @torch.no_grad()
 def evaluate_splits(
     model: nn.Module,
@@ -98,7 +91,10 @@ def evaluate_splits(
     dist: Dist,
     autocast: Autocast = nullcontext,
 ) -> dict[str, Score]:
-    """Evaluate the model on several splits and return their scores by name, read from the device once."""
+    """Evaluate the model on the batches of several splits and return their scores by name, read from the device once.
+
+    Each process passes its own batches, and all get the scores of all of them.
+    """
     sums = torch.zeros(len(splits), 3, dtype=torch.float64, device=dist.device)
     with eval_mode(model):
         for row, batches in zip(sums, splits.values(), strict=True):
@@ -224,28 +220,17 @@ def _batch_size(n: int) -> int:
 
 
 class Evaluator:
-    """Evaluates the weights of one run.
+    """Evaluates the weights of one run. Several processes share the images.
 
     Args:
-        config: Settings of the run.
-        sources: The source domains.
-        dist: This process. Several processes share the images.
         training: The training whose live weights are evaluated.
-        cache: Decoded images; without it images are read from their files.
         log: Called with a message if an evaluation cannot be captured in a CUDA graph.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        sources: Sources,
-        dist: Dist,
-        training: Training,
-        cache: ImageCache | None = None,
-        log: Callable[[str], None] = print,
-    ) -> None:
+    def __init__(self, training: Training, log: Callable[[str], None] = print) -> None:
         self._log = log
-        self._config, self._dist, self._autocast, self._cache = config, dist, training.autocast, cache
+        config, sources, dist = training.config, training.sources, training.dist
+        self._config, self._dist, self._autocast, self._cache = config, dist, training.autocast, training.cache
         self._sources, self._live = sources, training.predictor
         self._group_size = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
         self._free_bytes = max_kept_bytes(dist.device)

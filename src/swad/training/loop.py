@@ -21,8 +21,8 @@ from typing import Any
 from swad.algorithms.registry import get_algorithm
 from swad.averaging.segment_log import load_segments
 from swad.averaging.valley import Status
-from swad.data.cache import ImageCache, open_cache
-from swad.data.domains import DataError, Dataset
+from swad.data.cache import open_cache
+from swad.data.domains import DataError
 from swad.data.splits import hold_out
 from swad.results.records import Record, RecordError
 from swad.training.callback import RunCallback, combine
@@ -188,34 +188,22 @@ class _Run:
         self.checkpoint = read_start(self.config) if self.run_dir is None else self.run_dir.resumed
         if self.checkpoint is not None:
             require_same_images(self.config.output, self.checkpoint["images"], self.images)
-        self.cache = self._open_cache(dataset) if self.config.reads_cache else None
-        # Building a cache decodes every image as well. For one large dataset it would take longer than an epoch.
-        if self.cache is None and self.checkpoint is None and self.config.training.recipe != IMAGENET:
-            self._decode_images(dataset)
-
-    def _decode_images(self, dataset: Dataset) -> None:
+        self.cache = None
         machine, progress, log = self.config.machine, self.callback.on_progress, self.output.log
-        decode = partial(require_decodable, dataset, machine.cache, machine.workers, progress, log)
-        self.dist.call_in_main(decode, DataError)
-
-    def _open_cache(self, dataset: Dataset) -> ImageCache:
-        """Open the cache of decoded images; the first run on a dataset builds it."""
-        config = self.config
-        cache = open_cache(
-            dataset,
-            config.machine.cache,
-            config.data.cache_size,
-            workers=config.machine.workers,
-            progress=self.callback.on_progress,
-            log=self.output.log,
-        )
-        self.output.log(cache.describe())
-        return cache
+        if self.config.reads_cache:  # the first run on a dataset builds it, which decodes every image
+            self.cache = open_cache(
+                dataset, machine.cache, data.cache_size, workers=machine.workers, progress=progress, log=log
+            )
+            log(self.cache.describe())
+        elif self.checkpoint is None and self.config.training.recipe != IMAGENET:
+            # Not of one large dataset, where it would take longer than an epoch.
+            decode = partial(require_decodable, dataset, machine.cache, machine.workers, progress, log)
+            self.dist.call_in_main(decode, DataError)
 
     def _build(self) -> None:
         segments = self.config.output / SEGMENTS
         self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self.output.log)
-        self.evaluator = Evaluator(self.config, self.sources, self.dist, self.training, self.cache, self.output.log)
+        self.evaluator = Evaluator(self.training, self.output.log)
         for text in too_few_evaluations(self.config, self.training):
             self.output.log(text)
 
@@ -375,9 +363,7 @@ class _Run:
         """Evaluate and save everything that is reported. If that fails, keep the finished training."""
         records_offset = None if self.run_dir is None else self.run_dir.records_offset()
         try:
-            result = report(
-                self.training, self.evaluator, self.sources, self.target, self.output, self.callback, self.start_time
-            )
+            result = report(self.training, self.evaluator, self.target, self.output, self.callback, self.start_time)
             if self.run_dir is not None:
                 self.run_dir.finish(result.to_json())
         except BaseException:  # e.g. an image of the target that cannot be read

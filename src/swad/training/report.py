@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from swad.averaging.swad import NeverConvergedWarning
-from swad.data.splits import Sources, Target
+from swad.data.splits import Target
 from swad.results.records import iterate_records
 from swad.training.batch_norms import estimate_statistics
 from swad.training.callback import RunCallback
@@ -30,14 +30,13 @@ from swad.util.version import __version__
 def report(
     training: Training,
     evaluator: Evaluator,
-    sources: Sources,
     target: Target,
     output: RunOutput,
     callback: RunCallback,
     start_time: float,
 ) -> RunResult:
     """Evaluate and save the weights of a finished training and return the result."""
-    config = training.config
+    config, sources = training.config, training.sources
     with training.evaluated_model() as live:
         model = copy.deepcopy(live)  # the averages still follow the live model
     ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}

@@ -85,7 +85,7 @@ class Training:
         cache: ImageCache | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
-        self.config, self.dist = config, dist
+        self.config, self.sources, self.dist, self.cache = config, sources, dist, cache
         self.algorithm = build_algorithm(config, sources, dist, log)
         self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.n_preparation
         self.loader = build_loader(config, sources, dist, self.algorithm, cache, log)
