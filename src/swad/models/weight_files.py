@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,18 +68,26 @@ def checksum(tensors: Mapping[str, Tensor], card: str) -> str:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name; a file that a run wrote is compared with its checksum."""
+    with open_safetensors(path) as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        if CHECKSUM in metadata and checksum(tensors, metadata.get(CARD, "")) != metadata[CHECKSUM]:
+            raise ValueError("its content does not match its checksum, so it is damaged")
+        return tensors
+
+
+@contextmanager
+def open_safetensors(path: Path | str) -> Iterator[Any]:
+    """Open a safetensors file; errors in the block say in one line that it cannot be read."""
     try:
         from safetensors import safe_open
-        from safetensors.torch import load_file
     except ImportError:
         raise NetworkError("reading weights needs safetensors: pip install safetensors") from None
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        tensors = dict(load_file(path))
-        if CHECKSUM in metadata and checksum(tensors, metadata.get(CARD, "")) != metadata[CHECKSUM]:
-            raise ValueError("its content does not match its checksum, so it is damaged")
-        return tensors
+            yield file
+    except NetworkError:
+        raise
     except FileNotFoundError:
         raise NetworkError(f"there is no weights file {path}: check the path") from None
     except Exception as error:  # safetensors has an error class of its own, and raises OSError for folders

@@ -5,8 +5,9 @@ The card is stored twice: as JSON in the metadata of the weights file, and as Ma
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,23 +63,14 @@ def _sort_metadata(path: Path) -> None:
 
 def read_card(path: Path | str) -> dict[str, Any]:
     """Read the card inside a weights file."""
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+    with weight_files.open_safetensors(path) as file:
+        metadata = file.metadata() or {}
         if weight_files.CARD not in metadata:
             raise networks.NetworkError(f"{path} has no model card: use a weights file that a run wrote")
         card = json.loads(metadata[weight_files.CARD])
         if not isinstance(card, dict):
             raise TypeError(f"the model card is {type(card).__name__}, not an object")
-    except networks.NetworkError:
-        raise
-    except FileNotFoundError:
-        raise networks.NetworkError(f"there is no weights file {path}: check the path") from None
-    except Exception as error:  # safetensors raises a class of its own
-        raise networks.NetworkError(f"cannot read {path} as safetensors: {one_line(error)}") from None
-    return card
+        return card
 
 
 class Predictor(NamedTuple):
@@ -177,21 +169,13 @@ def model_card(
         averaged: The steps that an average took, from `averaged_range`.
         scores: Loss and accuracy by domain and split.
     """
-    image_spec = sources.image_spec
     return {
         "description": description,
         "version": __version__,
         "network": config.model.network,
         "freeze_bn": config.model.freeze_bn,
         "classes": list(sources.classes),
-        "input": {
-            "size": image_spec.size,
-            "channels": image_spec.channels,
-            "low_res": image_spec.low_res,
-            "mean": list(image_spec.mean),
-            "std": list(image_spec.std),
-            "center_crop": image_spec.center_crop,
-        },
+        "input": dataclasses.asdict(sources.image_spec),
         "dataset": config.data.dataset,
         "algorithm": config.training.algorithm,
         "sources": list(sources.names),
@@ -204,19 +188,16 @@ def model_card(
     }
 
 
-def _held_out(targets: Sequence[str]) -> str:
-    return f"held out: {', '.join(targets)}" if targets else "no target"
-
-
 def markdown(file_name: str, card: Mapping[str, Any]) -> str:
     """Return the model card as Markdown."""
+    held_out = f"held out: {', '.join(card['targets'])}" if card["targets"] else "no target"
     lines = [
         f"# {file_name}",
         "",
         f"{card['description']}.",
         "",
         f"{card['network']}, trained with {card['algorithm']} on {card['dataset']} "
-        f"({', '.join(card['sources'])}; {_held_out(card['targets'])}), trial {card['trial']}, "
+        f"({', '.join(card['sources'])}; {held_out}), trial {card['trial']}, "
         f"{card['steps']:,} steps.",
         "",
     ]
