@@ -170,9 +170,8 @@ def test_the_evaluation_transform():
     parameters = torch.from_numpy(identity(np.array([[30, 44]] * 3)))
     expected = torch.stack([functional.resize(floats(image), [24, 24], antialias=True) for image in images])
     expected = functional.normalize(expected, IMAGENET_MEAN, IMAGENET_STD)
-    for color in (True, False):
-        result = augment(images, parameters, 24, MEAN, STD, color=color)
-        torch.testing.assert_close(result, expected, rtol=0, atol=EXACT / min(IMAGENET_STD))
+    result = augment(images, parameters, 24, MEAN, STD)
+    torch.testing.assert_close(result, expected, rtol=0, atol=EXACT / min(IMAGENET_STD))
 
 
 def test_half_operands_are_off_by_less_than_a_third_of_a_level():
@@ -187,7 +186,7 @@ def test_half_operands_are_off_by_less_than_a_third_of_a_level():
         assert error.abs().mean() < 0.1 * LEVEL
 
 
-def test_results_have_the_requested_type_and_memory_format():
+def test_results_have_the_requested_memory_format():
     images = some_images(6, 20, 20)
     parameters = torch.from_numpy(draw(np.random.RandomState(0), np.full((6, 2), 20)))
     plain = augment(images, parameters, 16, MEAN, STD)
@@ -196,7 +195,6 @@ def test_results_have_the_requested_type_and_memory_format():
     last = augment(images, parameters, 16, MEAN, STD, memory_format=torch.channels_last)
     assert last.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(last, plain)
-    assert torch.equal(augment(images, parameters, 16, MEAN, STD, dtype=torch.bfloat16), plain.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(augment(images, parameters, 16, MEAN, STD), plain)
     assert augment(images[:0], parameters[:0], 16, MEAN, STD).shape == (0, 3, 16, 16)
@@ -244,5 +242,5 @@ def test_on_a_gpu_it_never_synchronizes_and_can_be_captured():
 
 def test_color_jitter_needs_three_channels():
     rows = torch.from_numpy(identity(np.full((3, 2), 20)))
-    with pytest.raises(DataError, match="3 channels, got 1"):
+    with pytest.raises(DataError, match="3 channels, got 1: use --input-pipeline torchvision"):
         augment(torch.zeros(3, 20, 20, 1).byte(), rows, 8, MEAN, STD)

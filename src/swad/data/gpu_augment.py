@@ -44,8 +44,6 @@ def augment(
     mean: Tensor,
     std: Tensor,
     *,
-    color: bool = True,
-    dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.contiguous_format,
     operands: torch.dtype | None = None,
 ) -> Tensor:
@@ -59,29 +57,27 @@ def augment(
         size: Height and width of the result.
         mean: Mean of each channel, on the device of the images.
         std: Standard deviation of each channel, on the device of the images.
-        color: Apply color jitter and grayscale. Without it, images are only cropped, flipped and resized.
-        dtype: Type of the result.
         memory_format: Memory format of the result.
         operands: Type of the factors of the matrix products. Default: float32 on the CPU, float16 on a GPU. float16
             represents bytes exactly and sums are float32; the result is off by less than 0.3 of the 255 levels.
     """
-    if color and images.shape[-1] != 3:
-        raise DataError(f"color jitter needs images of 3 channels, got {images.shape[-1]}; pass color=False")
-    shape = (len(images), images.shape[-1], size, size)
-    result = torch.empty(shape, dtype=dtype, device=images.device, memory_format=memory_format)
+    if images.shape[-1] != 3:
+        raise DataError(
+            f"the gpu input pipeline augments images of 3 channels, got {images.shape[-1]}: use --input-pipeline "
+            "torchvision"
+        )
+    result = torch.empty((len(images), 3, size, size), device=images.device, memory_format=memory_format)
 
     def finish(result: Tensor, images: Tensor, rows: Tensor) -> None:
-        image = resample(images, rows, size, operands)
-        if color:
-            image = jitter(image, rows[:, FACTORS], rows[:, ORDER])
-            gray = _per_image(rows[:, GRAYSCALE])
-            image = torch.addcmul(gray * luminance(image), image, 1 - gray)
+        image = jitter(resample(images, rows, size, operands), rows[:, FACTORS], rows[:, ORDER])
+        gray = _per_image(rows[:, GRAYSCALE])
+        image = torch.addcmul(gray * luminance(image), image, 1 - gray)
         scale = 1 / std.view(-1, 1, 1)
         result.copy_(torch.addcmul(-mean.view(-1, 1, 1) * scale, image, scale))
 
     # Autocast would multiply in bfloat16, which cannot represent all 256 levels.
     with torch.autocast(images.device.type, enabled=False):
-        if color and (kernels := _kernels(images)):
+        if kernels := _kernels(images):
             pixels = _products(images, parameters, size, operands, kernels.weights)
             kernels.finish(pixels, parameters, mean, std, result)
         elif images.device.type != "cpu" or torch.compiler.is_compiling():

@@ -274,12 +274,8 @@ def _untrained_classes(tree: Tree) -> list[tuple[str, str]]:
 def _has_no_domains(path: Path) -> bool:
     """Whether images are at <class>/<image> and none is at <domain>/<class>/<image>."""
     names = _folders(path)
-    in_classes = (_has_image(path / name / inner) for name in names for inner in _folders(path / name))
-    return not any(in_classes) and any(_has_image(path / name) for name in names)
-
-
-def _has_image(path: Path) -> bool:
-    return any(_is_image(entry.name) and not entry.name.startswith(".") and entry.is_file() for entry in _entries(path))
+    in_classes = (_images(path / name / inner) for name in names for inner in _folders(path / name))
+    return not any(in_classes) and any(_images(path / name) for name in names)
 
 
 def _join(folder: str, path: str) -> str:

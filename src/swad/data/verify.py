@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from swad.data import image_folder, mnist
-from swad.data.benchmark import Benchmark, Options
+from swad.data.benchmark import Benchmark
 from swad.data.benchmarks import get, names
 from swad.data.domains import DataError, FileDomain, read_image
 from swad.data.shards import ShardDomain
@@ -70,8 +70,6 @@ def check(
     *,
     decode: bool = True,
     progress: Progress | None = None,
-    workers: int | None = None,
-    **options: object,
 ) -> CheckResult:
     """Check the dataset in a folder.
 
@@ -80,8 +78,6 @@ def check(
         name: Name of the dataset. Default: recognize it from its folders.
         decode: Decode every image.
         progress: Progress callback for decoding.
-        workers: Number of decoding threads. Default: one per core, at most 16.
-        options: Options of the dataset, as its file names them.
     """
     started = time.perf_counter()
     path = Path(path)
@@ -90,12 +86,12 @@ def check(
     benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognize(path)
     if benchmark.layout == "embedded":
         raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
-    find_bad = partial(find_bad_images, progress=progress, workers=workers) if decode else None
+    find_bad = partial(find_bad_images, progress=progress) if decode else None
     if benchmark.layout == "idx":
         result = _check_idx(path)
     else:
         check_files = _check_image_folder if benchmark.read is None else _check_by_reading
-        result = check_files(benchmark, path, options, find_bad)
+        result = check_files(benchmark, path, find_bad)
         result = replace(result, decoded=result.images - len(result.bad) if decode else 0)
     return replace(result, seconds=time.perf_counter() - started)
 
@@ -125,12 +121,12 @@ def recognize(path: Path) -> Benchmark:
 
 
 FindBad = Callable[..., tuple[BadImage, ...]] | None
-"""`find_bad_images` with its progress and workers; None to decode nothing."""
+"""`find_bad_images` with its progress; None to decode nothing."""
 
 
-def _check_image_folder(benchmark: Benchmark, path: Path, options: Options, find_bad: FindBad) -> CheckResult:
+def _check_image_folder(benchmark: Benchmark, path: Path, find_bad: FindBad) -> CheckResult:
     path = image_folder.locate(benchmark, path)
-    tree = image_folder.scan(benchmark, path, options)
+    tree = image_folder.scan(benchmark, path)
     return CheckResult(
         name=benchmark.name,
         path=path,
@@ -140,7 +136,7 @@ def _check_image_folder(benchmark: Benchmark, path: Path, options: Options, find
         ),
         classes=len(tree.classes),
         problems=(
-            *image_folder.layout_problems(benchmark, tree, options),
+            *image_folder.layout_problems(benchmark, tree),
             *image_folder.count_problems(benchmark, tree),
         ),
         notes=tuple(_notes(benchmark, tree)),
@@ -194,10 +190,10 @@ def find_bad_images(
     return tuple(bad)
 
 
-def _check_by_reading(benchmark: Benchmark, path: Path, options: Options, find_bad: FindBad) -> CheckResult:
+def _check_by_reading(benchmark: Benchmark, path: Path, find_bad: FindBad) -> CheckResult:
     """Read a dataset that has a reader of its own, count its images, and decode those that are in files."""
     assert benchmark.read is not None
-    dataset = benchmark.read(benchmark, path, False, {**benchmark.options, **options})
+    dataset = benchmark.read(benchmark, path, False, benchmark.options)
     counts = tuple(
         DomainCount(domain.name, len(domain), benchmark.counts.get(domain.name), len(set(domain.labels.tolist())))
         for domain in dataset.domains

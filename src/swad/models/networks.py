@@ -6,8 +6,8 @@ its weights load wherever timm is installed:
     model = timm.create_model(name, num_classes=n)
     model.load_state_dict(safetensors.torch.load_file("swad.safetensors"))
 
-Dropout before the head is not part of the module. Its mask is drawn beforehand and passed to `scores`, so that the same
-step can be computed twice, and the saved model has no dropout to switch off.
+Dropout before the head is not part of the module. Algorithms draw its mask beforehand and multiply the `features`, so
+that the same step can be computed twice, and the saved model has no dropout to switch off.
 """
 
 from __future__ import annotations
@@ -150,11 +150,9 @@ def build_classifier(name: str, weights: Path | None = None) -> nn.Module:
     return model
 
 
-def scores(predictor: nn.Module, images: Tensor, dropout_mask: Tensor | None = None) -> Tensor:
-    """Return class scores; a dropout mask multiplies the features before the head."""
-    if dropout_mask is None:
-        return cast(Tensor, predictor(images))
-    return cast(Tensor, head(predictor)(features(predictor, images) * dropout_mask))
+def scores(predictor: nn.Module, images: Tensor) -> Tensor:
+    """Return class scores."""
+    return cast(Tensor, predictor(images))
 
 
 def features(predictor: nn.Module, images: Tensor) -> Tensor:
