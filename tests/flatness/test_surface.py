@@ -99,7 +99,6 @@ def test_the_corners_have_their_losses_to_the_last_bit():
         for domain in data:
             assert surface.points[name].losses[domain] == wanted[domain][:, 0].double().mean().item()
             assert surface.points[name].errors[domain] == wanted[domain][:, 1].double().mean().item()
-        assert surface.points[name].accuracies["photo"] == 1 - surface.points[name].errors["photo"]
 
 
 def test_a_point_of_the_grid_that_is_a_corner_is_the_corner():

@@ -110,27 +110,6 @@ class Comparison:
             claim += f"; no difference is shown at {_radii(unclear)} ({_smallest_p(unclear)})"
         return f"{claim}, {method}"
 
-    def sentences(self, domain: str | None = None) -> list[str]:
-        """Compare every other model with the first."""
-        first, *others = self.models
-        return [self.sentence(other, first, domain) for other in others]
-
-    def to_rows(self) -> list[Row]:
-        """Return one JSON object for every model, which `from_rows` reads."""
-        return [flat.to_row(name) for name, flat in self.models.items()]
-
-    @classmethod
-    def from_rows(
-        cls,
-        rows: Sequence[Row],
-        *,
-        groups: Groups | None = None,
-        confidence: float = 0.95,
-    ) -> Comparison:
-        """Read what `to_rows` wrote; the other arguments are those of `compare`."""
-        models = {row["model"]: LocalFlatness.from_row(row, groups=groups, confidence=confidence) for row in rows}
-        return cls(models)
-
     def _model(self, name: str) -> LocalFlatness:
         if name not in self.models:
             raise ValueError(f"there is no model {name!r}: the models are {', '.join(self.models)}")

@@ -25,7 +25,7 @@ from swad.averaging.tensors import Patterns, as_patterns
 from swad.flatness._directions import Directions, Normalize
 from swad.flatness._json import Row, json_number, pack, unpack
 from swad.flatness._losses import Losses, LossFn, as_losses, check_losses, fit_logits
-from swad.flatness._perturb import Weights
+from swad.flatness._perturb import Weights, norm
 from swad.util.progress import Progress
 from swad.util.statistics import Contributions, contributions, half_widths
 
@@ -251,14 +251,13 @@ def local(
             settings["logit_scale"] = scale
         center = check_losses(loss_fn(model))
         groups = _check_groups(groups, list(center.losses))
-        sums = _LossSums(center, len(radii))
-        error_center = center.of_errors
-        error_sums = None if error_center is None else _LossSums(error_center, len(radii))
+        centers = [center] if center.of_errors is None else [center, center.of_errors]
+        sums = [_LossSums(each, len(radii)) for each in centers]
 
         def add(radius_index: int, measured: Losses) -> None:
-            sums.add(radius_index, measured)
-            if error_sums is not None and measured.of_errors is not None:
-                error_sums.add(radius_index, measured.of_errors)
+            for total, each in zip(sums, (measured, measured.of_errors), strict=False):
+                if each is not None:
+                    total.add(radius_index, each)
 
         n_moves = len([radius for radius in radii if radius])
         done, total = 0, n_directions * n_moves
@@ -274,26 +273,22 @@ def local(
                     if progress is not None:
                         progress("local flatness", done, total)
 
-        def result(at_center: Losses, sums: _LossSums, errors: LocalFlatness | None = None) -> LocalFlatness:
-            losses, image_sums = sums.results()
-            return LocalFlatness(
+        flat, *errors = (
+            LocalFlatness(
                 radii=radii,
                 antithetic=antithetic,
                 settings=settings,
                 loss={domain: values.double().mean().item() for domain, values in at_center.losses.items()},
-                losses=losses,
+                losses=total.losses(),
                 image_loss=at_center.copy_image_losses(),
-                image_sums=image_sums,
+                image_sums=total.image_sums(),
                 named=at_center.named,
-                errors=errors,
                 groups=groups,
                 confidence=confidence,
             )
-
-        errors = None
-        if error_center is not None and error_sums is not None:
-            errors = result(error_center, error_sums)
-        return result(center, sums, errors)
+            for at_center, total in zip(centers, sums, strict=True)
+        )
+        return replace(flat, errors=errors[0]) if errors else flat
 
 
 class _LossSums:
@@ -303,7 +298,7 @@ class _LossSums:
         self._n_radii, self._by_image = n_radii, center.by_image
         self._sizes = {domain: len(losses) for domain, losses in center.losses.items()}
         device = next(iter(center.losses.values())).device
-        self._image_sums = torch.zeros(n_radii, sum(self._sizes.values()), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(n_radii, sum(self._sizes.values()), dtype=torch.float64, device=device)
         self._means: list[Tensor] = []
 
     def add(self, radius_index: int, measured: Losses) -> None:
@@ -316,22 +311,23 @@ class _LossSums:
         losses = [measured.losses[domain].double() for domain in self._sizes]
         self._means.append(torch.stack([values.mean() for values in losses]))
         if self._by_image:
-            self._image_sums[radius_index] += torch.cat(losses)
+            self._sums[radius_index] += torch.cat(losses)
 
-    def results(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return mean losses (directions x radii) and image sums (radii x images) by domain, on the CPU."""
+    def losses(self) -> dict[str, Tensor]:
+        """Return mean losses (directions x radii) by domain, on the CPU."""
         table = torch.stack(self._means).cpu().view(-1, self._n_radii, len(self._sizes))
-        losses = {domain: table[:, :, i].contiguous() for i, domain in enumerate(self._sizes)}
+        return {domain: table[:, :, i].contiguous() for i, domain in enumerate(self._sizes)}
+
+    def image_sums(self) -> dict[str, Tensor]:
+        """Return the sums over directions (radii x images) by domain, on the CPU; none for scalar losses."""
         if not self._by_image:
-            return losses, {}
-        parts = torch.split(self._image_sums.cpu(), list(self._sizes.values()), 1)
+            return {}
+        parts = torch.split(self._sums.cpu(), list(self._sizes.values()), 1)
         # Contiguous, as they are when read back: the layout decides the last bits of later sums.
-        return losses, {domain: part.contiguous() for domain, part in zip(self._sizes, parts, strict=True)}
+        return {domain: part.contiguous() for domain, part in zip(self._sizes, parts, strict=True)}
 
 
 def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, exclude: Patterns) -> Row:
-    squares = [torch.linalg.vector_norm(tensor, dtype=torch.float64).square() for tensor in weights.base]
-    norm = math.sqrt(torch.stack([square.to(weights.device) for square in squares]).sum().item())
     return {
         "seed": seed,
         "normalize": normalize,
@@ -339,7 +335,7 @@ def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, ex
         "exclude": list(as_patterns(exclude)),
         "device": weights.device.type,
         "parameters": weights.dim,
-        "norm": norm,
+        "norm": norm(weights.base),
     }
 
 

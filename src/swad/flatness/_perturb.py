@@ -272,3 +272,9 @@ def parameters_by_name(state: Source) -> dict[str, Tensor]:
         for name, tensor in by_name(state).items()
         if tensor.is_floating_point() and name.rpartition(".")[2] not in BN_STATISTICS
     }
+
+
+def norm(tensors: Sequence[Tensor]) -> float:
+    """Return the norm over all tensors, in double precision since it sums millions of squares."""
+    squares = [torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64).square() for tensor in tensors]
+    return math.sqrt(torch.stack([square.to(squares[0].device) for square in squares]).sum().item())

@@ -30,11 +30,6 @@ class SurfaceRow:
         """The mean over domains."""
         return sum(self.losses.values()) / len(self.losses)
 
-    @property
-    def accuracies(self) -> dict[str, float]:
-        """The accuracy by domain, if the loss function gives errors."""
-        return {domain: 1 - error for domain, error in self.errors.items()}
-
     def as_dict(self) -> Row:
         """Return the row as JSON values."""
         row = asdict(self)

@@ -28,7 +28,7 @@ from swad.flatness._directions import Directions
 from swad.flatness._json import Row, json_number
 from swad.flatness._local import check_radii
 from swad.flatness._losses import LossFn, as_losses, fit_logits, loss_parts, selected_loss
-from swad.flatness._perturb import Weights
+from swad.flatness._perturb import Weights, norm
 from swad.util.progress import Progress
 
 STEPS = 25
@@ -162,7 +162,7 @@ def worst_case(
                 with torch.no_grad():
                     point = torch._foreach_mul(directions[k], gamma)
                 ascent.run(list(point), gamma, steps, step_size, tick)
-            distance = _norm(ascent.best_point) if ascent.best_point is not None else 0.0
+            distance = norm(ascent.best_point) if ascent.best_point is not None else 0.0
             evaluations = ascent.evaluations - evaluations_before + (not rows)
             rows.append(
                 WorstCaseRow(gamma, ascent.best, center, sam, dict(ascent.best_by_domain), distance, evaluations)
@@ -209,15 +209,15 @@ class _Ascent:
         for step in range(steps):
             with torch.no_grad():
                 ascent = _within_ball(point, gradient, gamma)
-                norm = _norm(ascent)
-                if not math.isfinite(norm) or norm == 0:
+                slope = norm(ascent)
+                if not math.isfinite(slope) or slope == 0:
                     break
                 is_sam_step = step == 0 and start is None
                 length = gamma * (1.0 if is_sam_step else step_size)
                 if before is not None:
-                    length = min(_step_size(point, ascent, *before, long=step % 2 == 0) * norm, LONGEST * gamma)
-                trial = list(torch._foreach_add(point, ascent, alpha=length / norm))
-                distance = _norm(trial)
+                    length = min(_step_size(point, ascent, *before, long=step % 2 == 0) * slope, LONGEST * gamma)
+                trial = list(torch._foreach_add(point, ascent, alpha=length / slope))
+                distance = norm(trial)
                 if distance > gamma:
                     torch._foreach_mul_(trial, gamma / distance)
             trial_height, trial_gradient, value = self._visit(trial)
@@ -281,16 +281,10 @@ class _Ascent:
         return by_domain, gradient
 
 
-def _norm(tensors: Sequence[Tensor]) -> float:
-    """Return the norm over all tensors, in double precision since it sums millions of squares."""
-    squares = [torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64).square() for tensor in tensors]
-    return math.sqrt(torch.stack([square.to(squares[0].device) for square in squares]).sum().item())
-
-
 def _within_ball(point: list[Tensor], gradient: list[Tensor], gamma: float) -> list[Tensor]:
     """Return the gradient, without its component that would leave the ball at a point on the sphere."""
     outward = _dot(point, gradient)
-    if outward <= 0 or _norm(point) < (1 - ON_SPHERE) * gamma:
+    if outward <= 0 or norm(point) < (1 - ON_SPHERE) * gamma:
         return gradient
     return list(torch._foreach_sub(gradient, point, alpha=outward / _dot(point, point)))
 
