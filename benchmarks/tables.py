@@ -26,7 +26,6 @@ from swad.experiments.reproduce.base import Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.reproduce.trainings import Training
-from swad.experiments.sweep.directory import SweepDir
 from swad.results.column_marks import LOWER
 from swad.results.comparison_tables import comparisons_table
 from swad.results.comparisons import Comparison, compare, correct
@@ -82,26 +81,25 @@ class _KeptResults(Results):
     """Kept runs have lost their place in a sweep: they are found by the settings of the training instead."""
 
     def __init__(self, source: Path) -> None:
-        super().__init__(SweepDir(source))
         self.kept = find_runs(source, summary=False)
+        config = PaperConfig(
+            source,
+            datasets=("PACS",),
+            trials=tuple(sorted({run.trial for run in self.kept})),
+            protocol="defaults",
+            steps=self.kept[0].config["steps"],
+            evaluate_every=self.kept[0].config["evaluate_every"],
+        )
+        super().__init__(config)
 
-    def runs(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
+    def runs(self, dataset: str, training: Training) -> list[RunData]:
         wanted = {name: getattr(training, name) for name in ("algorithm", "split", "lr_schedule")}
         return [run for run in self.kept if wanted.items() <= run.config.items()]
 
 
 def _of_paper(source: Path, name: str) -> Table:
     """Build a table as `swad reproduce` does, and leave out the columns that have no number of ours."""
-    results = _KeptResults(source)
-    config = PaperConfig(
-        source,
-        datasets=("PACS",),
-        trials=tuple(sorted({run.trial for run in results.kept})),
-        protocol="defaults",
-        steps=results.kept[0].config["steps"],
-        evaluate_every=results.kept[0].config["evaluate_every"],
-    )
-    (table,) = ITEMS[name].build(config, results, source, None).tables
+    (table,) = ITEMS[name].build(_KeptResults(source)).tables
     ours = [row for row in table.rows if row.group not in (PAPER, DIFFERENCE)]
     kept = [i for i in range(len(table.columns)) if any(row.cells[i].printed != "–" for row in ours)]
     rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)

@@ -230,15 +230,14 @@ def _build(items: list[Reproduction], config: PaperConfig) -> None:
     from swad.cli._console import measuring, print_report
     from swad.experiments.reproduce.base import Results
     from swad.experiments.reproduce.run import INDEX, build_item
-    from swad.experiments.sweep.directory import SweepDir
     from swad.training.run_dir import RunError
 
-    results = Results(SweepDir(config.output))
     not_built = []
     with measuring() as progress:
+        results = Results(config, progress)
         for item in items:
             try:
-                report = build_item(item, config, progress, results)
+                report = build_item(item, results)
             except RunError as error:  # its runs failed; the others may be complete
                 not_built.append(f"{item.name}: {error}")
                 continue

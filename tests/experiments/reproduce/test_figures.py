@@ -8,6 +8,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
 from helpers.tiny_runs import copied
+from swad.experiments.reproduce.base import Results
 from swad.experiments.reproduce.config import make_config
 from swad.experiments.reproduce.cost import formula_table
 from swad.experiments.reproduce.figure1 import robust_table
@@ -62,7 +63,7 @@ def test_figure_2_marks_the_steps_that_the_averages_took(tiny_run, tmp_path):
 def test_without_a_finished_run_a_figure_says_so(tmp_path, name):
     config = make_config(scale="smoke", output=tmp_path)
     with pytest.raises(RunError, match=r"no run on digits is finished: add --retry-failed|no finished run"):
-        build_item(ITEMS[name], config)
+        build_item(ITEMS[name], Results(config))
 
 
 def test_our_settings_are_the_papers():

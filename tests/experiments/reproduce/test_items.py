@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 
 from swad.experiments.flatness_report import Report
 from swad.experiments.launchers.local import LocalLauncher
-from swad.experiments.reproduce.base import Reproduction
+from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig, make_config
 from swad.experiments.reproduce.items import ITEMS, get_items
 from swad.experiments.reproduce.run import INDEX, Cost, build_item, cost_of, item_costs, train_missing
@@ -31,14 +31,14 @@ def test_every_item_is_built_from_shared_runs(tmp_path: Path, monkeypatch, quick
     monkeypatch.setattr("swad.experiments.sweep.run.run_sweep", lambda *_, **__: pytest.fail("nothing is missing"))
     for item in ITEMS.values():
         assert costs[item.name].missing == 0, item.name
-        report = build_item(item, config)
+        report = build_item(item, Results(config))
         require_files(item, config, report)
         require_own_columns(item, config)
         if costs[item.name].total:
             assert "digits" in (config.output / item.name / f"{item.name}.txt").read_text(), item.name
         if item.name == "table5":
             monkeypatch.setattr("swad.experiments.reproduce.fit_on_val.open_run", lambda *_: pytest.fail("fitted"))
-            assert build_item(item, config).tables == report.tables
+            assert build_item(item, Results(config)).tables == report.tables
     require_five_methods(config.output / "figure3")
     assert (config.output / "figure1" / "figure1.svg").stat().st_size  # SWAD is not the last weights
 

@@ -11,6 +11,7 @@ pytest.importorskip("matplotlib")
 from helpers.imagenet_trees import INPUT, Answers, make_backgrounds, make_imagenet, make_imagenet_c, make_imagenet_r
 from swad.experiments.imagenet_models import ImageNetModel
 from swad.experiments.reproduce import robustness_table
+from swad.experiments.reproduce.base import Results
 from swad.experiments.reproduce.config import make_config
 from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.reproduce.robustness_table import find_benchmarks, find_rows, score_cell
@@ -96,7 +97,7 @@ def test_runs_are_compared_with_the_paper(tmp_path, tiny_run, model, monkeypatch
     monkeypatch.setattr("swad.robustness.imagenet_r.N_IMAGES", 4)
     config = make_config(runs=tiny_run, data=data, output=tmp_path / "paper", device="cpu", workers=0, formats=("svg",))
     assert cost_of([ITEMS["table6"]], config).total == 0
-    report = build_item(ITEMS["table6"], config)
+    report = build_item(ITEMS["table6"], Results(config))
     (built,) = report.tables
     assert [(row.name, row.group) for row in built.rows] == [
         *((name, "ours") for name in ("ERM", "SWA", "SWAD")),
@@ -124,4 +125,4 @@ def test_runs_need_the_benchmarks(tmp_path, tiny_run):
     with pytest.raises(
         RunError, match=r"--data must hold imagenet, imagenet-c, imagenet-r or bg_challenge: .* has none"
     ):
-        build_item(ITEMS["table6"], config)
+        build_item(ITEMS["table6"], Results(config))

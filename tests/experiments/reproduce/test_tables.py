@@ -13,7 +13,6 @@ from swad.experiments.reproduce.methods import Method, row_name
 from swad.experiments.reproduce.run import build_item, cost_of
 from swad.experiments.reproduce.trainings import Training
 from swad.experiments.reproduce.with_swad import swad_tables
-from swad.experiments.sweep.directory import SweepDir
 from swad.results import published
 from swad.results.tables import Table
 from swad.training.config import RunConfig
@@ -40,7 +39,7 @@ def hash_of(config: RunConfig, weights: str) -> int:
 def build(name: str, config: PaperConfig) -> tuple[Table, dict[tuple[str, str, str], dict[str, str]]]:
     """Write the runs of an item, build it, and return its first table and the table's rows of its CSV file."""
     write_stated_runs([ITEMS[name]], config, stated)
-    report = build_item(ITEMS[name], config)
+    report = build_item(ITEMS[name], Results(config))
     table = report.tables[0]
     assert isinstance(table, Table)
     return table, csv_rows(config, name, table.title)
@@ -136,7 +135,7 @@ def test_swad_on_top_is_that_of_the_selected_run(tmp_path: Path):
 
     assert write_stated_runs([item], config, accuracy) == 20
     methods = [Method("CORAL", training), Method("CORAL + SWAD", training, "swad")]
-    [table] = swad_tables(config, Results(SweepDir(config.output)), "Table", methods, ("PACS",))
+    [table] = swad_tables(Results(config), "Table", methods, ("PACS",))
     [row] = table.rows
     assert [cell.value for cell in row.cells[:2]] == pytest.approx([50 + 100 * max(rates), 50 - 100 * max(rates)])
     assert row.cells[3].value is None  # one trial has no interval
@@ -202,7 +201,7 @@ def test_the_papers_search_is_chosen_on_trial_0_and_used_for_the_others(tmp_path
     assert cost_of([item], config).missing == 2 * 4  # the choice is known now, and its runs are missing
     write_stated_runs([item], config, accuracy)
     assert cost_of([item], config).missing == 0
-    table = build_item(item, config).tables[0]
+    table = build_item(item, Results(config)).tables[0]
     assert isinstance(table, Table)
     cells = {row.name: row.cells for row in table.rows if row.group == "ours"}
     # 5e-5 is the default and is not stated; of the others, 3e-5 is the best. Its standard error over trials is 0.

@@ -81,10 +81,10 @@ def average_cell(cells: Sequence[Cell]) -> Cell:
     return Cell(mean(values)) if len(values) == len(cells) else Cell()
 
 
-def method_accuracy(config: PaperConfig, results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
+def method_accuracy(results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
     """Select the runs of a method on a dataset, and read its accuracies; None if there are none."""
-    every_target = replace(config, targets=()).targets_of(dataset)
-    return _accuracy(results.runs(config, dataset, method.training), method.weights, every_target)
+    every_target = replace(results.config, targets=()).targets_of(dataset)
+    return _accuracy(results.runs(dataset, method.training), method.weights, every_target)
 
 
 def on_weights(accuracy: MethodAccuracy, weights: str) -> MethodAccuracy | None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
 from swad.experiments.reproduce.trainings import Training, sweep_specs
 from swad.experiments.sweep.directory import SweepDir, runs_folder
 from swad.experiments.sweep.spec import SweepSpec
+from swad.results.figures.style import save_figure
 from swad.results.records import DONE
 from swad.results.runs import RunData, find_runs, load_run
 from swad.training.run_dir import RunError
 from swad.util.progress import Progress
 
-Build = Callable[["PaperConfig", "Results", Path, "Progress | None"], Report]
-"""``build(config, results, folder, progress)`` measures what is missing, draws figures into the folder, and returns
-the tables."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Build = Callable[["Results"], Report]
+"""Measures what is missing, draws the figures, and returns the tables."""
 
 
 @dataclass(frozen=True)
@@ -64,34 +68,48 @@ MANY = 100
 """So many runs are read together with all others of the sweep, from its summary."""
 
 
-@dataclass
 class Results:
-    """The finished runs of a sweep directory, by the training that they belong to."""
+    """The finished runs that items are built from, and how to measure on them.
 
-    sweep: SweepDir
-    _loaded: dict[Path, RunData] = field(default_factory=dict)
+    Args:
+        config: Data, scale and resolution.
+        progress: Called after every evaluation of a measurement.
+    """
 
-    def runs(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
+    def __init__(self, config: PaperConfig, progress: Progress | None = None) -> None:
+        self.config = config
+        self.measuring: dict[str, Any] = {"device": config.device, "workers": config.workers, "progress": progress}
+        """Arguments that all measurements have in common."""
+        self._sweep = SweepDir(config.output)
+        self._loaded: dict[Path, RunData] = {}
+
+    def runs(self, dataset: str, training: Training) -> list[RunData]:
         """Return the finished runs of a training on a dataset."""
-        return self.of(sweep_specs(config, dataset, training))
-
-    def first_trial(self, config: PaperConfig, dataset: str, training: Training) -> list[RunData]:
-        """Return those of the first of the requested trials; `RunError` if there is none."""
-        runs = [run for run in self.runs(config, dataset, training) if run.trial == config.trials[0]]
-        if not runs:
-            raise RunError(f"no run on {dataset} is finished: add --retry-failed to train failed runs again")
-        return runs
-
-    def of(self, specs: Iterable[SweepSpec]) -> list[RunData]:
-        """Return the finished runs of some sweeps."""
-        paths = [planned.config.output for planned in self.sweep.plan(specs).runs]
+        specs = sweep_specs(self.config, dataset, training)
+        paths = [planned.config.output for planned in self._sweep.plan(specs).runs]
         unread = [path for path in paths if path not in self._loaded and (path / DONE).exists()]
         if len(unread) >= MANY:
-            found = find_runs(runs_folder(self.sweep.path), warn=False)
+            found = find_runs(runs_folder(self.config.output), warn=False)
             self._loaded.update((run.path, run) for run in found if run.finished)
         else:
             self._loaded.update((path, load_run(path)) for path in unread)
         return [self._loaded[path] for path in paths if path in self._loaded]
+
+    def first_trial(self, dataset: str, training: Training) -> list[RunData]:
+        """Return those of the first of the requested trials; `RunError` if there is none."""
+        runs = [run for run in self.runs(dataset, training) if run.trial == self.config.trials[0]]
+        if not runs:
+            raise RunError(f"no run on {dataset} is finished: add --retry-failed to train failed runs again")
+        return runs
+
+    def folder(self, item: str) -> Path:
+        """Return the directory of an item's files."""
+        return self.config.output / item
+
+    def save(self, figure: Figure, item: str, *names: str) -> list[Path]:
+        """Write a figure of an item in all formats, named after the item and what tells it from its others."""
+        stem = "-".join([item, *names])
+        return [save_figure(figure, self.folder(item) / f"{stem}.{suffix}") for suffix in self.config.formats]
 
 
 def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str]:

@@ -7,20 +7,18 @@ runs differ only in the losses that SWAD observes, and with them in the range th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from swad.data import benchmarks
 from swad.experiments.cost import cost, measured_cost
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
+from swad.experiments.reproduce.config import PAPER_DATASETS
 from swad.experiments.reproduce.trainings import ERM, Training, validation_subsample
 from swad.results.comparisons import compare
 from swad.results.runs import RunData
 from swad.results.selection import target_accuracy
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import valley
-from swad.util.progress import Progress
 from swad.util.statistics import mean
 
 DATASETS = ("PACS",)
@@ -131,7 +129,8 @@ def _moved(run: RunData, whole: RunData) -> tuple[int, int]:
     return abs((one.start or 0) - (other.start or 0)), abs((one.end or 0) - (other.end or 0))
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
+    config = results.config
     known = [name for name in config.measured_datasets(PAPER_DATASETS) if benchmarks.get(name).counts]
     every = {name: config.evaluate_every_of(name) for name in known}
     every |= {name: benchmarks.get(name).defaults.evaluate_every for name in PAPER_DATASETS if name not in every}
@@ -140,7 +139,7 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
         by_share = {
             training.validation_share: runs
             for training in (ERM, *SUBSAMPLED)
-            if (runs := results.runs(config, dataset, training))
+            if (runs := results.runs(dataset, training))
         }
         if 1.0 in by_share:
             tables += [timing_table(dataset, by_share), change_table(dataset, by_share)]

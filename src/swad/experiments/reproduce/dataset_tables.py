@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from swad.averaging.registry import Plan
 from swad.data import benchmarks
@@ -29,7 +28,6 @@ from swad.experiments.reproduce.trainings import Training
 from swad.experiments.reproduce.with_swad import swad_tables
 from swad.results import published
 from swad.results.tables import PAPER, Cell, Table
-from swad.util.progress import Progress
 from swad.util.statistics import mean
 
 COLUMNS = dict(zip(PAPER_DATASETS, ("PACS", "VLCS", "OfficeHome", "TerraInc", "DomainNet"), strict=True))
@@ -38,8 +36,9 @@ COLUMNS = dict(zip(PAPER_DATASETS, ("PACS", "VLCS", "OfficeHome", "TerraInc", "D
 COMPETITOR = "Best SOTA competitor"
 
 
-def _table(config: PaperConfig, results: Results, number: int) -> Table:
+def _table(results: Results, number: int) -> Table:
     """Build the table of one number: stand-ins, the five datasets, and the average of the five."""
+    config = results.config
     entry = published.table(number)
     others = [name for name in config.measured_datasets(PAPER_DATASETS) if name not in PAPER_DATASETS]
     rows = []
@@ -47,7 +46,7 @@ def _table(config: PaperConfig, results: Results, number: int) -> Table:
         values = dict(zip(entry.columns, row.values, strict=True))
         paper = (*(Cell() for _ in others), *(printed_cell(values[column]) for column in (*COLUMNS.values(), "Avg.")))
         method = method_of(row)
-        measured = {} if method is None else _accuracies(config, results, method)
+        measured = {} if method is None else _accuracies(results, method)
         rows.append(
             ComparedRow(
                 row_name(row),
@@ -57,7 +56,7 @@ def _table(config: PaperConfig, results: Results, number: int) -> Table:
             )
         )
     if number == 1:
-        rows = [_with_competitor(config, results, others, row) if row.name == COMPETITOR else row for row in rows]
+        rows = [_with_competitor(results, others, row) if row.name == COMPETITOR else row for row in rows]
     columns = [*others, *COLUMNS.values(), "Avg."]
     notes = [
         trials_note(config),
@@ -75,12 +74,12 @@ def _table(config: PaperConfig, results: Results, number: int) -> Table:
     return compared_table(f"Table {number}: {entry.title}", columns, rows, notes, expected)
 
 
-def _accuracies(config: PaperConfig, results: Results, method: Method) -> dict[str, MethodAccuracy]:
+def _accuracies(results: Results, method: Method) -> dict[str, MethodAccuracy]:
     """Return the accuracies of a method by dataset."""
     return {
         dataset: accuracy
-        for dataset in config.measured_datasets(PAPER_DATASETS)
-        if (accuracy := method_accuracy(config, results, dataset, method)) is not None
+        for dataset in results.config.measured_datasets(PAPER_DATASETS)
+        if (accuracy := method_accuracy(results, dataset, method)) is not None
     }
 
 
@@ -89,12 +88,12 @@ def _cells(others: Sequence[str], measured: Mapping[str, MethodAccuracy]) -> tup
     return (*cells, average_cell(cells[len(others) :]))
 
 
-def _with_competitor(config: PaperConfig, results: Results, others: Sequence[str], row: ComparedRow) -> ComparedRow:
+def _with_competitor(results: Results, others: Sequence[str], row: ComparedRow) -> ComparedRow:
     """Fill in the best of our numbers of Table 2, column by column."""
     competitors = [
         _cells(others, measured)
         for method in methods_of(2)
-        if not method.name.startswith(("ERM", "SWAD")) and (measured := _accuracies(config, results, method))
+        if not method.name.startswith(("ERM", "SWAD")) and (measured := _accuracies(results, method))
     ]
     if not competitors:
         return row
@@ -140,14 +139,15 @@ def _with_gains(table: Table) -> Table:
 # ------------------------------------------------------------ the items
 
 
-def _build(number: int, config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
-    table = _table(config, results, number)
+def _build(number: int, results: Results) -> Report:
+    config = results.config
+    table = _table(results, number)
     if number == 4:
         table = _with_gains(table)
     tables = [table]
     if number == 2:
         datasets = config.measured_datasets(PAPER_DATASETS)
-        tables += swad_tables(config, results, "Table 2", methods_of(2), datasets)
+        tables += swad_tables(results, "Table 2", methods_of(2), datasets)
     if number == 8:
         dataset = (*config.measured_datasets(PAPER_DATASETS), "PACS")[0]
         defaults = benchmarks.get(dataset).defaults

@@ -11,19 +11,16 @@ from pathlib import Path
 
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.robust_line import FILE, measure_robust_line
 from swad.experiments.saved_run import open_run
 from swad.results.figures.robust_lines import robust_figure
-from swad.results.figures.style import save_figure
 from swad.results.labels import weights_label
 from swad.results.robust_lines import RobustLine
 from swad.results.runs import RunData
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valley
 from swad.util.names import counted
-from swad.util.progress import Progress
 
 DATASETS = ("PACS",)
 ENDS = ("last", "swad")
@@ -75,39 +72,31 @@ def _is_last(run: RunData) -> bool:
     return averaged is None or averaged.n_averaged == 1
 
 
-def _measure(config: PaperConfig, run: RunData, progress: Progress | None) -> RobustLine:
-    return measure_robust_line(
-        open_run(run.path, config.data),
-        ENDS,
-        SHARES,
-        points=(config.grid + 1) // 2,  # each takes dozens of gradients
-        n_images=config.images,
-        device=config.device,
-        workers=config.workers,
-        progress=progress,
-    )
+def _measure(results: Results, run: RunData) -> RobustLine:
+    config = results.config
+    points = (config.grid + 1) // 2  # each takes dozens of gradients
+    saved = open_run(run.path, config.data)
+    return measure_robust_line(saved, ENDS, SHARES, points=points, n_images=config.images, **results.measuring)
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
     tables: list[Table | str] = []
     written: list[Path] = []
     row_files: list[Path] = []
-    datasets = config.measured_datasets(DATASETS)
+    datasets = results.config.measured_datasets(DATASETS)
     for dataset in datasets:
-        runs = results.first_trial(config, dataset, ERM)
+        runs = results.first_trial(dataset, ERM)
         different = [run for run in runs if not _is_last(run)]
         if skipped := [run for run in runs if _is_last(run)]:
             names = ", ".join("+".join(run.targets) for run in skipped)
             tables.append(f"{dataset}, target {names}: no line, because the average of SWAD is the last weights.")
         if not different:
             continue
-        lines = [_measure(config, run, progress) for run in different]
-        stem = "figure1" if len(datasets) == 1 else f"figure1-{dataset}"
-        drawing = robust_figure(lines)
-        written += [save_figure(drawing, folder / f"{stem}.{suffix}") for suffix in config.formats]
+        lines = [_measure(results, run) for run in different]
+        written += results.save(robust_figure(lines), "figure1", *[dataset] * (len(datasets) > 1))
         row_files += [run.path / FILE for run in different]
         tables.append(robust_table(dataset, lines))
-    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written), tuple(row_files))
+    return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written), tuple(row_files))
 
 
 ITEMS = (

@@ -14,12 +14,10 @@ from swad.averaging import registry
 from swad.averaging.swa import SWA
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.figures.sampling import sampling_figure
-from swad.results.figures.style import save_figure
 from swad.results.flatness_rows import SURFACE
 from swad.results.labels import weights_label
 from swad.results.runs import RunData, load_run
@@ -27,7 +25,6 @@ from swad.results.surfaces import RunSurface, read_surface
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valley
 from swad.training.defaults import averaging_plan
-from swad.util.progress import Progress
 
 DATASETS = ("PACS",)
 
@@ -59,7 +56,7 @@ def plane_corners(run: SavedRun) -> tuple[str, str, str]:
     return snapshots[chosen[0]], snapshots[chosen[1]], snapshots[last]
 
 
-def _measure(config: PaperConfig, run: SavedRun, progress: Progress | None) -> RunSurface:
+def _measure(results: Results, run: SavedRun) -> RunSurface:
     corners = plane_corners(run)
     first = min(int(name.removeprefix("step-")) for name in corners)
     # The beginning of training is far away and would leave the valley in a corner of the picture.
@@ -68,11 +65,9 @@ def _measure(config: PaperConfig, run: SavedRun, progress: Progress | None) -> R
         run,
         corners,
         [*(name for name in later if name not in corners), *sampled_steps(run)],
-        steps=config.grid,
-        n_images=config.images,
-        device=config.device,
-        workers=config.workers,
-        progress=progress,
+        steps=results.config.grid,
+        n_images=results.config.images,
+        **results.measuring,
     )
     surface = read_surface(load_run(run.path))
     assert surface is not None
@@ -98,25 +93,24 @@ def sampling_table(dataset: str, runs: list[tuple[RunData, dict[str, tuple[int, 
     return Table(f"{dataset}: the weights that SWA and SWAD average", columns, tuple(rows), notes, "Target")
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
     tables: list[Table | str] = []
     written: list[Path] = []
     row_files: list[Path] = []
-    datasets = config.measured_datasets(DATASETS)
+    datasets = results.config.measured_datasets(DATASETS)
     for dataset in datasets:
-        runs = results.first_trial(config, dataset, ERM)
+        runs = results.first_trial(dataset, ERM)
         sampled = []
         for run in runs:
-            saved = open_run(run.path, config.data)
+            saved = open_run(run.path, results.config.data)
             steps = sampled_steps(saved)
-            drawing = sampling_figure(_measure(config, saved, progress), steps)
+            drawing = sampling_figure(_measure(results, saved), steps)
             names = [dataset] * (len(datasets) > 1) + ["+".join(run.targets)] * (len(runs) > 1)
-            stem = "-".join(["figure2", *names])
-            written += [save_figure(drawing, folder / f"{stem}.{suffix}") for suffix in config.formats]
+            written += results.save(drawing, "figure2", *names)
             row_files.append(run.path / SURFACE)
             sampled.append((run, steps))
         tables.append(sampling_table(dataset, sampled))
-    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written), tuple(row_files))
+    return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written), tuple(row_files))
 
 
 ITEMS = (

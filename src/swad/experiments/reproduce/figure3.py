@@ -16,7 +16,6 @@ from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
 from swad.experiments.run_flatness import FlatnessConfig
 from swad.results.page.build import write_page
 from swad.results.runs import RunData, RunList, load_run
-from swad.util.progress import Progress
 
 LIVE = "live"
 """Placeholder for the live weights that the user chose: best or last."""
@@ -41,31 +40,29 @@ def trainings(config: PaperConfig) -> list[Training]:
     return list(dict.fromkeys(METHODS[method][0] for method in config.methods or METHODS))
 
 
-def measured_weights(
-    config: PaperConfig, results: Results, datasets: Sequence[str] | None = None
-) -> dict[Path, list[str]]:
+def measured_weights(results: Results, datasets: Sequence[str] | None = None) -> dict[Path, list[str]]:
     """Return the weights to measure by run directory, of all datasets of the figure or of some."""
+    config = results.config
     weights: dict[Path, list[str]] = {}
     for dataset in config.measured_datasets(DATASETS) if datasets is None else datasets:
         for method in config.methods or METHODS:
             training, name = METHODS[method]
-            for run in results.runs(config, dataset, training):
+            for run in results.runs(dataset, training):
                 weights.setdefault(run.path, []).append(config.live_weights if name == LIVE else name)
     return weights
 
 
-def measure(config: PaperConfig, results: Results, folder: Path, progress: Progress | None, stem: str) -> Report:
+def measure(results: Results, item: str, stem: str) -> Report:
     """Measure the flatness of all methods and draw it."""
+    config = results.config
     return measure_flatness(
-        measured_weights(config, results),
+        measured_weights(results),
         FlatnessConfig(config.radii, config.directions, config.images),
-        output=folder,
+        output=results.folder(item),
         stem=stem,
         formats=config.formats,
-        device=config.device,
-        workers=config.workers,
         data=config.data,
-        progress=progress,
+        **results.measuring,
     )
 
 
@@ -76,10 +73,10 @@ def write_run_page(folder: Path, runs: Sequence[RunData]) -> Path:
     return write_page(RunList(constant or runs), folder / "report.html", flatness=RunList(runs))
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
-    report = measure(config, results, folder, progress, "figure3")
-    page = write_run_page(folder, [load_run(path) for path in measured_weights(config, results)])
-    tables = (*report.tables, *availability_notes(config, DATASETS))
+def _build(results: Results) -> Report:
+    report = measure(results, "figure3", "figure3")
+    page = write_run_page(results.folder("figure3"), [load_run(path) for path in measured_weights(results)])
+    tables = (*report.tables, *availability_notes(results.config, DATASETS))
     return Report(tables, (*report.written, page), report.row_files)
 
 

@@ -6,40 +6,35 @@ from pathlib import Path
 
 from swad.experiments.flatness_report import Report, measure_surfaces
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.figure3 import write_run_page
 from swad.experiments.reproduce.trainings import ERM
 from swad.results.runs import load_run
 from swad.results.tables import Table
-from swad.util.progress import Progress
 
 DATASETS = ("PACS",)
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
+    config = results.config
     tables: list[Table | str] = []
     written: list[Path] = []
     row_files: list[Path] = []
     datasets = config.measured_datasets(DATASETS)
     for dataset in datasets:
-        paths = [run.path for run in results.first_trial(config, dataset, ERM)]
-        stem = "figure4" if len(datasets) == 1 else f"figure4-{dataset}"
         report = measure_surfaces(
-            paths,
+            [run.path for run in results.first_trial(dataset, ERM)],
             steps=config.grid,
             n_images=config.images,
-            output=folder,
-            stem=stem,
+            output=results.folder("figure4"),
+            stem="figure4" if len(datasets) == 1 else f"figure4-{dataset}",
             formats=config.formats,
-            device=config.device,
-            workers=config.workers,
             data=config.data,
-            progress=progress,
+            **results.measuring,
         )
         tables += report.tables
         written += report.written
         row_files += report.row_files
-    written.append(write_run_page(folder, [load_run(path.parent) for path in row_files]))
+    written.append(write_run_page(results.folder("figure4"), [load_run(path.parent) for path in row_files]))
     return Report((*tables, *availability_notes(config, DATASETS)), tuple(written), tuple(row_files))
 
 

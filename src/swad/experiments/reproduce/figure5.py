@@ -6,28 +6,24 @@ from pathlib import Path
 
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM
-from swad.results.figures.style import save_figure
 from swad.results.figures.training import valleys_figure
 from swad.results.run_tables import ranges_table
 from swad.results.tables import Table
-from swad.util.progress import Progress
 
 DATASETS = ("PACS",)
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
     tables: list[Table | str] = []
     written: list[Path] = []
-    datasets = config.measured_datasets(DATASETS)
+    datasets = results.config.measured_datasets(DATASETS)
     for dataset in datasets:
-        runs = results.first_trial(config, dataset, ERM)
+        runs = results.first_trial(dataset, ERM)
         drawing = valleys_figure(runs, "swad", ("accuracy", "loss"))
-        stem = "figure5" if len(datasets) == 1 else f"figure5-{dataset}"
-        written += [save_figure(drawing, folder / f"{stem}.{suffix}") for suffix in config.formats]
+        written += results.save(drawing, "figure5", *[dataset] * (len(datasets) > 1))
         tables.append(ranges_table(runs))
-    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written))
+    return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written))
 
 
 ITEMS = (

@@ -6,12 +6,9 @@ ERM. Rank correlations with their intervals and permutation tests say how much f
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce import figure3
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PaperConfig
 from swad.results import published
 from swad.results.flatness_runs import rank_methods, read_flatness
 from swad.results.flatness_stats import SIDES
@@ -19,7 +16,6 @@ from swad.results.published import Number
 from swad.results.rank_correlation import Ranking
 from swad.results.runs import load_run
 from swad.results.tables import PAPER, Cell, Row, Table
-from swad.util.progress import Progress
 
 DATASETS = figure3.DATASETS
 
@@ -71,11 +67,11 @@ def printed_table() -> Table:
     return Table("The paper: appendix D.1", columns, tuple(rows), notes)
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
-    report = figure3.measure(config, results, folder, progress, "flatness")  # it draws the rankings, too
+def _build(results: Results) -> Report:
+    report = figure3.measure(results, "ranking", "flatness")  # it draws the rankings, too
     tables: list[Table | str] = []
-    for dataset in config.measured_datasets(DATASETS):
-        weights = figure3.measured_weights(config, results, [dataset])
+    for dataset in results.config.measured_datasets(DATASETS):
+        weights = figure3.measured_weights(results, [dataset])
         read = (read_flatness(load_run(path), names) for path, names in weights.items())
         flatness = [value for value in read if value is not None]
         for side in SIDES:
@@ -86,7 +82,7 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
             else:
                 title = f"{dataset}: flatness at radius {radius:g} on {side} domains, and accuracy on the target"
                 tables.append(ranking_table(title, ranking))
-    tables += [printed_table(), *availability_notes(config, DATASETS)]
+    tables += [printed_table(), *availability_notes(results.config, DATASETS)]
     return Report(tuple(tables), report.written, report.row_files)
 
 

@@ -16,7 +16,6 @@ from swad.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
 from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, printed_cell
 from swad.experiments.reproduce.base import Reproduction, Results
-from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.methods import row_name
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
@@ -25,14 +24,12 @@ from swad.experiments.saved_run import SavedRun, open_run, open_runs
 from swad.results import published
 from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, read_corruption_errors
 from swad.results.figures.robustness import severity_figure
-from swad.results.figures.style import save_figure
 from swad.results.imagenet_parts import stored_errors
 from swad.results.page.build import write_page
 from swad.results.runs import RunData, RunList, load_run
 from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.training.run_dir import RunError
 from swad.util.names import plain
-from swad.util.progress import Progress
 from swad.util.statistics import summarize
 
 WEIGHTS = {"ERM": "last", "EMA": "ema", "SWA": "swa", "SWAD": "swad"}
@@ -97,17 +94,19 @@ def find_rows(runs: Sequence[SavedRun]) -> dict[str, list[ImageNetModel]]:
     return rows
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
+    config = results.config
     if config.runs is not None:
-        return _imagenet(config, config.runs, folder, progress)
-    runs = [run for name in config.measured_datasets(()) for run in results.runs(config, name, ERM_THREE_WAY)]
+        return _imagenet(results, config.runs)
+    runs = [run for name in config.measured_datasets(()) for run in results.runs(name, ERM_THREE_WAY)]
     if runs:
-        return _stand_in(config, runs, folder, progress)
+        return _stand_in(results, runs)
     return Report((_compared((), {}, (*NEEDS, MEANING)),), ())
 
 
-def _imagenet(config: PaperConfig, directory: Path, folder: Path, progress: Progress | None) -> Report:
+def _imagenet(results: Results, directory: Path) -> Report:
     """Evaluate runs on ImageNet, and compare them with the paper."""
+    config = results.config
     runs, lines = open_runs([directory])
     benchmarks = find_benchmarks(config.data)
     if benchmarks == Benchmarks():
@@ -117,12 +116,12 @@ def _imagenet(config: PaperConfig, directory: Path, folder: Path, progress: Prog
     lines += [f"No run has the weights of {name}" for name in WEIGHTS if name not in rows]
     models = [model for members in rows.values() for model in members]
     evaluation = EvaluationConfig(config.device, workers=config.workers)
-    measured = measure_benchmarks(models, benchmarks, evaluation, progress)
+    measured = measure_benchmarks(models, benchmarks, evaluation, results.measuring["progress"])
     by_row = {name: [measured[model.label] for model in members] for name, members in rows.items()}
     ours = {name: [score_cell(trials, score) for score in (*OWN, *COLUMNS.values())] for name, trials in by_row.items()}
     captions = (*(f"{line}." for line in lines), *notes(models, benchmarks, measured), MEANING)
     errors = stored_errors(by_row)
-    written = _draw([] if errors is None else [errors], [load_run(run.path) for run in runs], folder, config)
+    written = _draw([] if errors is None else [errors], [load_run(run.path) for run in runs], results)
     files = dict.fromkeys(model.directory / ROBUSTNESS for model in models)
     return Report((_compared(OWN, ours, captions),), written, tuple(files))
 
@@ -136,22 +135,17 @@ def score_cell(trials: Sequence[Parts], name: str) -> Cell:
     return Cell(summary.mean, summary.error, mark=PARTIAL * any(score.partial for score in found))
 
 
-def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progress: Progress | None) -> Report:
+def _stand_in(results: Results, runs: Sequence[RunData]) -> Report:
     """Measure errors under corruption on the datasets that stand in for ImageNet."""
+    config = results.config
     settings = CorruptionConfig(n_images=config.images)
     if config.scale == "smoke":
         settings = replace(settings, corruptions=("gaussian_noise", "fog"), severities=(1, 5))
     weights = [config.live_weights if name == "ERM" else weights for name, weights in WEIGHTS.items()]
     for number, run in enumerate(runs):
         saved = open_run(run.path, config.data)
-        measure_corruptions(
-            saved,
-            weights,
-            settings,
-            device=config.device,
-            workers=config.workers,
-            progress=run_progress(progress, saved, number, len(runs)),
-        )
+        progress = run_progress(results.measuring["progress"], saved, number, len(runs))
+        measure_corruptions(saved, weights, settings, **{**results.measuring, "progress": progress})
     errors = read_corruption_errors(runs)
     seen = [each for each in errors if each.side == "seen"]
     ours: dict[str, list[Cell]] = {name: [] for name in WEIGHTS}
@@ -169,7 +163,7 @@ def _stand_in(config: PaperConfig, runs: Sequence[RunData], folder: Path, progre
         MEANING,
     )
     table = _compared(columns, {name: [*cells, *[Cell()] * len(COLUMNS)] for name, cells in ours.items()}, captions)
-    written = _draw(errors, runs, folder, config)
+    written = _draw(errors, runs, results)
     return Report((table,), written, tuple(run.path / ROBUSTNESS for run in runs))
 
 
@@ -186,16 +180,11 @@ def _compared(own: Sequence[str], ours: Mapping[str, Sequence[Cell]], captions: 
     return Table(f"Table 6: {entry.title}", (*own, *entry.columns), tuple(rows), tuple(captions))
 
 
-def _draw(
-    errors: Sequence[CorruptionErrors], runs: Sequence[RunData], folder: Path, config: PaperConfig
-) -> tuple[Path, ...]:
+def _draw(errors: Sequence[CorruptionErrors], runs: Sequence[RunData], results: Results) -> tuple[Path, ...]:
     """Draw the error against the severity, and write the page of the runs."""
     drawn = [each for each in errors if each.cases()]
-    written = []
-    if drawn:
-        figure = severity_figure(drawn)
-        written = [save_figure(figure, folder / f"table6.{suffix}") for suffix in config.formats]
-    return (*written, write_page(RunList(runs), folder / "report.html"))
+    written = results.save(severity_figure(drawn), "table6") if drawn else []
+    return (*written, write_page(RunList(runs), results.folder("table6") / "report.html"))
 
 
 ITEMS = (

@@ -150,19 +150,11 @@ def train_missing(
     return run_sweep(sweep, launcher, specs=specs, retry_failed=retry_failed, display=display)
 
 
-def build_item(
-    item: Reproduction, config: PaperConfig, progress: Progress | None = None, results: Results | None = None
-) -> Report:
-    """Measure and build one item from its finished runs, and write its files.
-
-    Args:
-        config: Data, scale and resolution.
-        progress: Called after every evaluation of a measurement.
-        results: The runs, if other items read them before.
-    """
-    folder = config.output / item.name
+def build_item(item: Reproduction, results: Results) -> Report:
+    """Measure and build one item from its finished runs, and write its files."""
+    config, folder = results.config, results.folder(item.name)
     folder.mkdir(parents=True, exist_ok=True)
-    report = item.build(config, results or Results(SweepDir(config.output)), folder, progress)
+    report = item.build(results)
     written = (*_write_tables(report.tables, folder, item.name), *report.written)
     write_json(
         folder / ITEM,

@@ -15,13 +15,10 @@ from swad.data import benchmarks
 from swad.experiments import tune
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.results.figures.sensitivity import sensitivity_figure
-from swad.results.figures.style import save_figure
 from swad.results.tables import Cell, Row, Table
 from swad.results.tuning import TuneRow, ValleySetting
-from swad.util.progress import Progress
 from swad.util.statistics import mean
 
 DATASETS = ("PACS",)
@@ -97,22 +94,15 @@ def _validation(rows: Sequence[TuneRow]) -> float:
     return 100 * mean(row.validation for row in rows if row.validation is not None)
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
     tables: list[Table | str] = []
     written: list[Path] = []
-    for dataset in config.measured_datasets(DATASETS):
-        runs = results.first_trial(config, dataset, ERM_THREE_WAY)
+    for dataset in results.config.measured_datasets(DATASETS):
+        runs = results.first_trial(dataset, ERM_THREE_WAY)
         center = ValleySetting(tolerance_ratio=benchmarks.get(dataset).defaults.tolerance_ratio)
         around = settings_around(center)
         settings = list(dict.fromkeys(setting for members in around.values() for setting in members))
-        rows = tune.sensitivity(
-            [run.path for run in runs],
-            settings,
-            data=config.data,
-            device=config.device,
-            workers=config.workers,
-            progress=progress,
-        )
+        rows = tune.sensitivity([run.path for run in runs], settings, data=results.config.data, **results.measuring)
         tables.append(sensitivity_table(dataset, rows, center))
         panels = {}
         for name, members in around.items():
@@ -123,8 +113,8 @@ def _build(config: PaperConfig, results: Results, folder: Path, progress: Progre
             }
         marked = {f"${label}$": _shown(name, center) for name, label in LABELS.items()}
         figure = sensitivity_figure(panels, marked, f"{dataset}: SWAD around the paper’s settings (dotted)")
-        written += [save_figure(figure, folder / f"sensitivity-{dataset}.{suffix}") for suffix in config.formats]
-    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written))
+        written += results.save(figure, "sensitivity", dataset)
+    return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written))
 
 
 ITEMS = (

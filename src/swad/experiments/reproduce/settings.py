@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from swad.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, search_range
@@ -18,13 +17,12 @@ from swad.averaging.valley import LossValley
 from swad.data import benchmarks
 from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results
-from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
+from swad.experiments.reproduce.config import PAPER_DATASETS
 from swad.experiments.reproduce.trainings import SWA_WEIGHTS
 from swad.experiments.sweep.search import PAPER_GRID, grid_points
 from swad.results import published
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.util.names import counted
-from swad.util.progress import Progress
 
 HYPERPARAMETERS = {
     "batch size": "batch_size",
@@ -194,7 +192,7 @@ def _steps(number: int) -> str:
     return "step" if number == 1 else f"{number} steps"
 
 
-def _build(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _build(results: Results) -> Report:
     return Report((search_space_table(), method_settings_table()), ())
 
 

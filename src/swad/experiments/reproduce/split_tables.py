@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from swad.averaging.registry import Plan
 from swad.data import benchmarks
@@ -26,7 +25,6 @@ from swad.experiments.reproduce.trainings import ERM_THREE_WAY, SWA_WEIGHTS
 from swad.results import published
 from swad.results.comparisons import Accuracies, arrows
 from swad.results.tables import Cell
-from swad.util.progress import Progress
 
 CYCLIC = replace(ERM_THREE_WAY, lr_schedule="cyclic")
 
@@ -58,7 +56,8 @@ def table3_methods() -> list[Method]:
     return [special.get(name) or Method(name, three_way[name]) for name in names]
 
 
-def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _table3(results: Results) -> Report:
+    config = results.config
     entry, methods = published.table(3), table3_methods()
     datasets = config.measured_datasets(("PACS",))
     others = [name for name in datasets if name != "PACS"]
@@ -67,7 +66,7 @@ def _table3(config: PaperConfig, results: Results, folder: Path, progress: Progr
         (name, method.name): accuracy
         for name in datasets
         for method in methods
-        if (accuracy := method_accuracy(config, results, name, method)) is not None
+        if (accuracy := method_accuracy(results, name, method)) is not None
     }
     by_column = [
         {method: accuracy.values(in_domain) for (dataset, method), accuracy in measured.items() if dataset == name}
@@ -112,7 +111,8 @@ TABLE5 = {
 }
 
 
-def _table5(config: PaperConfig, results: Results, folder: Path, progress: Progress | None) -> Report:
+def _table5(results: Results) -> Report:
+    config = results.config
     entry, table_datasets = published.table(5), ("PACS", "VLCS")
     datasets = config.measured_datasets(table_datasets)
     others = [name for name in datasets if name not in table_datasets]
@@ -125,7 +125,7 @@ def _table5(config: PaperConfig, results: Results, folder: Path, progress: Progr
     rows = []
     for row in entry.rows:
         method = TABLE5[row_name(row)]
-        accuracies = {name: _accuracy(config, results, name, method, progress) for name in datasets}
+        accuracies = {name: _accuracy(results, name, method) for name in datasets}
         values = dict(zip(entry.columns, row.values, strict=True))
         ours, paper = (
             _settings_cells(config, shown, method.name),
@@ -176,16 +176,12 @@ def _settings_cells(config: PaperConfig, dataset: str, name: str) -> list[Cell]:
     return [Cell(text=text) for text in (start, end, "Cyclic" if cyclic else "Const", str(interval))]
 
 
-def _accuracy(
-    config: PaperConfig, results: Results, dataset: str, method: Method, progress: Progress | None
-) -> MethodAccuracy | None:
-    accuracy = method_accuracy(config, results, dataset, method)
+def _accuracy(results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
+    accuracy = method_accuracy(results, dataset, method)
     if accuracy is None or method.name != FIT_ON_VAL:
         return accuracy
     fitted = {
-        (result.target, result.trial): fit_run(
-            result.directory, device=config.device, workers=config.workers, data=config.data, progress=progress
-        )
+        (result.target, result.trial): fit_run(result.directory, data=results.config.data, **results.measuring)
         for result in accuracy.selection
     }
     return replace(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from swad.data import benchmarks
 from swad.experiments.flatness_report import Report
@@ -23,25 +22,22 @@ from swad.experiments.reproduce.methods import method_of, methods_of, row_name
 from swad.experiments.reproduce.trainings import Training
 from swad.results import published
 from swad.results.tables import Cell, Table
-from swad.util.progress import Progress
 
 
-def _build(
-    number: int, dataset: str, config: PaperConfig, results: Results, folder: Path, progress: Progress | None
-) -> Report:
+def _build(number: int, dataset: str, results: Results) -> Report:
     """Build the table of one dataset, and one of the same methods for each stand-in."""
-    others = [name for name in config.measured_datasets((dataset,)) if name not in PAPER_DATASETS]
-    tables = [_stand_in_table(config, results, number, name) for name in others]
-    return Report((*tables, _paper_table(config, results, number, dataset)), ())
+    others = [name for name in results.config.measured_datasets((dataset,)) if name not in PAPER_DATASETS]
+    tables = [_stand_in_table(results, number, name) for name in others]
+    return Report((*tables, _paper_table(results, number, dataset)), ())
 
 
-def _paper_table(config: PaperConfig, results: Results, number: int, dataset: str) -> Table:
-    entry = published.table(number)
+def _paper_table(results: Results, number: int, dataset: str) -> Table:
+    config, entry = results.config, published.table(number)
     at_hand = dataset in config.datasets
     rows = []
     for row in entry.rows:
         method = method_of(row)
-        accuracy = method_accuracy(config, results, dataset, method) if at_hand and method else None
+        accuracy = method_accuracy(results, dataset, method) if at_hand and method else None
         paper = tuple(map(printed_cell, row.values))
         rows.append(_row(row_name(row), accuracy, benchmarks.get(dataset).domains, paper))
     notes = ["† from DomainBed’s search, ‡ from the paper’s own."]
@@ -53,11 +49,12 @@ def _paper_table(config: PaperConfig, results: Results, number: int, dataset: st
     return compared_table(f"Table {number}: {entry.title}", entry.columns, rows, notes, expected)
 
 
-def _stand_in_table(config: PaperConfig, results: Results, number: int, dataset: str) -> Table:
+def _stand_in_table(results: Results, number: int, dataset: str) -> Table:
+    config = results.config
     targets, methods = config.targets_of(dataset), methods_of(number)
     columns = (*targets, "Avg.")
     blank = tuple(Cell() for _ in columns)
-    rows = [_row(method.name, method_accuracy(config, results, dataset, method), targets, blank) for method in methods]
+    rows = [_row(method.name, method_accuracy(results, dataset, method), targets, blank) for method in methods]
     notes = [trials_note(config), *protocol_notes(config, methods), *availability_notes(config, ())]
     title = f"The methods of Table {number} on {dataset}: out-of-domain accuracies"
     return compared_table(title, columns, rows, notes, [method.name for method in methods])

@@ -23,12 +23,10 @@ NOTE = (
 )
 
 
-def swad_tables(
-    config: PaperConfig, results: Results, title: str, methods: Sequence[Method], datasets: Sequence[str]
-) -> list[Table]:
+def swad_tables(results: Results, title: str, methods: Sequence[Method], datasets: Sequence[str]) -> list[Table]:
     """Build one table for each dataset: accuracy alone and with SWAD, and the paired gain with interval and test."""
-    pairs = {dataset: _pairs(config, results, methods, dataset) for dataset in datasets}
-    gains = {dataset: _gains(config, dataset, pairs[dataset]) for dataset in datasets}
+    pairs = {dataset: _pairs(results, methods, dataset) for dataset in datasets}
+    gains = {dataset: _gains(results.config, dataset, pairs[dataset]) for dataset in datasets}
     measured = [dataset for dataset in datasets if gains[dataset]]
     tables = comparisons_tables([gain for dataset in measured for gain in gains[dataset]], [NOTE]) if measured else []
     return [
@@ -46,14 +44,14 @@ def swad_tables(
 
 
 def _pairs(
-    config: PaperConfig, results: Results, methods: Sequence[Method], dataset: str
+    results: Results, methods: Sequence[Method], dataset: str
 ) -> dict[str, tuple[MethodAccuracy, MethodAccuracy]]:
     """Return the accuracies alone and with SWAD by the name of the method, each training once."""
     pairs: dict[object, tuple[str, tuple[MethodAccuracy, MethodAccuracy]]] = {}
     for method in methods:
-        key = method.training.searched(config)
+        key = method.training.searched(results.config)
         if method.weights == "best" and key not in pairs:
-            alone = method_accuracy(config, results, dataset, method)
+            alone = method_accuracy(results, dataset, method)
             averaged = None if alone is None else on_weights(alone, "swad")
             if alone is not None and averaged is not None:
                 pairs[key] = method.name, (alone, averaged)
