@@ -1,6 +1,16 @@
-"""`swad datasets`."""
+"""`swad datasets`, and the printed results of checking and downloading one."""
 
 from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from helpers.small_trees import make_tree
+from swad.cli.datasets import print_check, print_download
+from swad.data.download import DownloadedFile, DownloadResult
+from swad.data.verify import BadImage, CheckResult, DomainCount
 
 
 def test_datasets_are_listed_shown_and_checked(here, tmp_path):
@@ -10,15 +20,51 @@ def test_datasets_are_listed_shown_and_checked(here, tmp_path):
     assert "ICCV 2017" in here("datasets", "show", "PACS").stdout.replace("\n", " ")
     assert "Did you mean 'download'?" in here("datasets", "dowload", "PACS", code=2).stderr
     assert here("datasets", "PACS").stdout == here("datasets", "show", "PACS").stdout
-    from PIL import Image
-
-    for domain in ("north", "south"):
-        for label in ("cat", "dog"):
-            class_dir = tmp_path / "mine" / domain / label
-            class_dir.mkdir(parents=True)
-            for i in range(3):
-                Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(class_dir / f"{i}.png")
+    make_tree(tmp_path / "mine", ["north", "south"], ["cat", "dog"])
     assert "12" in here("datasets", "check", tmp_path / "mine", "--name", "folder").stdout
-    (tmp_path / "mine" / "north" / "cat" / "1.png").write_bytes(b"no image")
+    (tmp_path / "mine" / "north" / "cat" / "001.png").write_bytes(b"no image")
     bad = here("datasets", "check", tmp_path / "mine", "--name", "folder", code=1)
-    assert "1.png" in bad.stdout + bad.stderr
+    assert "001.png" in bad.stdout + bad.stderr
+
+
+GOOD = CheckResult("toy", Path("toy"), (DomainCount("a", 3, 3, 2), DomainCount("b", 4, None, 2)), 2, 7)
+
+
+def printed(print_result, *arguments) -> str:
+    output = io.StringIO()
+    print_result(*arguments, Console(file=output, width=200))
+    return output.getvalue()
+
+
+def test_problems_and_bad_images_are_printed():
+    bad = tuple(BadImage(Path(f"a/x/{i}.png"), "truncated") for i in range(25))
+    result = CheckResult(
+        "toy",
+        Path("toy"),
+        (DomainCount("a", 3, 4, 2),),
+        2,
+        0,
+        ("domain a has 3 images, expected 4",),
+        ("a note",),
+        bad,
+    )
+    text = printed(print_check, result)
+    for words in ("note: a note", "domain a has 3 images", "a/x/0.png: truncated", "and 6 more", "26 problems"):
+        assert words in text
+    assert "no problems" in printed(print_check, GOOD)
+
+
+def test_checksums_are_printed():
+    known, unknown = (DownloadedFile("http://x", f"{known}.zip", 1000, "ab" * 32, known) for known in (True, False))
+    text = printed(print_download, DownloadResult("toy", Path("data/toy"), (known, unknown), ("a note",), GOOD))
+    assert "True.zip  1,000 bytes  sha256 abababababababab… verified" in text
+    assert "recorded (no checksum is published)" in text
+    assert "a note" in text
+    assert text.rstrip().endswith("data/toy")
+
+
+def test_names_with_markup_are_printed_verbatim():
+    result = CheckResult("[red]toy[/]", Path("toy"), (DomainCount("[red]x[/]", 3, 3, 2),), 2, 3)
+    text = printed(print_check, result)
+    assert "[red]toy[/] at toy" in text
+    assert "[red]x[/]" in text

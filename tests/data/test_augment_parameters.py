@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 
-from swad.data.augment_parameters import COLUMNS, FACTORS, FIELDS, GRAYSCALE, ORDER, draw, draw_steps, identity
+from helpers.batches import draw
+from swad.data.augment_parameters import COLUMNS, FACTORS, FIELDS, GRAYSCALE, ORDER, draw_steps, identity
 from swad.data.augmentation import Augmentation
 
 GOLDEN_ROW = [
@@ -26,7 +27,7 @@ def crops_of_torchvision(height: int, width: int, n: int) -> np.ndarray:
 @pytest.mark.parametrize(("height", "width"), [(227, 227), (60, 90), (300, 131)])
 def test_crops_are_distributed_as_in_torchvision(height, width):
     theirs = crops_of_torchvision(height, width, 4000)
-    ours = draw(np.random.RandomState(0), np.array([[height, width]] * 4000))[:, :4]
+    ours = draw(0, np.array([[height, width]] * 4000))[:, :4]
 
     def traits(crops):
         top, left, high, wide = crops.T.astype(float)
@@ -46,13 +47,13 @@ def test_crops_are_distributed_as_in_torchvision(height, width):
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1), (2, 3), (7, 400)])
 def test_the_center_is_cropped_if_no_crop_fits_as_in_torchvision(height, width):
     theirs = {tuple(crop) for crop in crops_of_torchvision(height, width, 300).tolist()}
-    ours = {tuple(crop) for crop in draw(np.random.RandomState(0), np.array([[height, width]] * 300))[:, :4].tolist()}
+    ours = {tuple(crop) for crop in draw(0, np.array([[height, width]] * 300))[:, :4].tolist()}
     assert ours == theirs
 
 
 def test_the_settings_bound_the_parameters():
     sizes = np.array([[60, 90], [227, 227]] * 1000)
-    rows = draw(np.random.RandomState(0), sizes, Augmentation(crop=0.9, flip=0.2, jitter=0.05, grayscale=0))
+    rows = draw(0, sizes, Augmentation(crop=0.9, flip=0.2, jitter=0.05, grayscale=0))
     area = (rows[:, 2] * rows[:, 3]) / (sizes[:, 0] * sizes[:, 1])
     assert 0.88 < area.min() < 0.92
     changes = rows[:, FACTORS] - [1, 1, 1, 0]
@@ -61,7 +62,7 @@ def test_the_settings_bound_the_parameters():
     assert not rows[:, GRAYSCALE].any()
     # Nothing of the augmentation is left, also for images of a shape that no crop would keep.
     sizes = np.array([[60, 300], [227, 227]])
-    rows = draw(np.random.RandomState(0), sizes, Augmentation(crop=1, flip=0, jitter=0, grayscale=0))
+    rows = draw(0, sizes, Augmentation(crop=1, flip=0, jitter=0, grayscale=0))
     rows[:, ORDER] = range(4)
     assert (rows == identity(sizes)).all()
 
@@ -71,7 +72,7 @@ def test_factors_are_distributed_as_in_torchvision():
         torch.manual_seed(0)
         ranges = [(0.7, 1.3)] * 3 + [(-0.3, 0.3)]
         theirs = [ColorJitter.get_params(*ranges) for _ in range(4000)]
-    rows = draw(np.random.RandomState(0), np.full((4000, 2), 227))
+    rows = draw(0, np.full((4000, 2), 227))
     for i, name in enumerate(("brightness", "contrast", "saturation", "hue")):
         ours = rows[:, COLUMNS.index(name)]
         assert stats.ks_2samp(ours, [factors[1 + i] for factors in theirs]).pvalue > 0.001, name
@@ -79,7 +80,7 @@ def test_factors_are_distributed_as_in_torchvision():
 
 
 def test_orders_flips_and_grayscale_have_the_right_frequencies():
-    rows = draw(np.random.RandomState(0), np.full((20000, 2), 227))
+    rows = draw(0, np.full((20000, 2), 227))
     orders, counts = np.unique(rows[:, ORDER], axis=0, return_counts=True)
     assert len(orders) == 24
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders.tolist())

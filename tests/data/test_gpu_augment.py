@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from swad.data.augment_parameters import COLUMNS, FACTORS, ORDER, draw, identity
+from helpers.batches import draw
+from swad.data.augment_parameters import COLUMNS, FACTORS, ORDER, identity
 from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD, DataError
 from swad.data.gpu_augment import augment, jitter, luminance, resample, shift_hue
 
@@ -180,7 +181,7 @@ def test_half_operands_are_off_by_less_than_a_third_of_a_level():
         images[0] = 255
         images[1] //= 64
         images[1] *= 63
-        parameters = torch.from_numpy(draw(np.random.RandomState(1), np.full((8, 2), size)))
+        parameters = torch.from_numpy(draw(1, np.full((8, 2), size)))
         error = resample(images, parameters, 224, torch.float16) - resample(images, parameters, 224)
         assert 0 < error.abs().max() < 0.3 * LEVEL
         assert error.abs().mean() < 0.1 * LEVEL
@@ -188,7 +189,7 @@ def test_half_operands_are_off_by_less_than_a_third_of_a_level():
 
 def test_results_have_the_requested_memory_format():
     images = some_images(6, 20, 20)
-    parameters = torch.from_numpy(draw(np.random.RandomState(0), np.full((6, 2), 20)))
+    parameters = torch.from_numpy(draw(0, np.full((6, 2), 20)))
     plain = augment(images, parameters, 16, MEAN, STD)
     assert plain.shape == (6, 3, 16, 16)
     assert plain.is_contiguous()
@@ -202,7 +203,7 @@ def test_results_have_the_requested_memory_format():
 
 def test_images_do_not_depend_on_the_others():
     images = some_images(6, 20, 20)
-    parameters = torch.from_numpy(draw(np.random.RandomState(0), np.full((6, 2), 20)))
+    parameters = torch.from_numpy(draw(0, np.full((6, 2), 20)))
     whole = augment(images, parameters, 16, MEAN, STD)
     alone = torch.cat([augment(images[i : i + 1], parameters[i : i + 1], 16, MEAN, STD) for i in range(6)])
     assert torch.equal(whole, alone)
@@ -211,7 +212,7 @@ def test_images_do_not_depend_on_the_others():
 @pytest.mark.slow
 def test_compiled_without_graph_breaks_it_gives_the_same_numbers():
     images = some_images(6, 20, 22)
-    parameters = torch.from_numpy(draw(np.random.RandomState(0), np.array([[20, 22]] * 6)))
+    parameters = torch.from_numpy(draw(0, np.array([[20, 22]] * 6)))
     compiled = torch.compile(augment, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(
         compiled(images, parameters, 16, MEAN, STD), augment(images, parameters, 16, MEAN, STD), rtol=0, atol=1e-5
@@ -222,7 +223,7 @@ def test_compiled_without_graph_breaks_it_gives_the_same_numbers():
 @cuda
 def test_on_a_gpu_it_never_synchronizes_and_can_be_captured():
     images, sizes = some_images(8, 227, 227), np.full((8, 2), 227)
-    rows = [torch.from_numpy(draw(np.random.RandomState(seed), sizes)) for seed in range(2)]
+    rows = [torch.from_numpy(draw(seed, sizes)) for seed in range(2)]
     mean, std = MEAN.cuda(), STD.cuda()
     held, parameters = images.cuda(), rows[0].cuda()
     torch.cuda.set_sync_debug_mode("error")

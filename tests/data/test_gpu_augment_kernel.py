@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.batches import draw
 from helpers.triton_interpreter import DEVICE, INTERPRETED, runs_kernels
 from swad.data import augment_parameters, gpu_augment
 from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD
@@ -49,7 +50,7 @@ def some_images(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 def some_rows(b: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
     """Drawn parameters, with all orders in turn and every third image gray."""
-    rows = augment_parameters.draw(np.random.RandomState(seed), np.array([[height, width]] * b))
+    rows = draw(seed, np.array([[height, width]] * b))
     rows[:, augment_parameters.ORDER] = [ORDERS[(seed + i) % len(ORDERS)] for i in range(b)]
     rows[:, augment_parameters.GRAYSCALE] = np.arange(b) % 3 == 2
     return torch.from_numpy(rows).to(DEVICE)

@@ -1,4 +1,4 @@
-"""The batches of a training loader, by step."""
+"""The batches of a training loader by step, and the augmentation of one step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
+from swad.data.augment_parameters import FloatArray, draw_steps
+from swad.data.augmentation import Augmentation
 from swad.data.domains import IntArray
 from swad.data.loaders import Batch, TrainLoader, to_device
 
@@ -26,3 +28,8 @@ def batch_at(loader: TrainLoader, step: int) -> Batch:
 def keys_at(loader: TrainLoader, step: int) -> list[IntArray]:
     """Return the images of every domain at a step of balanced batches, as indices into the domains."""
     return list(loader.rows(step).reshape(len(loader.splits), -1) - loader._offsets[:, None])
+
+
+def draw(seed: int, sizes: IntArray, augmentation: Augmentation = Augmentation()) -> FloatArray:  # noqa: B008
+    """Return the augmentation parameters of the images of the first step."""
+    return draw_steps(seed, [1], sizes[None], 1, augmentation)[0, 0]

@@ -44,13 +44,6 @@ _STREAM = 5
 LUMINANCE = (0.2989, 0.587, 0.114)
 
 
-def draw(
-    rng: np.random.Generator | np.random.RandomState, sizes: IntArray, augmentation: Augmentation = _DEFAULT
-) -> FloatArray:
-    """Draw parameters ``[n, FIELDS]`` for images of these heights and widths, ``[n, 2]``."""
-    return _parameters(rng.random((len(sizes), _DRAWS)), sizes, augmentation)
-
-
 def draw_steps(
     seed: int, steps: Sequence[int], sizes: IntArray, views: int = 1, augmentation: Augmentation = _DEFAULT
 ) -> FloatArray:

@@ -49,9 +49,7 @@ class EpochLoader(TrainLoader):
         **options: Any,
     ) -> None:
         super().__init__(splits, image_spec, batch_size, seed, **options)
-        self._pool = np.concatenate(
-            [offset + split.keys for offset, split in zip(self._offsets, self.splits, strict=True)]
-        )
+        self._pool = np.concatenate(self._groups)
         self.steps_per_epoch = steps_per_epoch(len(self._pool), batch_size)
         share = len(self.positions)
         fewest = math.ceil(share / (micro_batch or share))
@@ -118,7 +116,7 @@ class EpochLoader(TrainLoader):
         inputs = {"rows": torch.from_numpy(rows)}
         if self.in_memory:
             return inputs
-        numbers = np.searchsorted(self._offsets, rows, side="right") - 1
+        numbers = self.domain_of(rows)
         domains, keys = [self.splits[i].domain for i in numbers], (rows - self._offsets[numbers]).tolist()
         first = self.positions.start + part * size
         seeds = [(self.seed, step, position) for position in range(first, first + size)]

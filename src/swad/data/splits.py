@@ -181,32 +181,16 @@ def hold_out(
                 "images or remove the domain"
             )
 
-    has_test = any(len(indices.test) for indices in splits)
-
     def select(name: str, *, from_target: bool) -> tuple[DomainSplit, ...]:
+        """Return one split of every domain on one side; only some splits have test images."""
         return tuple(
-            DomainSplit(domain, name, getattr(indices, name))
+            DomainSplit(domain, name, keys)
             for i, (domain, indices) in enumerate(zip(dataset.domains, splits, strict=True))
-            if (i in held_out) is from_target
+            if (i in held_out) is from_target and len(keys := getattr(indices, name))
         )
 
-    sources = Sources(
-        classes=dataset.classes,
-        image_spec=dataset.image_spec,
-        train=select("train", from_target=False),
-        val=select("val", from_target=False),
-        test=select("test", from_target=False) if has_test else (),
-    )
-    return HeldOut(
-        sources,
-        Target(
-            train=select("train", from_target=True),
-            val=select("val", from_target=True),
-            test=select("test", from_target=True) if has_test else (),
-            full=tuple(
-                DomainSplit(domain, "full", np.arange(len(domain), dtype=np.int64))
-                for i, domain in enumerate(dataset.domains)
-                if i in held_out
-            ),
-        ),
-    )
+    source_train, source_val, source_test = (select(name, from_target=False) for name in Split._fields)
+    train, val, test = (select(name, from_target=True) for name in Split._fields)
+    full = tuple(DomainSplit(part.domain, "full", np.arange(len(part.domain))) for part in train)
+    sources = Sources(dataset.classes, dataset.image_spec, source_train, source_val, source_test)
+    return HeldOut(sources, Target(train, val, test, full))

@@ -133,7 +133,7 @@ def build_estimate(run: SavedRun, device: torch.device, workers: int | None) -> 
     sources, dist = run.held_out.sources, Dist(device)
     algorithm = build_algorithm(config, sources, dist)
     loader = build_loader(config, sources, dist, algorithm, _cache(run, config), lambda line: None)
-    return lambda model: estimate_statistics(model, config, algorithm, loader, sources, dist)
+    return lambda model: estimate_statistics(model, config, algorithm, loader, dist)
 
 
 def _cache(run: SavedRun, config: RunConfig) -> ImageCache | None:

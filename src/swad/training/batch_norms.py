@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from swad.algorithms.base import Algorithm
 from swad.data.loaders import TrainLoader, to_device
-from swad.data.splits import Sources
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
 from swad.training.numerics import autocast
@@ -23,7 +22,7 @@ PASSES = 200
 
 
 def estimate_statistics(
-    model: nn.Module, config: RunConfig, algorithm: Algorithm, loader: TrainLoader, sources: Sources, dist: Dist
+    model: nn.Module, config: RunConfig, algorithm: Algorithm, loader: TrainLoader, dist: Dist
 ) -> bool:
     """Estimate the statistics of the model's batch norms on an epoch of training images, or on its first part.
 
@@ -31,7 +30,7 @@ def estimate_statistics(
     """
     if config.model.freeze_bn:
         return False
-    epoch = math.ceil(sum(len(split) for split in sources.train) / algorithm.n_images)
+    epoch = math.ceil(sum(algorithm.domain_sizes) / algorithm.n_images)
     with autocast(config, dist.device):
         estimated = algorithm.estimate_statistics(model, _training_images(loader, epoch))
     if estimated:

@@ -46,7 +46,7 @@ def report(
         callback.on_stage(f"evaluating {name}")
         model.load_state_dict(weights)
         if name in training.averages and estimate_statistics(
-            model, config, training.algorithm, training.loader, sources, training.dist
+            model, config, training.algorithm, training.loader, training.dist
         ):
             weights = cpu_weights(model)
         evaluation_start = time.perf_counter()
