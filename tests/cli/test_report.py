@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -20,18 +21,9 @@ pytestmark = pytest.mark.slow  # needs the demo
 @pytest.mark.parametrize(
     ("form", "sign"), [("markdown", "| SWAD"), ("latex", r"\toprule"), ("csv", "SWAD,"), ("text", "Averaged range")]
 )
-def test_report_in_every_format(demo, here, tmp_path, form, sign):
+def test_report_in_every_format(demo, here, form, sign):
     folder, _ = demo
-    result = here("report", folder, "--format", form, "--output", tmp_path / "page.html")
-    assert sign in result.stdout
-    assert (tmp_path / "page.html").exists()
-
-
-def test_report_draws_figures(demo, here, tmp_path):
-    folder, _ = demo
-    here("report", folder, "--figures", tmp_path / "figures", "--figure-formats", "svg,png", "-o", tmp_path / "p.html")
-    names = {file.suffix for file in (tmp_path / "figures").iterdir()}
-    assert names == {".svg", ".png"}
+    assert sign in here("report", folder, "--format", form, "--no-page").stdout
 
 
 @pytest.mark.parametrize("average", ["swad", "best"])
@@ -55,9 +47,10 @@ def test_figures_show_the_selected_run_of_a_sweep(tmp_path, monkeypatch, average
     assert drawn == ["z"]
 
 
-def test_an_unwritable_page_is_a_one_line_error(demo, here, tmp_path):
+def test_an_unwritable_page_is_a_one_line_error(here, tmp_path):
     (tmp_path / "file").touch()
-    errors = here("report", demo[0], "-o", tmp_path / "file" / "page.html", code=1).stderr
+    write_run(tmp_path / "runs" / "one")
+    errors = here("report", tmp_path / "runs", "-o", tmp_path / "file" / "page.html", code=1).stderr
     assert f"cannot use {tmp_path / 'file' / 'page.html'} (a part of the path is a file): choose another path" in errors
 
 
@@ -86,9 +79,11 @@ def two_datasets(tmp_path_factory):
 
 def test_report_compares_methods_with_a_baseline(here, two_datasets, tmp_path):
     options = ("report", two_datasets, "-o", tmp_path / "page.html")
-    figures = ("--figures", tmp_path, "--figure-formats", "svg")
+    figures = ("--figures", tmp_path / "figures", "--figure-formats", "svg,png")
     text = here(*options, "--comparisons", tmp_path / "c.csv", *figures).stdout
-    assert (tmp_path / "critical-difference.svg").exists()
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"critical-difference.svg", "critical-difference.png"} < drawn
+    assert {Path(name).suffix for name in drawn} == {".svg", ".png"}
     assert "Comparisons with ERM (best): first" in text
     assert "Comparisons with ERM (best): mean over datasets" in text
     page = (tmp_path / "page.html").read_text()
@@ -195,33 +190,18 @@ def test_records_are_sent_to_a_tracker_later(here, tmp_path):
     assert not (tmp_path / "more" / "one" / "tensorboard").exists()  # every option is checked before anything is sent
 
 
-@pytest.fixture
-def searched(tmp_path):
-    """Sixty runs: four targets, three trials, five draws."""
-    synthetic_runs.write_runs(tmp_path / "runs", 60, datasets=["PACS"], algorithms=["erm"])
-    return tmp_path / "runs"
-
-
-def test_report_without_a_page(here, searched):
-    text = here("report", searched, "--no-page").stdout
-    assert "SWAD" in text
+def test_report_of_a_search_without_a_page(here, tmp_path, monkeypatch):
+    """Sixty runs: four targets, three trials, five draws. The ranges are those of selected runs."""
+    synthetic_runs.write_runs(tmp_path, 60, datasets=["PACS"], algorithms=["erm"])
+    text = here("report", tmp_path, "--no-page").stdout
     assert "wrote" not in text
-    assert not (searched / "report.html").exists()
-    errors = here("report", searched, "--no-page", "-o", searched / "page.html", code=1).stderr
-    assert "--no-page writes none" in errors
-
-
-def test_report_prints_the_ranges_of_selected_runs_of_a_search(here, searched):
-    lines = here("report", searched, "--no-page").stdout.splitlines()
-    ranges = lines[lines.index(next(line for line in lines if line.startswith("Averaged range"))) :]
-    rows = [line for line in ranges if ", trial " in line]
+    assert not (tmp_path / "report.html").exists()
+    ranges = text[text.index("\nAveraged range") :]
+    runs = find_runs(tmp_path)
     selected = {result.directory for average in ("best", "last", "ema", "swa", "swad")
-                for result in select(find_runs(searched), average=average)}  # fmt: skip
-    assert len(rows) == len(selected) < 48
-
-
-def test_report_cuts_long_tables_and_the_page_has_all_runs(here, searched, monkeypatch):
+                for result in select(runs, average=average)}  # fmt: skip
+    assert ranges.count(", trial ") == len(selected) < 48
     monkeypatch.setattr(report_command, "MAX_ROWS", 5)
-    text = here("report", searched).stdout
-    assert "more rows; the page shows all runs" in text
-    assert "sweep-data" in (searched / "report.html").read_text()
+    assert "more rows; the page shows all runs" in here("report", tmp_path, "--no-page").stdout
+    errors = here("report", tmp_path, "--no-page", "-o", tmp_path / "page.html", code=1).stderr
+    assert "--no-page writes none" in errors
