@@ -39,7 +39,7 @@ def test_all_problems_are_reported_together(tmp_path):
         resolve(config)
     text = str(caught.value)
     assert len(caught.value.problems) == 8
-    for word in ("papyrus", "steps", "fp8", "erm", "tolerance_ratio", "without_dense", "nowhere", "toaster"):
+    for word in ("papyrus", "steps", "fp8", "erm", "tolerance_ratio", "swat", "nowhere", "toaster"):
         assert word in text, word
 
 
