@@ -32,6 +32,7 @@ from swad.cli import (
     windows,
 )
 from swad.cli._command import add_command
+from swad.util.signals import Interrupted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -87,8 +88,8 @@ def main() -> None:
         _print_error("Interrupted.")
         sys.exit(130)
     except Exception as error:
-        if type(error).__name__ == "Interrupted" or interrupted.is_set():
-            _print_error(str(error) if type(error).__name__ == "Interrupted" else "Interrupted.")
+        if isinstance(error, Interrupted) or interrupted.is_set():
+            _print_error(str(error) if isinstance(error, Interrupted) else "Interrupted.")
             sys.exit(130)
         missing_package = isinstance(error, ImportError) and "pip install" in str(error)
         expected = missing_package or isinstance(error, ValueError | OSError) or type(error).__name__ in _USER_ERRORS

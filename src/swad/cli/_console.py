@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from swad.util.signals import Interrupted
+
 if TYPE_CHECKING:
     from swad.results.tables import Table
     from swad.util.progress import Progress
@@ -64,10 +66,6 @@ def short_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
-
-
-class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
-    """Ctrl-C in a command that can be run again; the message says what is kept."""
 
 
 @contextmanager

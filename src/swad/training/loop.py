@@ -52,6 +52,7 @@ from swad.training.run_dir import (
     remove_checkpoint,
 )
 from swad.training.state import Training
+from swad.util import signals
 from swad.util.names import snapshot_name
 from swad.util.statistics import mean
 
@@ -63,7 +64,7 @@ AGREE_STEPS = 10
 """Steps after which the processes of a sharded training agree on whether that time has passed."""
 
 
-class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
+class Interrupted(signals.Interrupted):
     """The run was interrupted and can be resumed."""
 
     def __init__(self, run_dir: Path, step: int) -> None:

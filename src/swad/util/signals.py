@@ -1,4 +1,4 @@
-"""Handle Ctrl-C and SIGTERM for a while."""
+"""Ctrl-C and SIGTERM: handle them for a while, and report that they ended something."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
+
+
+class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
+    """Ctrl-C or SIGTERM ended work that can be resumed; the message says how."""
 
 
 @contextmanager

@@ -20,16 +20,13 @@ from swad.experiments.sweep.status import SweepStatus, read_status
 from swad.training.config import ConfigError
 from swad.util.files import FileLock, FileLockedError
 from swad.util.names import counted
+from swad.util.signals import Interrupted
 
 POLL_SECONDS = 5.0
 """How often the runs that other processes train are looked at."""
 
 MAX_STARTS = 5
 """How often a run that keeps being interrupted, without a request to stop, is started again."""
-
-
-class Interrupted(RuntimeError):  # noqa: N818 - nothing went wrong
-    """The sweep was interrupted and can be resumed."""
 
 
 class Display:
