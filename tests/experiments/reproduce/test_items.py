@@ -78,11 +78,6 @@ def require_five_methods(folder: Path) -> None:
         assert name == "ERM (best)" or f"{name} against ERM (best)" in page
 
 
-def test_unknown_items_get_a_suggestion():
-    with pytest.raises(ValueError, match="the paper has no item tabel2: did you mean 'table2'\\? choose from table1"):
-        get_items(["tabel2"])
-
-
 def test_the_cost_of_the_whole_paper_is_known_without_its_data(tmp_path: Path):
     config = PaperConfig(tmp_path, datasets=PAPER_DATASETS, data=tmp_path, trials=(0, 1, 2))
     default = replace(config, protocol="defaults")

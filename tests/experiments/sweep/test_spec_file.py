@@ -7,7 +7,6 @@ import pytest
 
 from swad.experiments.sweep.spec import FIELDS, SweepSpec
 from swad.experiments.sweep.spec_file import read_spec_file
-from swad.training.config import ConfigError
 
 PLAN = """
 algorithm = ["erm", "coral"]
@@ -99,8 +98,3 @@ def test_json_round_trip(spec):
     assert set(content) == set(FIELDS)
     assert json.loads(json.dumps(again.to_json())) == content
     assert dataclasses.replace(again, options=spec.options) == spec
-
-
-def test_a_damaged_json_names_its_file():
-    with pytest.raises(ConfigError, match=r"sweep.json: there is no key 'trails': did you mean 'trials'"):
-        SweepSpec.from_json({"trails": [0]}, "sweep.json")

@@ -22,7 +22,7 @@ from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.sweep.checks import require_valid
-from swad.experiments.sweep.directory import State, SweepDir
+from swad.experiments.sweep.directory import SweepDir
 from swad.experiments.sweep.estimate import estimate, totals
 from swad.experiments.sweep.plan import Plan, merge
 from swad.experiments.sweep.run import Display, run_sweep
@@ -83,8 +83,7 @@ def item_costs(items: Sequence[Reproduction], config: PaperConfig) -> dict[str, 
 
 
 def _cost(sweep: SweepDir, plan: Plan) -> Cost:
-    finished = sum(state is State.DONE for state in sweep.states(plan.runs).values())
-    return Cost(plan.total, finished, plan)
+    return Cost(plan.total, len(plan.runs) - len(sweep.unfinished(plan).runs), plan)
 
 
 def cost_lines(items: Sequence[Reproduction], config: PaperConfig) -> list[str]:
