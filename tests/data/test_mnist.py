@@ -46,9 +46,9 @@ def test_wrong_counts_and_broken_files(tmp_path):
     with pytest.raises(DataError, match="60 digits, expected 70000"):
         benchmarks.load("RotatedMNIST", tmp_path)
     result = check(tmp_path)
-    assert result.problems == ("found 60 images and 60 labels, expected 70000 of each",)
+    assert (result.name, result.images, result.decoded) == ("ColoredMNIST", 60, 60)
+    assert result.problems[0] == "domain +90% has 20 images, expected 23334"
     file = tmp_path / "t10k-labels-idx1-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cannot read .*t10k-labels"):
-        benchmarks.load("RotatedMNIST", tmp_path, check_counts=False)
-    assert "cannot read" in check(tmp_path).problems[0]
+        check(tmp_path)

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from swad.data.benchmark import Benchmark, Options
-from swad.data.domains import DataError, Dataset, Domain, FileDomain, IntArray
+from swad.data.domains import DataError, Dataset, FileDomain, IntArray
 from swad.util.names import counted
 
 ONLY_DOMAIN = "images"
@@ -64,11 +64,6 @@ class Tree:
     def count(self, domain: str) -> int:
         """Return the number of images of a domain."""
         return sum(len(files) for files in self.files[domain].values())
-
-    def paths(self) -> Iterable[str]:
-        """Iterate over the paths of all images, relative to the tree."""
-        for domain in self.files:
-            yield from self.domain_paths(domain)
 
     def domain_paths(self, domain: str) -> Iterable[str]:
         """Iterate over the paths of a domain's images, sorted by class."""
@@ -184,11 +179,8 @@ def layout_problems(benchmark: Benchmark, tree: Tree, options: Options | None = 
     return problems
 
 
-def count_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
+def count_problems(benchmark: Benchmark, counts: Mapping[str, int]) -> list[str]:
     """Return the domains whose number of images differs from the published one, one line each."""
-    if not benchmark.counts:
-        return []
-    counts = {domain: tree.count(domain) for domain in tree.files}
     if sum(counts.values()) in benchmark.other_totals and set(counts) == set(benchmark.counts):
         return []
     return [
@@ -230,17 +222,21 @@ def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: boo
     path = locate(benchmark, root)
     tree = scan(benchmark, path, options)
     layout = layout_problems(benchmark, tree, options)
-    counts = count_problems(benchmark, tree) if check_counts else []
+    found = {domain: tree.count(domain) for domain in tree.files}
+    counts = count_problems(benchmark, found) if check_counts else []
     if layout or counts:
         advice = "run `swad datasets check` on it"
         if not layout:
             advice += ", or allow it with --allow-count-mismatch (check_counts=False)"
         raise DataError(f"{benchmark.name} at {path}: {'; '.join(_first_lines(layout + counts))}; {advice}")
-    domains: list[Domain] = [_split_domain(tree)] if tree.is_split else []
-    if not domains:
-        domains = [FileDomain(d, tree.domain_labels(d), path, tuple(tree.domain_paths(d))) for d in tree.files]
+    domains = (_split_domain(tree),) if tree.is_split else read_domains(tree)
     name = benchmark.name if benchmark.domains else path.resolve().name
-    return Dataset(name, tuple(domains), tree.classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
+    return Dataset(name, domains, tree.classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
+
+
+def read_domains(tree: Tree) -> tuple[FileDomain, ...]:
+    """Return the images of every folder of a tree as a domain."""
+    return tuple(FileDomain(d, tree.domain_labels(d), tree.path, tuple(tree.domain_paths(d))) for d in tree.files)
 
 
 def _are_splits(folders: Iterable[str]) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 from swad.data import image_folder, mnist
 from swad.data.benchmark import Benchmark
 from swad.data.benchmarks import get, names
-from swad.data.domains import DataError, FileDomain, read_image
+from swad.data.domains import DataError, Domain, FileDomain
 from swad.data.shards import ShardDomain
 from swad.util.cpu import available_cores
 from swad.util.names import one_line
@@ -86,14 +85,32 @@ def check(
     benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognize(path)
     if benchmark.layout == "embedded":
         raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
-    find_bad = partial(find_bad_images, progress=progress) if decode else None
-    if benchmark.layout == "idx":
-        result = _check_idx(path)
+    if benchmark.read is None:
+        path = image_folder.locate(benchmark, path)
+        tree = image_folder.scan(benchmark, path)
+        domains: Sequence[Domain] = image_folder.read_domains(tree)
+        classes, notes = tree.classes, tuple(_notes(benchmark, tree))
+        problems = image_folder.layout_problems(benchmark, tree)
     else:
-        check_files = _check_image_folder if benchmark.read is None else _check_by_reading
-        result = check_files(benchmark, path, find_bad)
-        result = replace(result, decoded=result.images - len(result.bad) if decode else 0)
-    return replace(result, seconds=time.perf_counter() - started)
+        dataset = benchmark.read(benchmark, path, False, benchmark.options)
+        domains, classes, notes, problems = dataset.domains, dataset.classes, dataset.notes, []
+    counts = {domain.name: len(domain) for domain in domains}
+    files = [domain for domain in domains if isinstance(domain, FileDomain | ShardDomain)]
+    bad = find_bad_images(files, progress) if decode else ()
+    return CheckResult(
+        name=benchmark.name,
+        path=path,
+        domains=tuple(
+            DomainCount(domain.name, len(domain), benchmark.counts.get(domain.name), len(set(domain.labels.tolist())))
+            for domain in domains
+        ),
+        classes=len(classes),
+        decoded=sum(counts.values()) - len(bad) if decode else 0,
+        problems=(*problems, *image_folder.count_problems(benchmark, counts)),
+        notes=notes,
+        bad=bad,
+        seconds=time.perf_counter() - started,
+    )
 
 
 def recognize(path: Path) -> Benchmark:
@@ -102,7 +119,7 @@ def recognize(path: Path) -> Benchmark:
     for name in names():
         with suppress(DataError):  # a broken file of the user's own must not stop the check of another dataset
             known.append(get(name))
-    with_domains = [b for b in known if b.layout == "folders" and b.domains and b.read is None]
+    with_domains = [b for b in known if b.domains and b.read is None]
     subfolders = {entry.name for entry in os.scandir(path) if entry.is_dir()}
     for benchmark in with_domains:
         if path.resolve().name.lower() in {benchmark.folder.lower(), benchmark.name.lower()}:
@@ -120,30 +137,6 @@ def recognize(path: Path) -> Benchmark:
     return get("folder")
 
 
-FindBad = Callable[..., tuple[BadImage, ...]] | None
-"""`find_bad_images` with its progress; None to decode nothing."""
-
-
-def _check_image_folder(benchmark: Benchmark, path: Path, find_bad: FindBad) -> CheckResult:
-    path = image_folder.locate(benchmark, path)
-    tree = image_folder.scan(benchmark, path)
-    return CheckResult(
-        name=benchmark.name,
-        path=path,
-        domains=tuple(
-            DomainCount(d, tree.count(d), benchmark.counts.get(d), sum(1 for files in tree.files[d].values() if files))
-            for d in tree.files
-        ),
-        classes=len(tree.classes),
-        problems=(
-            *image_folder.layout_problems(benchmark, tree),
-            *image_folder.count_problems(benchmark, tree),
-        ),
-        notes=tuple(_notes(benchmark, tree)),
-        bad=find_bad([path / name for name in tree.paths()]) if find_bad is not None else (),
-    )
-
-
 def _notes(benchmark: Benchmark, tree: image_folder.Tree) -> Iterator[str]:
     for name in tree.unknown_folders:
         yield f"folder {name} is not a domain of {benchmark.name} and is ignored"
@@ -156,87 +149,31 @@ def _notes(benchmark: Benchmark, tree: image_folder.Tree) -> Iterator[str]:
 
 
 def find_bad_images(
-    paths: list[Path],
-    progress: Progress | None = None,
-    workers: int | None = None,
-    read: Callable[[int], object] | None = None,
+    domains: Sequence[FileDomain | ShardDomain], progress: Progress | None = None, workers: int | None = None
 ) -> tuple[BadImage, ...]:
     """Decode all images and return those that cannot be; with threads, as Pillow releases the GIL while it decodes.
 
     Args:
-        paths: The paths of the images.
+        domains: The images.
         progress: Progress callback.
         workers: Number of threads. Default: one per core, at most 16.
-        read: Decodes an image by its number, if images are not files of their own.
     """
 
-    def check_image(number: int) -> BadImage | None:
-        path = paths[number]
+    def check_image(image: tuple[FileDomain | ShardDomain, int]) -> BadImage | None:
+        domain, i = image
         try:
-            read_image(path) if read is None else read(number)
+            domain.image(i)
         except DataError as error:
-            cause = error.__cause__ or error
-            reason = one_line(cause)
+            path, reason = domain.path(i), one_line(error.__cause__ or error)
             return BadImage(path, reason.replace(str(path), path.name))
         return None
 
+    images = [(domain, i) for domain in domains for i in range(len(domain))]
     bad: list[BadImage] = []
     with ThreadPoolExecutor(workers or min(16, available_cores())) as pool:
-        for start in range(0, len(paths), 512):  # in slices, so that half a million futures do not fill the memory
-            batch = range(start, min(start + 512, len(paths)))
+        for start in range(0, len(images), 512):  # in slices, so that half a million futures do not fill the memory
+            batch = images[start : start + 512]
             bad += [image for image in pool.map(check_image, batch) if image is not None]
             if progress:
-                progress("decoding images", start + len(batch), len(paths))
+                progress("decoding images", start + len(batch), len(images))
     return tuple(bad)
-
-
-def _check_by_reading(benchmark: Benchmark, path: Path, find_bad: FindBad) -> CheckResult:
-    """Read a dataset that has a reader of its own, count its images, and decode those that are in files."""
-    assert benchmark.read is not None
-    dataset = benchmark.read(benchmark, path, False, benchmark.options)
-    counts = tuple(
-        DomainCount(domain.name, len(domain), benchmark.counts.get(domain.name), len(set(domain.labels.tolist())))
-        for domain in dataset.domains
-    )
-    bad: list[BadImage] = []
-    for domain in dataset.domains:
-        if find_bad is not None and isinstance(domain, FileDomain | ShardDomain):
-            bad += find_bad([domain.path(i) for i in range(len(domain))], read=domain.image)
-    return CheckResult(
-        name=benchmark.name,
-        path=path,
-        domains=counts,
-        classes=len(dataset.classes),
-        problems=tuple(
-            f"domain {count.name} has {count.found} images, expected {count.expected}"
-            for count in counts
-            if count.expected not in (None, count.found)
-        ),
-        notes=dataset.notes,
-        bad=tuple(bad),
-    )
-
-
-def _check_idx(path: Path) -> CheckResult:
-    files = mnist.find(path)
-    problems: list[str] = []
-    images = 0
-    if files is None:
-        problems.append(f"the four idx files of MNIST ({', '.join(mnist.FILES)}) are not in {path}")
-    else:
-        try:
-            arrays = {name: mnist.read_idx(file) for name, file in files.items()}
-            images = sum(len(array) for name, array in arrays.items() if "images" in name)
-            labels = sum(len(array) for name, array in arrays.items() if "labels" in name)
-            if images != mnist.TOTAL or labels != mnist.TOTAL:
-                problems.append(f"found {images} images and {labels} labels, expected {mnist.TOTAL} of each")
-        except DataError as error:
-            problems.append(str(error))
-    return CheckResult(
-        name="MNIST",
-        path=path,
-        domains=(DomainCount("all digits", images, mnist.TOTAL, 10),),
-        classes=10,
-        decoded=images,
-        problems=tuple(problems),
-    )

@@ -104,20 +104,22 @@ def require_decodable(
         progress: Called while decoding.
         log: Called with a message if the result cannot be kept.
     """
-    paths = [d.path(i) for d in dataset.domains if isinstance(d, FileDomain) for i in range(len(d))]
-    if not paths:
+    domains = [domain for domain in dataset.domains if isinstance(domain, FileDomain)]
+    if not domains:
         return
     digest = hashlib.blake2b(digest_size=16)
-    for path in paths:
+    for path in (domain.path(i) for domain in domains for i in range(len(domain))):
         status = path.stat()
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
     marker = (cache or default_folder()) / "decoded" / digest.hexdigest()
     if marker.exists():
         return
-    bad = find_bad_images(paths, progress, workers or None)
+    bad = find_bad_images(domains, progress, workers or None)
     if bad:
         files = listed((image.path for image in bad), 5)
-        raise DataError(f"cannot decode {len(bad)} of {len(paths):,} images: {files}; replace or remove them")
+        raise DataError(
+            f"cannot decode {len(bad)} of {sum(map(len, domains)):,} images: {files}; replace or remove them"
+        )
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
