@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from helpers.feature_distance import domain_distance, shifted_classes
 from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
-from swad.algorithms._adversarial import Discriminator
 from swad.algorithms.base import StepContext
+from swad.algorithms.dann import Discriminator
 from swad.algorithms.hyperparameters import draw, fill
 from swad.algorithms.registry import get_algorithm
 

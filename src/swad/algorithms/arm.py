@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._grouped import Grouped
+from swad.algorithms._wrapped import Grouped
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.models import networks

@@ -17,16 +17,13 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms._adversarial import Adversarial, AdversarialHyperparameters
+from swad.algorithms.dann import DANN
 
 
-class CDANN(Adversarial):
+class CDANN(DANN):
     """Cross entropy against a discriminator of domains that knows the class."""
 
     paper = "Li et al.: Deep Domain Generalization via Conditional Invariant Adversarial Networks. ECCV, 2018."
-    needs = ("domain labels", "own optimizers")
-    Hyperparameters = AdversarialHyperparameters
-    min_domains = 2
     conditional = True
 
     def image_weights(self, labels: Tensor) -> Tensor:

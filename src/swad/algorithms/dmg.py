@@ -39,8 +39,8 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._branched import Branched, BranchedERM
 from swad.algorithms._stage_hook import StageHook
+from swad.algorithms._wrapped import Branched, BranchedERM
 from swad.algorithms.base import Batch, Noise, Recipe
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.models import networks

@@ -45,7 +45,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._branched import Branched, BranchedERM
+from swad.algorithms._wrapped import Branched, BranchedERM
 from swad.algorithms.base import Recipe
 from swad.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 from swad.models import networks

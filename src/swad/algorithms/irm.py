@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from swad.algorithms._annealed import Annealed, AnnealedHyperparameters
 from swad.algorithms.base import Batch, Noise
 from swad.algorithms.hyperparameters import Power, hyper
+from swad.algorithms.vrex import Annealed, VRExHyperparameters
 
 
 @dataclass(frozen=True)
-class IRMHyperparameters(AnnealedHyperparameters):
+class IRMHyperparameters(VRExHyperparameters):
     """The annealed penalty with DomainBed's weight and names for IRM."""
 
     penalty: float = hyper(

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._grouped import Grouped
+from swad.algorithms._wrapped import Grouped
 from swad.algorithms.base import Algorithm, Batch, Noise
 from swad.algorithms.hyperparameters import Choice, Hyperparameters, hyper
 from swad.models import networks
