@@ -65,9 +65,3 @@ def test_every_parameter_is_documented(name):
     for method in CALLED_BY_USERS:
         if method not in skipped and inspect.isfunction(function := getattr(documented, method, None)):
             assert not undocumented(function), method
-
-
-def test_swad_says_how_often_to_evaluate_and_when_to_update_batch_norms():
-    text = inspect.getdoc(swad.SWAD)
-    assert "How often to evaluate" in text
-    assert "swad.update_bn(train_loader, model)" in text
