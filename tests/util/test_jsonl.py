@@ -29,19 +29,19 @@ def test_a_file_cut_anywhere_reads_as_a_prefix_and_can_be_appended_to(
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "rows.jsonl"
     with JsonlWriter(path) as writer:
-        writer.append(*written)
+        writer.write(*written)
     os.truncate(path, data.draw(st.integers(0, path.stat().st_size)))
     complete = path.read_bytes().count(b"\n")
     assert lines_of(path) == written[:complete]
     with JsonlWriter(path) as writer:
-        writer.append("{}")
+        writer.write("{}")
     assert lines_of(path) == [*written[:complete], "{}"]
 
 
 def test_a_compressed_file_is_read_in_place_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     with JsonlWriter(path) as writer:
-        writer.append("{}", '{"a": 1}')
+        writer.write("{}", '{"a": 1}')
     jsonl.compressed_path(path).write_bytes(gzip.compress(b"[]\ntorn"))
     assert lines_of(path) == ["{}", '{"a": 1}']
     path.unlink()
@@ -59,7 +59,7 @@ def test_a_torn_line_longer_than_a_block_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"1\n" + b"x" * 200_000)
     with JsonlWriter(path) as writer:
-        writer.append("2")
+        writer.write("2")
     assert lines_of(path) == ["1", "2"]
 
 
@@ -69,7 +69,7 @@ from swad.util.jsonl import JsonlWriter
 writer = JsonlWriter(sys.argv[1])
 print("ready", flush=True)
 while True:
-    writer.append(*(str(k) * 100 for k in range(40)))
+    writer.write(*(str(k) * 100 for k in range(40)))
 """
 
 
@@ -110,12 +110,12 @@ def test_a_reader_takes_what_was_there_when_it_began(tmp_path: Path, monkeypatch
     path = tmp_path / "rows.jsonl"
     size_of = os.fstat
     with JsonlWriter(path) as writer:
-        writer.append("1", "2")
+        writer.write("1", "2")
 
         def written_to_afterwards(fd: int) -> os.stat_result:
             result = size_of(fd)
             monkeypatch.undo()
-            writer.append("3")
+            writer.write("3")
             return result
 
         monkeypatch.setattr(os, "fstat", written_to_afterwards)
@@ -127,11 +127,11 @@ def test_truncate_removes_what_was_written_after_the_offset(tmp_path: Path) -> N
     path = tmp_path / "rows.jsonl"
     with JsonlWriter(path) as writer:
         assert writer.offset() == 0
-        writer.append('{"a": 1}')
+        writer.write('{"a": 1}')
         offset = writer.offset()
-        writer.append('{"a": 2}')
+        writer.write('{"a": 2}')
         writer.truncate(offset)
-        writer.append('{"a": 3}')
+        writer.write('{"a": 3}')
         with pytest.raises(ValueError, match=r"has 18 bytes, cannot cut it back to 10000"):
             writer.truncate(10_000)
         with pytest.raises(ValueError, match="no line ending at byte 5"):
@@ -139,7 +139,7 @@ def test_truncate_removes_what_was_written_after_the_offset(tmp_path: Path) -> N
         writer.truncate(writer.offset())
     assert lines_of(path) == ['{"a": 1}', '{"a": 3}']
     with pytest.raises(ValueError, match="closed"):
-        writer.append("{}")
+        writer.write("{}")
 
 
 def test_a_disk_that_fills_up_during_a_write_leaves_nothing_of_it(
@@ -147,7 +147,7 @@ def test_a_disk_that_fills_up_during_a_write_leaves_nothing_of_it(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     writer = JsonlWriter(path)
-    writer.append("1")
+    writer.write("1")
     write = os.write
     sizes = []
 
@@ -159,11 +159,11 @@ def test_a_disk_that_fills_up_during_a_write_leaves_nothing_of_it(
 
     monkeypatch.setattr(jsonl.os, "write", nearly_full)
     with pytest.raises(OSError, match=r"No space left on device: '.*rows.jsonl'") as caught:
-        writer.append("2" * 100)
+        writer.write("2" * 100)
     assert "\n" not in str(caught.value)
     assert len(sizes) == 2
     monkeypatch.undo()
-    writer.append("3")
+    writer.write("3")
     writer.close()
     assert lines_of(path) == ["1", "3"]
 
@@ -176,7 +176,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 writer = JsonlWriter(sys.argv[1])
 try:
     for step in range(100):
-        writer.append("x" * 69)
+        writer.write("x" * 69)
 except OSError as error:
     print(error)
 """
@@ -192,4 +192,4 @@ def test_a_full_device_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").symlink_to("/dev/full")
     writer = JsonlWriter(tmp_path / "rows.jsonl")
     with pytest.raises(OSError, match=r"No space left|Invalid argument"):
-        writer.append("1")
+        writer.write("1")

@@ -25,7 +25,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from swad.results.records import RecordError, lock_run_directory
 from swad.util.jsonl import JsonlWriter, read_lines, stored_path
@@ -47,7 +47,7 @@ _FIELDS = {
 """Fields that rows of some kinds must have, besides key and kind."""
 
 
-class RowFile:
+class RowFile(JsonlWriter):
     """The rows of one file in a run directory, which is locked until `close`.
 
     Args:
@@ -56,15 +56,14 @@ class RowFile:
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
-        self.directory, self.path = Path(directory), Path(directory) / name
-        if (stored := stored_path(self.path)) != self.path:
+        path = Path(directory) / name
+        if (stored := stored_path(path)) != path:
             raise RecordError(f"rows cannot be added to the compressed {stored}: gunzip it first")
-        self._lock = lock_run_directory(directory)
+        super().__init__(path, lock_run_directory(directory))
         try:
-            self._writer = JsonlWriter(self.path)
             self.rows = read_rows(directory, name)
         except BaseException:
-            self._lock.release()
+            self.close()
             raise
 
     def add_settings(self, settings: Mapping[str, Any]) -> str:
@@ -89,21 +88,8 @@ class RowFile:
     def append(self, *rows: Row) -> None:
         """Write the rows together: all of them or, with an error, none."""
         lines = [json.dumps({"v": SCHEMA, **row}, allow_nan=False) for row in rows]
-        self._writer.append(*lines)
+        self.write(*lines)
         self.rows += [_parse(line)[1] for line in lines]  # as a reader sees them: lists instead of tuples
-
-    def close(self) -> None:
-        """Force the rows to disk and release the run directory."""
-        try:
-            self._writer.close()
-        finally:
-            self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:

@@ -25,7 +25,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from swad.util.files import FileLock, FileLockedError
 from swad.util.jsonl import JsonlWriter, read_lines
@@ -160,11 +160,10 @@ def lock_run_directory(directory: str | os.PathLike[str]) -> FileLock:
         ) from None
 
 
-class RecordWriter:
+class RecordWriter(JsonlWriter):
     """Appends records to `records.jsonl` in a run directory, which it locks until `close`.
 
-    Records are forced to disk by `offset` and `close`, so a crash of the machine never loses a record that comes before
-    the offset in a checkpoint. Errors of the disk are raised as `OSError`.
+    Errors of the disk are raised as `OSError`.
 
     Args:
         directory: The run directory. It is created if it does not exist.
@@ -183,20 +182,13 @@ class RecordWriter:
     """
 
     def __init__(self, directory: str | os.PathLike[str], run: str) -> None:
-        self.path = Path(directory) / RECORDS
-        self.run = run
         Path(directory).mkdir(parents=True, exist_ok=True)
-        self._lock = lock_run_directory(directory)
-        try:
-            self._file = JsonlWriter(self.path)
-        except BaseException:
-            self._lock.release()
-            raise
+        super().__init__(Path(directory) / RECORDS, lock_run_directory(directory))
+        self.run = run
 
     def append(self, *records: Record) -> None:
         """Write the records together: all of them or, with an error, none."""
-        if records:
-            self._file.append(*(record.line() for record in records))
+        self.write(*(record.line() for record in records))
 
     def add(
         self,
@@ -211,32 +203,15 @@ class RecordWriter:
         """Write one value under this run's name."""
         self.append(Record(self.run, step, domain, split, metric, value, average))
 
-    def offset(self) -> int:
-        """Force everything to disk and return the size in bytes, for a checkpoint to store."""
-        return self._file.offset()
-
     def truncate(self, offset: int) -> None:
         """Remove every record written after `offset` was taken."""
         try:
-            self._file.truncate(offset)
+            super().truncate(offset)
         except ValueError as error:
             raise RecordError(
                 f"the records do not match the checkpoint ({error}): "
                 "they were damaged or belong to another run, so start again in a new directory"
             ) from None
-
-    def close(self) -> None:
-        """Force everything to disk and release the directory; a second call does nothing."""
-        try:
-            self._file.close()
-        finally:
-            self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # ------------------------------------------------------------ reading

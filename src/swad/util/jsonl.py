@@ -5,9 +5,9 @@ A reader takes the complete lines and ignores a torn last one, so a file can be 
 >>> import tempfile
 >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
 >>> with JsonlWriter(path) as writer:
-...     writer.append('{"a": 1}')
+...     writer.write('{"a": 1}')
 ...     offset = writer.offset()
-...     writer.append('{"a": 2}', '{"a": 3}')
+...     writer.write('{"a": 2}', '{"a": 3}')
 ...     writer.truncate(offset)
 >>> list(read_lines(path))
 [(1, b'{"a": 1}')]
@@ -23,21 +23,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from swad.util.files import FileLock
+
 
 class JsonlWriter:
-    """Appends lines to a file; the caller makes sure that there is one writer at a time.
+    """Appends lines to a file; the caller makes sure that there is one writer at a time, e.g. by a lock.
 
-    Each `append` is one `write` to a file opened for appending. If it fails half way (a full disk), the part that was
-    written is removed before the error is raised. If the process dies half way, the torn line has no newline; readers
-    ignore it, and the next writer removes it.
+    Each `write` is one system call on a file opened for appending. If it fails half way (a full disk), the part that
+    was written is removed before the error is raised. If the process dies half way, the torn line has no newline;
+    readers ignore it, and the next writer removes it. Lines are forced to disk by `offset` and `close`, so a crash of
+    the machine never loses a line that comes before the offset in a checkpoint.
+
+    Args:
+        path: The file. It is created if it does not exist.
+        lock: A lock that is released by `close`.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        self._remove_torn_line()
+    def __init__(self, path: str | os.PathLike[str], lock: FileLock | None = None) -> None:
+        self.path, self._lock = Path(path), lock
+        self._fd: int | None = None
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._remove_torn_line()
+        except BaseException:
+            self.close()
+            raise
 
-    def append(self, *lines: str) -> None:
+    def write(self, *lines: str) -> None:
         """Write the lines together: all of them or, with an error, none."""
         data = "".join(f"{line}\n" for line in lines).encode()
         fd = self._open_fd()
@@ -50,7 +62,7 @@ class JsonlWriter:
                 os.ftruncate(fd, before)
             except OSError:
                 # The torn part stays, and another line would be glued to it: leave it for the next writer to remove.
-                self.close()
+                self._close_file()
             error.filename = str(self.path)
             raise
 
@@ -72,7 +84,14 @@ class JsonlWriter:
         os.fsync(fd)
 
     def close(self) -> None:
-        """Force everything to disk and close the file; a second call does nothing."""
+        """Force everything to disk, close the file and release the lock; a second call does nothing."""
+        try:
+            self._close_file()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _close_file(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
             try:

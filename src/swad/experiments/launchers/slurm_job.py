@@ -55,7 +55,7 @@ class JobFunction:
                 leave_broken_device(outcome)
                 time_limit.requeue_if_signalled()
                 values = {name: getattr(outcome, name) for name in _REPORTED}
-                report.append(json.dumps({"key": task.key, **values}))
+                report.write(json.dumps({"key": task.key, **values}))
                 if outcome.status == "interrupted" and not outcome.elsewhere:  # SIGTERM: the job was cancelled
                     return
 
