@@ -149,7 +149,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "digits", "--jobs", "0"], "--jobs must be 1 or more, got 0"),
         (["train", "digits", "--jobs", "-1"], "--jobs must be 1 or more, got -1"),
         (["train", "digits", "--device", "tpu9"], "device must be"),
-        (["train", "folder", "-d", ".", "--network", "small", "-t", "x"], "takes images of 28 to 33 pixels"),
+        (["train", "PACS", "-d", ".", "--network", "small", "-t", "photo"], "takes images of 28 to 33 pixels"),
         (["train", "folder"], "(--data)"),
         (["train", "digits", "--algorithm", "corral"], "there is no algorithm 'corral': did you mean 'coral'?"),
         (["train", "digits", "--algorithm", "coral+irm"], "only SAM or SAGM can be combined with another algorithm"),

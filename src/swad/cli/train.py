@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from swad.training.config import SETTINGS, TITLES, ConfigError, RunConfig
 from swad.training.recipe import AVERAGES, IMAGENET
 from swad.training.setting import Setting
 from swad.util.names import NO_TARGET
+
+if TYPE_CHECKING:
+    from swad.data.domains import Dataset
 
 
 @dataclass(frozen=True)
@@ -277,16 +280,19 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
         options["averages"] = AVERAGES.get(options["lr_schedule"] or "constant")
     for name, special in SPECIAL.items():
         options[name] = special.convert(options[name])
-    own_folder = data_dir is not None and benchmark.name == "folder"
-    dataset = data_dir.resolve().name if own_folder else benchmark.name
+    # A dataset whose file names no domains is read; but not one large domain, which takes long to list.
+    reads = not benchmark.domains and benchmark.defaults.recipe != IMAGENET
+    dataset = benchmarks.load(benchmark.name, data_dir) if reads else None
+    domains = benchmark.domains if dataset is None else dataset.domain_names
+    folder = data_dir.resolve().name if benchmark.name == "folder" else benchmark.name
     algorithms = dict.fromkeys(map(canonical_name, options.pop("algorithm") or [SETTINGS["algorithm"].default]))
     trials = dict.fromkeys(options.pop("trial"))
-    targets = options.pop("target") or _default_targets(benchmark.name, data_dir)
+    targets = options.pop("target") or (domains if len(domains) > 1 else (NO_TARGET,))
     configs = [
         RunConfig.from_options(
-            output=output / dataset / algorithm / f"{target}-{trial}",
+            output=output / folder / algorithm / f"{target}-{trial}",
             algorithm=algorithm,
-            target=_split_target(target, benchmark.name, data_dir),
+            target=target if target in domains else tuple(target.split("+")),  # a name may have a + of its own
             trial=trial,
             **options,
         )
@@ -294,44 +300,20 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
         for trial in trials
         for target in targets
     ]
-    if own_folder:
-        _check_targets(configs)
+    if dataset is not None:
+        _check_targets(configs, dataset)
     return [run for config in configs for run in recipe_runs(config)] if trains_all else configs
 
 
-def _domains(dataset: str, data_dir: Path | None) -> Sequence[str]:
-    from swad.data import benchmarks
-
-    return benchmarks.get(dataset).domains or benchmarks.load(dataset, data_dir).domain_names
-
-
-def _default_targets(dataset: str, data_dir: Path | None) -> Sequence[str]:
-    from swad.data import benchmarks
-
-    if benchmarks.get(dataset).defaults.recipe == IMAGENET:  # one large domain, which takes long to list
-        return (NO_TARGET,)
-    domains = _domains(dataset, data_dir)
-    return domains if len(domains) > 1 else (NO_TARGET,)
-
-
-def _split_target(target: str, dataset: str, data_dir: Path | None) -> tuple[str, ...]:
-    """Split A+B into two domains; a `+` may also be part of a domain's name."""
-    return (target,) if "+" not in target or target in _domains(dataset, data_dir) else tuple(target.split("+"))
-
-
-def _check_targets(configs: Sequence[RunConfig]) -> None:
-    """Check that every target of a folder can be held out, before the first run trains."""
-    from swad.data import benchmarks
+def _check_targets(configs: Sequence[RunConfig], dataset: Dataset) -> None:
+    """Check that every target of a dataset without known domains can be held out, before the first run trains."""
     from swad.data.splits import hold_out
     from swad.training.checks import find_problems, source_problems
 
-    for config in configs:  # first the settings, which can be checked without data
-        if problems := find_problems(config):
-            raise ConfigError(problems)
-    data = configs[0].data
-    dataset = benchmarks.load(data.dataset, data.data_dir)
     for config in configs:
         data = config.data
+        if problems := find_problems(config):
+            raise ConfigError(problems)
         sources, _ = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
         if problems := source_problems(config, sources.names):
             raise ConfigError(problems)
