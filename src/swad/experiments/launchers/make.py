@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from swad.experiments.launchers.base import Launcher
 from swad.experiments.launchers.ray import RayLauncher
@@ -86,12 +86,9 @@ def option_types(launcher: str) -> dict[str, type]:
         return {}
     hints = get_type_hints(_CLASSES[launcher].__init__, localns={"Train": Any})
     names = list(inspect.signature(_CLASSES[launcher]).parameters)[1:]
-    types = {name: next((kind for kind in _TYPES if _allows(hints[name], kind)), None) for name in names}
+    allowed = {name: get_args(hints[name]) or (hints[name],) for name in names}
+    types = {name: next((kind for kind in _TYPES if kind in allowed[name]), None) for name in names}
     return {name: kind for name, kind in types.items() if kind is not None}
-
-
-def _allows(hint: Any, kind: type) -> bool:
-    return hint is kind or kind in getattr(hint, "__args__", ())
 
 
 def _number(kind: type, text: str) -> float | None:

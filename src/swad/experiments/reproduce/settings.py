@@ -19,8 +19,10 @@ from swad.experiments.flatness_report import Report
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PAPER_DATASETS
 from swad.experiments.reproduce.trainings import SWA_WEIGHTS
+from swad.experiments.sweep import appendix_b3
 from swad.experiments.sweep.search import PAPER_GRID, grid_points
 from swad.results import published
+from swad.results.labels import algorithm_label
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.util.names import counted
 
@@ -31,6 +33,9 @@ HYPERPARAMETERS = {
     "weight decay": "weight_decay",
 }
 """Our hyperparameters by the paper's name, in the order of Table 7."""
+
+SYMBOLS = {"alpha": "α", "eps": "ε", "rho": "ρ", "weight": "w_max"}
+"""How the paper writes the hyperparameters of appendix B.3."""
 
 COMPARISON = "same as the paper"
 """Group of the rows that say whether a setting is the paper's."""
@@ -125,16 +130,12 @@ def _settings() -> list[tuple[str, Any, Any]]:
         ]
     return [
         *rows,
-        ("MixStyle: α", _hyperparameter("mixstyle", "alpha"), 0.1),
-        ("MixStyle: p", _hyperparameter("mixstyle", "p"), 0.5),
-        ("SAM: ρ", _hyperparameter("sam", "rho"), 0.05),
-        ("VAT: ε", _hyperparameter("vat", "eps"), 1.0),
-        ("VAT: α", _hyperparameter("vat", "alpha"), 1.0),
-        ("Π-model: w_max", _hyperparameter("pi_model", "weight"), 1),
+        *(
+            (f"{algorithm_label(algorithm)}: {SYMBOLS.get(name, name)}", _hyperparameter(algorithm, name), value)
+            for algorithm, chosen in appendix_b3.CHOSEN.items()
+            for name, value in chosen.items()
+        ),
         ("EMA: decay", _default(EMA, "decay"), 0.99),
-        ("Mixup: α", _hyperparameter("mixup", "alpha"), 0.2),
-        ("CutMix: α", _hyperparameter("cutmix", "alpha"), 1.0),
-        ("CutMix: p", _hyperparameter("cutmix", "p"), 0.5),
     ]
 
 

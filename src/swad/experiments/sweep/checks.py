@@ -34,7 +34,7 @@ from swad.util.names import NO_TARGET, choice_problem, did_you_mean
 def require_valid(spec: SweepSpec) -> None:
     """Raise a `ConfigError` that lists all problems of a spec, those of the datasets' directories included."""
     problems = find_problems(spec)
-    if not _errors(spec.datasets, benchmarks.get):
+    if not _look_up(spec.datasets, benchmarks.get)[1]:
         problems += missing_data(spec)
     if problems:
         raise ConfigError(problems)
@@ -42,12 +42,30 @@ def require_valid(spec: SweepSpec) -> None:
 
 def find_problems(spec: SweepSpec) -> list[str]:
     """List everything that is wrong with a spec and can be known without data, one sentence each."""
-    problems = _name_problems(spec)
-    valid = _with_valid_names(spec)
-    if valid.datasets == spec.datasets:  # a target may belong to the dataset whose name is misspelled
-        problems += _target_problems(spec)
+    empty = [name for name in ("algorithms", "trials") if not getattr(spec, name)]
+    problems = [f"{name} must not be empty: a sweep needs at least one run" for name in empty]
+    known_algorithms, algorithm_problems = _look_up(spec.algorithms, algorithms.get_algorithm)
+    known_datasets, dataset_problems = _look_up(spec.datasets, benchmarks.get)
+    average_problems = averages.problems(spec.averages, None)
+    network = spec.options.get("network")
+    named = isinstance(network, str) and network != networks.SMALL and ":" not in network  # a hub has its own names
+    network_problems = _look_up([str(network)], networks.input_config)[1] if named else []
+    problems += [*algorithm_problems, *dataset_problems, *average_problems, *network_problems]
+    if invalid := [str(trial) for trial in spec.trials if type(trial) is not int or trial < 0]:
+        problems.append(f"trials must be whole numbers of at least 0, got {', '.join(invalid)}")
+    # A target may belong to the dataset whose name is misspelled.
+    target_problems = [] if dataset_problems else _target_problems(spec)
+    problems += target_problems
     further = _protocol_problems(spec) + _option_problems(spec)
-    if not further and spec.trials and set(valid.datasets) <= set(spec.datasets):  # not the default for no dataset
+    if not further and spec.trials and known_datasets:
+        # Names that do not exist are left out, so that the settings of all other runs can still be checked.
+        valid = dataclasses.replace(
+            spec,
+            algorithms=known_algorithms,
+            datasets=known_datasets,
+            averages=("swad",) if average_problems else spec.averages,
+            targets=() if dataset_problems or target_problems else spec.targets,
+        )
         further = _run_problems(valid)
     return list(dict.fromkeys(problems + further))
 
@@ -82,39 +100,16 @@ def data_problems(spec: SweepSpec) -> dict[str, str]:
     return problems
 
 
-def _name_problems(spec: SweepSpec) -> list[str]:
-    empty = [name for name in ("algorithms", "trials") if not getattr(spec, name)]
-    problems = [f"{name} must not be empty: a sweep needs at least one run" for name in empty]
-    problems += _errors(spec.algorithms, algorithms.get_algorithm)
-    problems += _errors(spec.datasets, benchmarks.get)
-    problems += averages.problems(spec.averages, None)
-    network = spec.options.get("network")
-    if isinstance(network, str) and network != networks.SMALL and ":" not in network:  # a hub has names of its own
-        problems += _errors([network], networks.input_config)
-    if invalid := [trial for trial in spec.trials if type(trial) is not int or trial < 0]:
-        problems.append(f"trials must be whole numbers of at least 0, got {', '.join(map(str, invalid))}")
-    return problems
-
-
-def _errors(names: Sequence[str], get: Callable[[str], Any]) -> list[str]:
-    problems = []
+def _look_up(names: Sequence[str], get: Callable[[str], Any]) -> tuple[tuple[str, ...], list[str]]:
+    """Return the names that exist, and the problems of the others."""
+    known, problems = [], []
     for name in names:
         try:
             get(name)
+            known.append(name)
         except (algorithms.AlgorithmError, DataError, networks.NetworkError) as error:
             problems.append(str(error))
-    return problems
-
-
-def _with_valid_names(spec: SweepSpec) -> SweepSpec:
-    """Leave out the names that do not exist, so that the settings of all other runs can still be checked."""
-    return dataclasses.replace(
-        spec,
-        algorithms=tuple(name for name in spec.algorithms if not _errors([name], algorithms.get_algorithm)),
-        datasets=tuple(name for name in spec.datasets if not _errors([name], benchmarks.get)),
-        averages=("swad",) if averages.problems(spec.averages, None) else spec.averages,
-        targets=() if _errors(spec.datasets, benchmarks.get) or _target_problems(spec) else spec.targets,
-    )
+    return tuple(known), problems
 
 
 def _protocol_problems(spec: SweepSpec) -> list[str]:

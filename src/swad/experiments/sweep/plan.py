@@ -238,15 +238,7 @@ class _Factory:
                     yield dataclasses.replace(self.covering[trajectory], stage=stage)
                     continue
                 key = _key(f"{self.shared_key}|{run_name}|{hyperparameters}")
-                config = RunConfig(
-                    folder / key,
-                    data,
-                    template.model,
-                    training,
-                    template.evaluation,
-                    template.machine,
-                    template.files,
-                )
+                config = dataclasses.replace(template, output=folder / key, data=data, training=training)
                 yield PlannedRun(key, config, stage, trajectory)
 
     def searched_runs(self, trial: int) -> Iterator[PlannedRun]:
