@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from swad.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
 from swad.experiments.launchers.local_worker import WorkerOptions, work
-from swad.experiments.launchers.work import MAX_ATTEMPTS, Train
-from swad.results.failures import write_failure
+from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, failed
 from swad.util.cpu import available_cores
 from swad.util.signals import handle_signals
 
@@ -171,9 +170,7 @@ class LocalLauncher(Launcher):
             f"{task.config.output}: its process ended {MAX_ATTEMPTS} times in a row ({worker.exit_reason}); if memory "
             "ran out, use fewer jobs or a smaller batch_size, then run the command again to resume"
         )
-        with suppress(OSError):
-            write_failure(task.config.output, message)
-        self._outcomes.append(Outcome(task, "failed", message, seconds))
+        self._outcomes.append(failed(task, message, seconds))
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
-from swad.experiments.launchers.work import Train, describe, leave_broken_device, train_task
-from swad.results.failures import write_failure
+from swad.experiments.launchers.work import Train, describe, failed, leave_broken_device, train_task
 from swad.results.records import RECORDS
 from swad.util.files import write_json
 from swad.util.signals import interrupt_once
@@ -162,9 +161,7 @@ class RayLauncher(Launcher):
                 self._outcomes.append(Outcome(task, "interrupted", stopped, seconds))
                 return
             message = f"{task.config.output}: Ray could not run it: {describe(error)[-500:]}"
-            with suppress(OSError):
-                write_failure(task.config.output, message, str(error).splitlines())
-            result = Outcome(task, "failed", message, seconds)
+            result = failed(task, message, seconds, str(error).splitlines())
         if isinstance(result, _NotShared):
             raise LauncherError(
                 f"{result.host} does not see {self._directory} as this machine does: put the runs on a file system "
@@ -201,8 +198,7 @@ def _work(task: Task, options: _WorkerOptions) -> Outcome | _NotShared:
             f"{task.config.output}: its process ended {MAX_STARTS} times in a row without a new record; if memory ran "
             "out, give a run more CPUs or a smaller batch_size, then run the command again to resume"
         )
-        write_failure(task.config.output, message)
-        return _ended(Outcome(task, "failed", message))
+        return _ended(failed(task, message))
     import torch
 
     torch.set_num_threads(max(1, int(options.cpus)))

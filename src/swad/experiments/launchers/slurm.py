@@ -23,8 +23,7 @@ from typing import Any
 
 from swad.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
 from swad.experiments.launchers.slurm_job import JobFunction
-from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe
-from swad.results.failures import write_failure
+from swad.experiments.launchers.work import MAX_ATTEMPTS, Train, describe, failed
 from swad.util.cpu import available_cores
 from swad.util.files import write_json
 from swad.util.jsonl import read_lines
@@ -194,9 +193,7 @@ class SlurmLauncher(Launcher):
             f"{current.config.output}: {MAX_ATTEMPTS} jobs in a row ended while they trained it, the last in state "
             f"{job.job.state}; see {self._folder / LOGS / job.id}_0_log.err"
         )
-        with suppress(OSError):
-            write_failure(current.config.output, message)
-        self._outcomes.append(Outcome(current, "failed", message))
+        self._outcomes.append(failed(current, message))
         return later
 
     def _adopt(self, tasks: Iterable[Task]) -> list[Task]:

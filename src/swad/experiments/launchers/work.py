@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -49,20 +49,16 @@ def train_task(
 
     start = time.perf_counter()
     keep_images()
-    directory = task.config.output
     try:
         _train_unlocked(task.config, train, callback, start + lock_seconds)
     except RunLockedError as error:
         return Outcome(task, "interrupted", str(error), time.perf_counter() - start, elsewhere=True)
     except (Interrupted, KeyboardInterrupt) as error:
-        interrupt = error if isinstance(error, Interrupted) else Interrupted(directory, 0)
+        interrupt = error if isinstance(error, Interrupted) else Interrupted(task.config.output, 0)
         return Outcome(task, "interrupted", str(interrupt), time.perf_counter() - start, interrupt.step)
     except Exception as error:
         keep_images(False)  # it may have failed for want of memory
-        message = describe(error)
-        with suppress(OSError):  # the message names the directory, and the outcome arrives without the file
-            write_failure(directory, message, traceback.format_exc().splitlines())
-        return Outcome(task, "failed", message, time.perf_counter() - start)
+        return failed(task, describe(error), time.perf_counter() - start, traceback.format_exc().splitlines())
     finally:
         _free_device_memory()
     return Outcome(task, "finished", seconds=time.perf_counter() - start)
@@ -92,6 +88,13 @@ def _free_device_memory() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def failed(task: Task, message: str, seconds: float = 0.0, lines: Sequence[str] = ()) -> Outcome:
+    """Store in its directory why a run failed, and return the outcome, which arrives also if the disk is full."""
+    with suppress(OSError):
+        write_failure(task.config.output, message, lines)
+    return Outcome(task, "failed", message, seconds)
 
 
 def describe(error: Exception) -> str:
