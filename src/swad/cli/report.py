@@ -105,7 +105,8 @@ def report(
     from swad.cli._console import make_console, short_warnings
     from swad.results.comparison_tables import comparisons_tables
     from swad.results.comparisons import UNIT_CHOICES, not_compared
-    from swad.results.figures.critical_difference import save_critical_difference_figure
+    from swad.results.figures.critical_difference import critical_difference_figure
+    from swad.results.figures.style import save_figures
     from swad.results.figures.training import save_valley_figures
     from swad.results.method_ranks import rank_results
     from swad.results.method_results import collect_results
@@ -161,7 +162,8 @@ def report(
             with short_warnings():
                 drawn = save_valley_figures(by_dataset, figures, formats=formats)
                 if (ranked := rank_results(by_dataset)) is not None:
-                    drawn += save_critical_difference_figure(ranked, figures, formats)
+                    diagram = critical_difference_figure(ranked)
+                    drawn += save_figures(diagram, figures / "critical-difference", formats)
             written.append(f"{len(drawn)} figures in {figures}")
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)

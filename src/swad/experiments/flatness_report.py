@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swad.experiments.run_flatness import SIDES, FlatnessConfig, run_curvature, run_local, run_worst_case
 from swad.experiments.run_surface import GRID, MARGIN, corners_outside, default_corners, run_surface
 from swad.experiments.saved_run import SavedRun, open_runs
 from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
-from swad.results.figures.style import require_matplotlib, save_figure
+from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.results.figures.surfaces import line_figure, surface_figure
 from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_runs import (
@@ -53,11 +53,6 @@ from swad.results.tables import Table
 from swad.training.run_dir import RunError
 from swad.util.files import write_json
 from swad.util.progress import Progress
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-FORMATS = ("svg", "pdf", "png")
 
 
 @dataclass(frozen=True)
@@ -249,7 +244,7 @@ def stored_surfaces(
     for shape in shapes:
         if surfaces := [surface for run in runs if (surface := read_surface(run, shape)) is not None]:
             figure, name = (line_figure(surfaces), "line") if shape == "line" else (surface_figure(surfaces), stem)
-            written += _save(figure, output, name, formats)
+            written += save_figures(figure, output / name, formats)
             tables.append(points_table(surfaces))
     if not tables:
         raise RunError(f"no {SURFACE} has a complete measurement: run `swad surface` first")
@@ -310,21 +305,17 @@ def draw_flatness(
         rises = QUANTITIES[runs[0].measure]
         note = describe_bands(groups, runs)
         figure = flatness_figure(groups, colors=colors, note=note, quantity=rises, log=log)
-        written += _save(figure, output, f"{stem}{suffix}", formats)
+        written += save_figures(figure, output / f"{stem}{suffix}", formats)
         for side, radius, ranking in rankings_at_largest_radius(runs) if runs[0].measure == "loss" else ():
             quantity = f"$F_γ$ at γ = {radius:g}, {side}"
             figure = ranking_figure(ranking, quantity=quantity, colors=colors)
-            written += _save(figure, output, f"ranking{suffix}-{side}", formats)
+            written += save_figures(figure, output / f"ranking{suffix}-{side}", formats)
         if units := paired_differences(runs):
             reference, curves = difference_curves(units)
             note = f"F is the rise of {rises}. {describe_bands(curves, runs)}"
             figure = flatness_figure(curves, colors=colors, reference=reference, note=note)
-            written += _save(figure, output, f"{stem}-paired{suffix}", formats)
+            written += save_figures(figure, output / f"{stem}-paired{suffix}", formats)
     return written
-
-
-def _save(figure: Figure, output: Path, stem: str, formats: Sequence[str]) -> list[Path]:
-    return [save_figure(figure, output / f"{stem}.{extension}") for extension in formats]
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

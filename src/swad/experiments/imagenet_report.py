@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swad.experiments.flatness_report import FORMATS, Report
+from swad.experiments.flatness_report import Report
 from swad.experiments.imagenet_models import ImageNetModel
 from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.figures.robustness import severity_figure
-from swad.results.figures.style import require_matplotlib, save_figure
+from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.results.imagenet_parts import IMAGENET, IMAGENET_C, PartResult, stored_errors
 from swad.results.tables import Cell, Row, Table
 from swad.robustness import backgrounds, imagenet_c, imagenet_r
@@ -64,7 +64,7 @@ def measure_imagenet(
     errors = stored_errors({label: [parts] for label, parts in results.items()})
     if errors is not None and errors.cases():
         figure = severity_figure([errors])
-        written += [save_figure(figure, output / f"imagenet-c.{extension}") for extension in formats]
+        written += save_figures(figure, output / "imagenet-c", formats)
     tables = [table for label, parts in results.items() if (table := corruption_table(label, parts)) is not None]
     if tables:
         written.append(output / "imagenet-c.csv")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from swad.experiments.flatness_report import FORMATS, Report, run_progress
+from swad.experiments.flatness_report import Report, run_progress
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import SavedRun
 from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors
 from swad.results.corruption_tables import cases_csv, comparison_table, corruption_summary, corruption_table
 from swad.results.figures.robustness import severity_figure
-from swad.results.figures.style import require_matplotlib, save_figure
+from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.results.runs import load_run
 from swad.training.run_dir import RunError
 from swad.util.files import write_json, write_text
@@ -66,7 +66,7 @@ def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[
     if not results:
         raise RunError(f"no {ROBUSTNESS} has a complete measurement: run `swad robustness` first")
     figure = severity_figure(results)
-    written = [save_figure(figure, output / f"robustness.{extension}") for extension in formats]
+    written = save_figures(figure, output / "robustness", formats)
     summary = output / "robustness.json"
     write_json(summary, {"results": corruption_summary(results)})
     cases = output / "robustness.csv"

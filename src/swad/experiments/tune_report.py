@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swad.experiments.tune import Tuning
-from swad.results.figures.style import save_figure
+from swad.results.figures.style import save_figures
 from swad.results.figures.tuning import tuning_figure
 from swad.results.tables import Table
 from swad.results.tuning import TuneSelect, by_group, chosen_table, rows_csv, settings_table
@@ -42,7 +42,7 @@ def write_tuning(
         tables.append(settings_table(rows, chosen, tuning.trained_settings))
         if chosen is not None:
             figure = tuning_figure(rows, chosen, select)
-            written += [save_figure(figure, folder / f"{file_stem(group)}.{suffix}") for suffix in formats]
+            written += save_figures(figure, folder / file_stem(group), formats)
     if tuning.chosen:
         tables.append(chosen_table(tuning.rows, tuning.chosen, tuning.trained))
         if select == "oracle":

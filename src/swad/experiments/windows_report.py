@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swad.experiments.run_windows import MeasuredWindows
-from swad.results.figures.style import save_figure
+from swad.results.figures.style import save_figures
 from swad.results.figures.windows import windows_figure
 from swad.results.tables import Table
 from swad.results.window_tables import choices_table, compared_windows_csv, windows_csv
@@ -45,5 +45,5 @@ def write_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str
             written.append(folder / f"{name}-{side}.csv")
             write_text(written[-1], compared_windows_csv(group, windows))
         figure = windows_figure(group, compared)
-        written += [save_figure(figure, folder / f"{name}.{suffix}") for suffix in formats]
+        written += save_figures(figure, folder / name, formats)
     return WindowsReport(tuple(tables), tuple(notes), tuple(written))

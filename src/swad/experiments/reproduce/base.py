@@ -12,7 +12,7 @@ from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
 from swad.experiments.reproduce.trainings import Training, sweep_specs
 from swad.experiments.sweep.directory import SweepDir, runs_folder
 from swad.experiments.sweep.spec import SweepSpec
-from swad.results.figures.style import save_figure
+from swad.results.figures.style import save_figures
 from swad.results.records import DONE
 from swad.results.runs import RunData, find_runs, load_run
 from swad.training.run_dir import RunError
@@ -108,8 +108,7 @@ class Results:
 
     def save(self, figure: Figure, item: str, *names: str) -> list[Path]:
         """Write a figure of an item in all formats, named after the item and what tells it from its others."""
-        stem = "-".join([item, *names])
-        return [save_figure(figure, self.folder(item) / f"{stem}.{suffix}") for suffix in self.config.formats]
+        return save_figures(figure, self.folder(item) / "-".join([item, *names]), self.config.formats)
 
 
 def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swad.results.figures.style import FAINT, INK, PALETTE, figure_style, require_matplotlib, save_figure
+from swad.results.figures.style import FAINT, INK, PALETTE, figure_style, new_figure, require_matplotlib
 from swad.results.method_ranks import MethodRanks
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare:
         import scikit_posthocs
     except ImportError:
         raise ImportError("critical-difference diagrams need scikit-posthocs: pip install 'swad[report]'") from None
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     labels = list(ranked.ranks)
@@ -37,7 +33,7 @@ def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare:
         [[0.0 if ranked.differ(first, second) else 1.0 for second in labels] for first in labels], labels, labels
     )
     with figure_style():
-        figure = Figure(layout="constrained")
+        figure = new_figure(width, width)  # its height follows from the labels
         axes = figure.subplots()
         drawn = scikit_posthocs.critical_difference_diagram(
             dict(ranked.ranks),
@@ -54,20 +50,11 @@ def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare:
         for label in drawn["labels"]:
             label.set_color(INK)
         lines = -min(label.get_position()[1] for label in drawn["labels"])  # of bars and of labels
-        figure.set_size_inches(width, 0.42 + 0.19 * lines + (0.0 if bare else 0.35))
+        figure.set_figheight(0.42 + 0.19 * lines + (0.0 if bare else 0.35))
         axes.set_ylim(-lines - 0.6, 0.3)
         axes.set_xlim(1, len(labels))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.tick_params(length=3)
         axes.spines["top"].set_visible(True)
         if not bare:
             figure.supxlabel(ranked.summary.replace(". ", ".\n", 1), fontsize=8, color=INK)
     return figure
-
-
-def save_critical_difference_figure(
-    ranked: MethodRanks, directory: str | os.PathLike[str], formats: Sequence[str] = ("svg", "pdf")
-) -> list[Path]:
-    """Write the diagram in the given formats, and return the paths."""
-    figure = critical_difference_figure(ranked)
-    return [save_figure(figure, Path(directory) / f"critical-difference.{suffix}") for suffix in formats]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style
+from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style, new_figure
 from swad.results.flatness_stats import CurvesBySide, FlatnessCurve, base_method
 
 if TYPE_CHECKING:
@@ -93,9 +93,6 @@ def flatness_figure(
         log: Whether the axis of F is logarithmic, which shows small radii next to large ones. It leaves out radius 0,
             and a band that reaches zero goes down to the edge.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.font_manager import FontProperties
-
     if not groups:
         raise ValueError("a figure needs the flatness of at least one run, got none: measure it with `swad flatness`")
     sides = [side for side in sides if any(by_side.get(side) for by_side in groups.values())]  # no target, no unseen
@@ -106,7 +103,7 @@ def flatness_figure(
         shape = (len(sides), len(groups))
         lines = textwrap.wrap(note, int(17 * size[0] * shape[1]))
         height = size[1] * shape[0] + (0 if bare else 0.4) + 0.15 * len(lines)
-        figure = Figure(figsize=(size[0] * shape[1] + 0.3, height), layout="constrained")
+        figure = new_figure(size[0] * shape[1] + 0.3, height)
         panels = figure.subplots(*shape, squeeze=False, sharex="col")
         for column, (title, by_side) in enumerate(groups.items()):
             for row, side in enumerate(sides):
@@ -120,8 +117,7 @@ def flatness_figure(
                     label = f"$F_γ$ minus that of {reference}" if reference else f"$F_γ$: rise of {quantity}"
                     axes.set_ylabel(label if bare else f"{SIDE_LABELS.get(side, side)}\n{label}")
         if not bare:
-            add_legend(figure, [axes for row in panels for axes in row], size[0] * shape[1])
-            figure.legends[-1].set_title("\n".join(lines), prop=FontProperties(size=7.5))
+            add_legend(figure, title="\n".join(lines))
         return figure
 
 
@@ -142,14 +138,12 @@ def _draw_panel(
             _draw_band(axes, curve, color, dashes[curve.method])
             _draw_measured(axes, curve, color, 0.01 * offset * (max(radii) - min(radii)))
     axes.grid(axis="y")
-    axes.set_axisbelow(True)
     if not log:
         axes.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
     axes.margins(x=0.3 if single_radius else 0.02)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     if single_radius:
         axes.set_xticks(list(radii))
-    axes.tick_params(length=3)
     if log:
         axes.set_yscale("log", nonpositive="clip")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -251,10 +245,8 @@ def ranking_figure(
         size: Width and height of the panel in inches.
         colors: Indices in the palette by method, for figures that are shown together.
     """
-    from matplotlib.figure import Figure
-
     with figure_style():
-        figure = Figure(figsize=(size[0], size[1] + 0.4), layout="constrained")
+        figure = new_figure(size[0], size[1] + 0.4)
         axes = figure.subplots()
         colors = method_colors([row.method for row in ranking.rows]) if colors is None else colors
         others = [row.method for row in ranking.rows if row.method != "SWAD"]
@@ -271,8 +263,6 @@ def ranking_figure(
             )
         axes.margins(0.12)
         axes.grid()
-        axes.set_axisbelow(True)
-        axes.tick_params(length=3)
         axes.set_xlabel(f"{quantity}: less is flatter")
         axes.set_ylabel("accuracy on the target, %")
         axes.set_title(
@@ -281,7 +271,7 @@ def ranking_figure(
             loc="left",
             fontsize=9,
         )
-        add_legend(figure, [axes], size[0])
+        add_legend(figure)
         return figure
 
 
@@ -306,8 +296,6 @@ class BoundTerms(Protocol):
 
 def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5.0, 3.4)) -> Figure:
     """Draw every term of Theorem 1 against the radius, and their sum with the smallest confidence that is proved."""
-    from matplotlib.figure import Figure
-
     if not bounds:
         raise ValueError("a figure needs the bound at one radius or more, got none")
     bounds = sorted(bounds, key=lambda bound: bound.gamma)
@@ -315,7 +303,7 @@ def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5
     lows, highs = [bound.divergence_low / 2 for bound in bounds], [bound.divergence_high / 2 for bound in bounds]
     sums = [bound.theorem1["hoeffding"] for bound in bounds]
     with figure_style():
-        figure = Figure(figsize=(size[0], size[1] + 0.5), layout="constrained")
+        figure = new_figure(size[0], size[1] + 0.5)
         axes = figure.subplots()
         axes.axhspan(1, 1e9, color=FAINT, alpha=0.12, linewidth=0, zorder=0)
         axes.plot(radii, sums, color=FAINT, linewidth=5, label="sum")
@@ -349,7 +337,5 @@ def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5
             fontsize=9,
         )
         axes.grid(axis="y")
-        axes.set_axisbelow(True)
-        axes.tick_params(length=3)
-        add_legend(figure, [axes], size[0])
+        add_legend(figure)
         return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from swad.results.figures.style import FAINT, INK, PALETTE, add_legend, figure_style
+from swad.results.figures.style import FAINT, INK, PALETTE, add_legend, figure_style, new_figure
 from swad.results.labels import run_titles, weights_label
 from swad.results.robust_lines import RobustLine
 
@@ -21,12 +21,10 @@ def robust_figure(lines: Sequence[RobustLine], *, size: tuple[float, float] = (3
         lines: One line per run.
         size: Width and height of a panel in inches.
     """
-    from matplotlib.figure import Figure
-
     if not lines:
         raise ValueError("a figure needs at least one line, got none")
     with figure_style():
-        figure = Figure(figsize=(size[0] * len(lines) + 0.3, size[1] + 0.5), layout="constrained")
+        figure = new_figure(size[0] * len(lines) + 0.3, size[1] + 0.5)
         panels = figure.subplots(1, len(lines), squeeze=False)[0]
         titles = run_titles([line.run for line in lines])
         for axes, line, title in zip(panels, lines, titles, strict=True):
@@ -34,7 +32,7 @@ def robust_figure(lines: Sequence[RobustLine], *, size: tuple[float, float] = (3
             radii = ", ".join(f"{radius:.2g}" for radius in line.worst)
             axes.set_title(f"target: {title}\nγ = {radii}", loc="left", fontsize=9)
         panels[0].set_ylabel("loss on the sources (log scale)")
-        add_legend(figure, list(panels), size[0] * len(lines))
+        add_legend(figure)
         return figure
 
 
@@ -54,5 +52,4 @@ def _draw(axes: Axes, line: RobustLine) -> None:
     axes.set_yscale("log")
     axes.set_xticks([0.0, 1.0], [weights_label(line.run, name) for name in line.ends])
     axes.grid(axis="y")
-    axes.tick_params(length=3)
     axes.set_xlabel("position on the line")

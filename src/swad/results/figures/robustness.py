@@ -13,7 +13,7 @@ from swad.results.corruption_errors import (
     severity_differences,
 )
 from swad.results.figures.flatness import DASHES, method_colors
-from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style, require_matplotlib
+from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,17 +40,13 @@ def severity_figure(
         size: Width and height of a row in inches.
         colors: Index in the palette by method.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-    from matplotlib.font_manager import FontProperties
-
     methods = list(dict.fromkeys(method for each in results for method in each.methods))
     colors = colors or method_colors(methods)
     width, height = size or (max(3.2 * len(results) + 0.4, 4.4), 3.1)
     curves, differences = ([build(each) for each in results] for build in (severity_curves, severity_differences))
     n_rows = 2 if any(differences) and not bare else 1
     with figure_style():
-        figure = Figure(figsize=(width, height + 1.9 * (n_rows - 1)), layout="constrained")
+        figure = new_figure(width, height + 1.9 * (n_rows - 1))
         ratios = [3, 2][:n_rows]
         panels = figure.subplots(n_rows, len(results), squeeze=False, sharex="col", height_ratios=ratios)
         for column, each in enumerate(results):
@@ -69,9 +65,8 @@ def severity_figure(
                 below.set_ylabel(f"difference to\n{each.methods[0]} (points)")
             panels[-1][column].set_xlabel("severity (0: clean)" if each.has_clean else "severity")
         if not bare:
-            add_legend(figure, list(panels[0]), width)
-            if any(point.half is not None for each in curves for curve in each.values() for point in curve.values()):
-                figure.legends[-1].set_title(BARS, prop=FontProperties(size=7.5))
+            points = [point for each in curves for curve in each.values() for point in curve.values()]
+            add_legend(figure, title=BARS if any(point.half is not None for point in points) else "")
     figure.set_label("; ".join(SIDES[each.side] for each in results))
     return figure
 

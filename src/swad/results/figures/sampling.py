@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swad.results.figures.flatness import SIDE_LABELS
-from swad.results.figures.style import FAINT, INK, PALETTE, RANGE, add_legend, figure_style
+from swad.results.figures.style import FAINT, INK, PALETTE, RANGE, add_legend, figure_style, new_figure
 from swad.results.figures.surfaces import LABEL_SIZE, MARKER_INK, draw_contours, surface_markers
 from swad.results.labels import weights_label
 from swad.results.surfaces import CORNERS, RunSurface
@@ -32,13 +32,11 @@ def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]], *
         sampled: The steps that each average takes, by its name.
         width: Width of a panel in inches.
     """
-    from matplotlib.figure import Figure
-
     markers = surface_markers({weights_label(surface.run, name) for name in sampled})
     with figure_style():
         ratio = (surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0])
         heights = [1.9, *([min(1.0, max(0.35, ratio)) * width] * len(SIDES))]
-        figure = Figure(figsize=((width + 0.7) * len(sampled), sum(heights) + 1.2), layout="constrained")
+        figure = new_figure((width + 0.7) * len(sampled), sum(heights) + 1.2)
         panels = figure.subplots(1 + len(SIDES), len(sampled), squeeze=False, height_ratios=heights)
         for column, (name, steps) in enumerate(sampled.items()):
             label = weights_label(surface.run, name)
@@ -63,7 +61,7 @@ def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]], *
                 axes.set_ylabel("distance from that line", fontsize=LABEL_SIZE)
                 axes.set_xlabel(_direction(surface), fontsize=LABEL_SIZE)
         panels[0][0].set_ylabel("validation loss")
-        add_legend(figure, [axes for row in panels for axes in row], (width + 0.7) * len(sampled))
+        add_legend(figure)
         return figure
 
 

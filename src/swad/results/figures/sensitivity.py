@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style, require_matplotlib
+from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,12 +22,8 @@ def sensitivity_figure(panels: Mapping[str, Curves], marked: Mapping[str, float]
         marked: The paper's value by the label of a setting.
         title: Title above all panels.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    width = 2.7 * len(panels)
     with figure_style():
-        figure = Figure(figsize=(width, 2.9), layout="constrained")
+        figure = new_figure(2.7 * len(panels), 2.9)
         grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
         for axes, (label, curves) in zip(grid, panels.items(), strict=True):
@@ -43,5 +39,5 @@ def sensitivity_figure(panels: Mapping[str, Curves], marked: Mapping[str, float]
         grid[0].set_ylabel("Accuracy, %")
         if title:
             figure.suptitle(title, fontsize=10)
-        add_legend(figure, list(grid), width)
+        add_legend(figure)
     return figure

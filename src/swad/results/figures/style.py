@@ -7,7 +7,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from html import escape
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from swad.util.files import atomic_write
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
@@ -28,6 +27,7 @@ FORMATS = ("svg", "pdf", "png")
 
 _STYLE = {
     "font.size": 9,
+    "axes.axisbelow": True,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.7,
@@ -43,6 +43,8 @@ _STYLE = {
     "text.color": INK,
     "xtick.color": FAINT,
     "ytick.color": FAINT,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "pdf.fonttype": 42,  # keep text as text, for papers
@@ -100,6 +102,18 @@ def _warn_missing(characters: str) -> None:
     )
 
 
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches. Without pyplot, it has no global state and no window."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figures(figure: Figure, stem: str | os.PathLike[str], formats: Iterable[str]) -> list[Path]:
+    """Write a figure in several formats, and return the files; `stem` is their path without the suffix."""
+    return [save_figure(figure, f"{os.fspath(stem)}.{suffix}") for suffix in formats]
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure in the format of the path's suffix: .svg, .pdf or .png."""
     path = Path(path)
@@ -113,22 +127,21 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def add_legend(figure: Figure, panels: Sequence[Axes], width: float, order: Callable[[str], Any] | None = None) -> None:
-    """Add one legend below all panels, in as many lines as it needs.
+def add_legend(figure: Figure, order: Callable[[str], Any] | None = None, title: str = "") -> None:
+    """Add one legend of all labeled lines below the panels, in as many lines as it needs; equal labels are listed once.
 
     Args:
-        panels: The axes with labeled lines. Equal labels are listed once.
-        width: Width of the figure in inches.
         order: Sort key of the labels; by default the order of drawing.
+        title: A note above the labels.
     """
     handles: dict[str, Any] = {}
-    for axes in panels:
+    for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if not handles:
         return
     labels = list(handles) if order is None else sorted(handles, key=order)
-    per_line = max(1, int(width / (0.45 + 0.075 * max(map(len, labels)))))
+    per_line = max(1, int(figure.get_figwidth() / (0.45 + 0.075 * max(map(len, labels)))))
     lines = math.ceil(len(labels) / per_line)
     figure.legend(
         [handles[label] for label in labels],
@@ -138,6 +151,8 @@ def add_legend(figure: Figure, panels: Sequence[Axes], width: float, order: Call
         fontsize=8.5,
         handlelength=1.6,
         columnspacing=1.2,
+        title=title,
+        title_fontsize=7.5,
     )
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from swad.results.figures.flatness import SIDE_LABELS
-from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style
+from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style, new_figure
 from swad.results.labels import run_titles, weights_label
 from swad.results.surfaces import CORNERS, MEAN, RunSurface
 
@@ -44,8 +44,6 @@ def surface_figure(
         width: Width of a panel in inches.
         bare: Leave out titles and legend, for a page that has its own.
     """
-    from matplotlib.figure import Figure
-
     if not surfaces:
         raise ValueError("a figure needs at least one surface, got none: measure it with `swad surface`")
     sides = [side for side in sides if any(side in surface.grids for surface in surfaces)]
@@ -59,8 +57,7 @@ def surface_figure(
         # Both axes have the same scale, so a panel has the proportions of its plane.
         ratios = [(surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0]) for surface in surfaces]
         height = width * min(1.3, max(0.26, *ratios)) + (0.35 if bare else 0.6)
-        full_width = (width + 0.95) * shape[1]
-        figure = Figure(figsize=(full_width, height * shape[0] + (0.3 if bare else 0.7)), layout="constrained")
+        figure = new_figure((width + 0.95) * shape[1], height * shape[0] + (0.3 if bare else 0.7))
         panels = figure.subplots(*shape, squeeze=False)
         for column, surface in enumerate(surfaces):
             for row, side in enumerate(sides):
@@ -79,7 +76,7 @@ def surface_figure(
                     separator = "\n" if height <= LABEL_LENGTH else " "
                     axes.set_ylabel(f"distance from{separator}line 1–2", fontsize=LABEL_SIZE)
         if not bare:
-            add_legend(figure, [axes for row in panels for axes in row], full_width)
+            add_legend(figure)
         return figure
 
 
@@ -201,13 +198,11 @@ def line_figure(
         size: Width and height of a panel in inches.
         bare: Leave out titles and legend, for a page that has its own.
     """
-    from matplotlib.figure import Figure
-
     if not surfaces:
         raise ValueError("a figure needs at least one line, got none: measure it with `swad surface --line`")
     markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
     with figure_style():
-        figure = Figure(figsize=(size[0] * len(surfaces) + 0.3, size[1] + (0 if bare else 0.4)), layout="constrained")
+        figure = new_figure(size[0] * len(surfaces) + 0.3, size[1] + (0 if bare else 0.4))
         panels = figure.subplots(1, len(surfaces), squeeze=False)[0]
         titles = run_titles([surface.run for surface in surfaces])
         for axes, surface, title in zip(panels, surfaces, titles, strict=True):
@@ -215,7 +210,7 @@ def line_figure(
             if not bare:
                 axes.set_title(f"target: {title}", loc="left")
         if not bare:
-            add_legend(figure, list(panels), size[0] * len(surfaces))
+            add_legend(figure)
         return figure
 
 
@@ -237,7 +232,6 @@ def _draw_line(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str,
         axes.axvline(x, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
     axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])  # markers at 0 are not cut off
     axes.grid(axis="y")
-    axes.tick_params(length=3)
     axes.set_xlabel("position on the line through both weights")
     axes.set_ylabel("loss")
 

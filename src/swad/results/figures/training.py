@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swad.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_style, save_figure
+from swad.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_style, new_figure, save_figures
 from swad.results.labels import directory_names
 from swad.results.method_results import DatasetResults
 from swad.results.runs import RunData
@@ -103,8 +103,7 @@ def save_valley_figures(
             for name, runs in figures.items():
                 if runs:
                     figure = valleys_figure(runs, average)
-                    path = Path(directory) / file_stem([name])
-                    written += [save_figure(figure, f"{path}.{suffix}") for suffix in formats]
+                    written += save_figures(figure, Path(directory) / file_stem([name]), formats)
     return written
 
 
@@ -131,13 +130,11 @@ def _draw(
     domains: Sequence[str] = (),
     bare: bool = False,
 ) -> Figure:
-    from matplotlib.figure import Figure  # without pyplot: no global state and no window
-
     if not runs:
         raise ValueError("a figure needs at least one run, got none")
     shape = (len(metrics), len(runs))
     legend_height = 0.0 if bare else 0.45
-    figure = Figure(figsize=(size[0] * shape[1], size[1] * shape[0] + legend_height), layout="constrained")
+    figure = new_figure(size[0] * shape[1], size[1] * shape[0] + legend_height)
     panels = figure.subplots(*shape, squeeze=False, sharex="col")
     # A domain has the same color in every panel, though each panel lacks another domain.
     drawn = {name for run in runs for metric in metrics for name in source_curves(run, metric)}
@@ -159,12 +156,7 @@ def _draw(
             if row == len(metrics) - 1:
                 axes.set_xlabel("Step")
     if not bare:
-        add_legend(
-            figure,
-            [axes for row in panels for axes in row],
-            size[0] * shape[1],
-            order=lambda label: (label in ("mean", "threshold", RANGE_LABEL), label),
-        )
+        add_legend(figure, order=lambda label: (label in ("mean", "threshold", RANGE_LABEL), label))
     return figure
 
 
@@ -199,8 +191,6 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-    axes.tick_params(length=3)
-    axes.set_axisbelow(True)
 
 
 def _limits(curves: Sequence[Curve], metric: str, averaged: Valley | None) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from swad.results.figures.style import INK, figure_style, require_matplotlib
+from swad.results.figures.style import INK, figure_style, new_figure, require_matplotlib
 from swad.results.labels import algorithm_label
 from swad.results.tuning import TuneRow, TuneSelect, ValleySetting, score_settings
 
@@ -25,7 +25,6 @@ def tuning_figure(rows: Sequence[TuneRow], chosen: ValleySetting | None = None, 
         select: The accuracy to show: on the sources' validation splits, or on the target's for "oracle".
     """
     require_matplotlib()
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     scores = {setting: 100 * score for setting, score in score_settings(rows, select).items()}
@@ -39,8 +38,7 @@ def tuning_figure(rows: Sequence[TuneRow], chosen: ValleySetting | None = None, 
     lines = math.ceil(len(panels) / columns)
     low, high = min(scores.values()), max(scores.values())
     with figure_style():
-        size = (1.2 + columns * (0.7 + 0.55 * len(ends)), 0.9 + lines * (0.7 + 0.36 * len(starts)))
-        figure = Figure(figsize=size, layout="constrained")
+        figure = new_figure(1.2 + columns * (0.7 + 0.55 * len(ends)), 0.9 + lines * (0.7 + 0.36 * len(starts)))
         grid = figure.subplots(lines, columns, squeeze=False)
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
