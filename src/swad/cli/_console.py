@@ -16,7 +16,7 @@ from rich.markup import escape
 from swad.util.signals import Interrupted
 
 if TYPE_CHECKING:
-    from swad.results.tables import Table
+    from swad.experiments.report import Report
     from swad.util.progress import Progress
 
 
@@ -26,10 +26,11 @@ def make_console() -> Console:
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
 
 
-def print_report(items: Sequence[Table | str], written: Sequence[Path], row_files: Sequence[Path] = ()) -> None:
-    """Print tables and notes, then the paths of the written files."""
+def print_report(report: Report) -> None:
+    """Print notes and tables, then the paths of the written files."""
+    print_notes(report.notes)
     console = make_console()
-    for item in items:
+    for item in report.tables:
         if isinstance(item, str):
             console.print(item, style="dim", highlight=False, markup=False)
         else:
@@ -37,11 +38,11 @@ def print_report(items: Sequence[Table | str], written: Sequence[Path], row_file
             for note in item.notes:
                 console.print(note, style="dim", highlight=False, markup=False)
     # Paths are printed without line breaks, so that they can be copied.
-    if row_files:
-        more = f" and {len(row_files) - 1} more" if len(row_files) > 1 else ""
-        print(f"rows in {row_files[0]}{more}", flush=True)
+    if report.row_files:
+        more = f" and {len(report.row_files) - 1} more" if len(report.row_files) > 1 else ""
+        print(f"rows in {report.row_files[0]}{more}", flush=True)
     formats: dict[Path, list[str]] = {}  # a figure is one line: its path, and the suffixes of its other formats
-    for path in written:
+    for path in report.written:
         formats.setdefault(path.with_suffix(""), []).append(path.suffix)
     for path, suffixes in formats.items():
         print(f"wrote {path}{', '.join(suffixes)}", flush=True)

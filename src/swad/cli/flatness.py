@@ -108,11 +108,10 @@ def flatness(
     if stored:
         paths = parse.stored_runs(context, runs, FLATNESS, "runs", "weights", "log", "output", "figure_formats")
         report = stored_flatness(dict.fromkeys(paths, parse.words(weights)), output=folder, log=log, formats=formats)
-        print_report(report.tables, report.written)
+        print_report(report)
         return
-    if normalize not in ("sphere", "filter", "layer"):
-        raise ValueError(f"--normalize must be sphere, filter or layer; got {normalize!r}")
     for option, value, allowed in (
+        ("normalize", normalize, ("sphere", "filter", "layer")),
         ("source-split", source_split, SPLITS),
         ("logits", logits, ("raw", "normalized")),
         ("precision", precision, ("fp32", "bf16")),
@@ -150,4 +149,4 @@ def flatness(
             data=data,
             progress=progress,
         )
-    print_report(report.tables, report.written, report.row_files)
+    print_report(report)

@@ -241,7 +241,7 @@ def _build(items: list[Reproduction], config: PaperConfig) -> None:
             except RunError as error:  # its runs failed; the others may be complete
                 not_built.append(f"{item.name}: {error}")
                 continue
-            print_report(report.tables, report.written, report.row_files)
+            print_report(report)
     if (index := config.output / INDEX).exists():
         print(f"index: {index}", flush=True)
     if not_built:

@@ -95,7 +95,7 @@ def robustness(
         paths = [Path(model) for model in models]
         paths = parse.stored_runs(context, paths, ROBUSTNESS, "models", "output", "figure_formats")
         report = stored_robustness(paths, output=folder, formats=formats)
-        print_report(report.tables, report.written)
+        print_report(report)
         return
     benchmarks = Benchmarks(imagenet, imagenet_c, imagenet_r, backgrounds)
     on_benchmarks = benchmarks != Benchmarks()
@@ -149,4 +149,4 @@ def robustness(
                 workers=workers,
                 progress=progress,
             )
-    print_report(report.tables, report.written, report.row_files)
+    print_report(report)

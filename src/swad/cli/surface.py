@@ -61,7 +61,7 @@ def surface(
     if stored:
         paths = parse.stored_runs(context, runs, SURFACE, "runs", "output", "figure_formats")
         report = stored_surfaces(paths, output=folder, formats=formats)
-        print_report(report.tables, report.written)
+        print_report(report)
         return
     if not 0 <= margin < math.inf:
         raise ValueError(f"--margin must be a number of 0 or more, got {margin}")
@@ -89,4 +89,4 @@ def surface(
             data=data,
             progress=progress,
         )
-    print_report(report.tables, report.written, report.row_files)
+    print_report(report)

@@ -77,9 +77,8 @@ def tune(
     --keep-segments also have the weights for it: one to two copies of the model on disk for every evaluation. Results
     are saved in each run's tune.jsonl. Run the same command again to resume after an interrupt.
     """
-    from swad.cli._console import measuring, print_notes, print_report
+    from swad.cli._console import measuring, print_report
     from swad.experiments import tune as tuning
-    from swad.experiments.tune_report import write_tuning
 
     counts = parse.numbers("n-tolerance", n_tolerance)
     settings = tuning.grid(
@@ -104,6 +103,4 @@ def tune(
             save=folder / "weights" if save_weights else None,
             progress=progress,
         )
-    print_notes(result.notes)
-    report = write_tuning(result, folder, select, formats)  # type: ignore[arg-type]
-    print_report(report.tables, report.written, result.row_files)
+    print_report(tuning.write_tuning(result, folder, select, formats))  # type: ignore[arg-type]

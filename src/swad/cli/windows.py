@@ -48,9 +48,8 @@ def windows(
     evaluations. Results are saved in each run's windows.jsonl. Run the same command again to resume after an interrupt;
     once they are complete, it needs no segments, weights or images.
     """
-    from swad.cli._console import measuring, print_notes, print_report
-    from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
-    from swad.experiments.windows_report import write_windows
+    from swad.cli._console import measuring, print_report
+    from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows, write_windows
     from swad.results.windows import WINDOWS
 
     sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
@@ -68,6 +67,4 @@ def windows(
             measured = measure_windows(
                 runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
             )
-    report = write_windows(measured, output if output is not None else runs[0] / "windows", formats)
-    print_notes((*measured.notes, *report.notes))
-    print_report(report.tables, report.written, measured.row_files)
+    print_report(write_windows(measured, output if output is not None else runs[0] / "windows", formats))

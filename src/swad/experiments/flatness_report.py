@@ -6,10 +6,11 @@ Nothing here prints. `swad flatness`, `swad surface` and `swad reproduce` print 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from swad.experiments.report import Report
 from swad.experiments.run_flatness import SIDES, FlatnessConfig, run_curvature, run_local, run_worst_case
 from swad.experiments.run_surface import GRID, MARGIN, corners_outside, default_corners, run_surface
 from swad.experiments.saved_run import SavedRun, open_runs
@@ -53,18 +54,6 @@ from swad.results.tables import Table
 from swad.training.run_dir import RunError
 from swad.util.files import write_json
 from swad.util.progress import Progress
-
-
-@dataclass(frozen=True)
-class Report:
-    """The outcome of a measurement of several runs."""
-
-    tables: tuple[Table | str, ...]
-    """Tables and the notes below them, in the order to print them in."""
-    written: tuple[Path, ...]
-    """Figures and the JSON summary."""
-    row_files: tuple[Path, ...] = ()
-    """The files that the measured rows were appended to."""
 
 
 def measure_flatness(
@@ -218,7 +207,7 @@ def measure_surfaces(
         )
     shape = "line" if len(corners) == 2 else "plane"
     report = stored_surfaces([run.path for run in runs], [shape], output=output, stem=stem, formats=formats)
-    return replace(report, tables=(*(f"note: {note}" for note in notes), *report.tables))
+    return replace(report, notes=tuple(notes))
 
 
 def stored_surfaces(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swad.experiments.flatness_report import Report
 from swad.experiments.imagenet_models import ImageNetModel
+from swad.experiments.report import Report
 from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.figures.robustness import severity_figure

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from swad.experiments.flatness_report import Report, run_progress
+from swad.experiments.flatness_report import run_progress
+from swad.experiments.report import Report
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import SavedRun
 from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors

@@ -20,6 +20,7 @@ from swad.averaging.segment_log import last_update, load_segments, read_segment
 from swad.averaging.segment_windows import SegmentWindows
 from swad.data.splits import DomainSplit
 from swad.experiments.measured_rows import image_settings
+from swad.experiments.report import Report
 from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, open_run, stratified_subset
 from swad.experiments.segment_runs import (
     Evaluate,
@@ -29,13 +30,18 @@ from swad.experiments.segment_runs import (
     merged_by_default,
     skip_notes,
 )
+from swad.results.figures.style import save_figures
+from swad.results.figures.windows import windows_figure
 from swad.results.flatness_rows import RowFile
 from swad.results.records import RECORDS
 from swad.results.runs import RunData
-from swad.results.windows import LIVE, SIDES, WINDOWS, RunWindows, read_windows
+from swad.results.tables import Table
+from swad.results.window_tables import choices_table, compared_windows_csv, windows_csv
+from swad.results.windows import LIVE, SIDES, WINDOWS, RunWindows, by_group, read_windows
 from swad.training.run_dir import SEGMENTS, RunError
-from swad.util.files import sha256
+from swad.util.files import sha256, write_text
 from swad.util.jsonl import stored_path
+from swad.util.names import file_stem
 from swad.util.progress import Progress
 
 
@@ -59,11 +65,6 @@ class MeasuredWindows:
 
     runs: tuple[RunWindows, ...]
     notes: tuple[str, ...]
-
-    @property
-    def row_files(self) -> list[Path]:
-        """The files with the rows."""
-        return [stored_path(Path(run.run) / WINDOWS) for run in self.runs]
 
 
 def measure_windows(
@@ -124,6 +125,31 @@ def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
         raise RunError(f"no {WINDOWS} has a complete measurement: run `swad windows` first")
     notes += skip_notes({"its measurement is not complete": [path for path in stored if not stored[path]]})
     return MeasuredWindows(tuple(runs), tuple(notes))
+
+
+def write_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str] = ("svg",)) -> Report:
+    """Write the windows of all runs and the heat maps, and return the tables.
+
+    Args:
+        measured: The accuracies of the windows.
+        folder: Directory for the files.
+        formats: Formats of the figures: svg, pdf, png.
+    """
+    tables: list[Table | str] = []
+    written = [folder / "windows.csv"]
+    groups, notes = by_group(measured.runs)
+    write_text(written[0], windows_csv(measured.runs))
+    for group in groups:
+        name = file_stem(group.runs[0].group)
+        compared = {side: group.compare_windows(side) for side in group.sides}
+        for side, windows in compared.items():
+            tables.append(choices_table(group, side, windows))
+            written.append(folder / f"{name}-{side}.csv")
+            write_text(written[-1], compared_windows_csv(group, windows))
+        figure = windows_figure(group, compared)
+        written += save_figures(figure, folder / name, formats)
+    row_files = tuple(stored_path(Path(run.run) / WINDOWS) for run in measured.runs)
+    return Report(tuple(tables), tuple(written), row_files, (*measured.notes, *notes))
 
 
 # ------------------------------------------------------------ which windows

@@ -19,9 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swad.averaging.valley import LossValley
+from swad.experiments.report import Report
 from swad.experiments.saved_run import find_device
 from swad.experiments.tune_runs import TUNE, evaluate_rows, find_tunable, save_average
-from swad.results.tuning import TuneRow, TuneSelect, ValleySetting, choose
+from swad.results.figures.style import save_figures
+from swad.results.figures.tuning import tuning_figure
+from swad.results.tables import Table
+from swad.results.tuning import (
+    TuneRow,
+    TuneSelect,
+    ValleySetting,
+    by_group,
+    choose,
+    chosen_table,
+    rows_csv,
+    settings_table,
+)
+from swad.util.files import write_text
+from swad.util.names import file_stem
 from swad.util.progress import Progress
 
 
@@ -160,3 +175,28 @@ def sensitivity(
     rows = [run.row(setting) for run in runs for setting in settings]
     sides = ["validation", "target"] if target else ["validation"]
     return evaluate_rows(runs, rows, sides, find_device(device), workers, progress)
+
+
+def write_tuning(tuning: Tuning, folder: Path, select: TuneSelect = "iid", formats: Sequence[str] = ("svg",)) -> Report:
+    """Write the rows and the heat maps of a search, and return its tables.
+
+    Args:
+        tuning: The result of the search.
+        folder: Directory for the files.
+        select: The selection that chose the settings.
+        formats: Formats of the figures: svg, pdf, png.
+    """
+    tables: list[Table | str] = []
+    written = [folder / "tuning.csv"]
+    write_text(written[0], rows_csv(tuning.rows))
+    for group, rows in by_group(tuning.rows).items():
+        chosen = tuning.chosen.get(group)
+        tables.append(settings_table(rows, chosen, tuning.trained_settings))
+        if chosen is not None:
+            figure = tuning_figure(rows, chosen, select)
+            written += save_figures(figure, folder / file_stem(group), formats)
+    if tuning.chosen:
+        tables.append(chosen_table(tuning.rows, tuning.chosen, tuning.trained))
+        if select == "oracle":
+            tables.append("The oracle looks at the held-out domain, so its accuracies do not estimate an unseen one.")
+    return Report(tuple(tables), (*written, *tuning.weights), tuning.row_files, tuning.notes)

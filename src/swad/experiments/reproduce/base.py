@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
 from swad.experiments.reproduce.trainings import Training, sweep_specs
 from swad.experiments.sweep.directory import SweepDir, runs_folder

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from swad.data import benchmarks
 from swad.experiments.cost import cost, measured_cost
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.config import PAPER_DATASETS
 from swad.experiments.reproduce.trainings import ERM, Training, validation_subsample

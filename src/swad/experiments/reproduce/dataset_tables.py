@@ -8,7 +8,7 @@ from functools import partial
 
 from swad.averaging.registry import Plan
 from swad.data import benchmarks
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.accuracy import (
     DIFFERENCE,
     ComparedRow,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.robust_line import FILE, measure_robust_line

@@ -12,7 +12,7 @@ from torch import nn
 
 from swad.averaging import registry
 from swad.averaging.swa import SWA
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.run_surface import run_surface

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from swad.experiments.flatness_report import Report, measure_flatness
+from swad.experiments.flatness_report import measure_flatness
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swad.experiments.flatness_report import Report, measure_surfaces
+from swad.experiments.flatness_report import measure_surfaces
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.figure3 import write_run_page
 from swad.experiments.reproduce.trainings import ERM
@@ -31,7 +32,7 @@ def _build(results: Results) -> Report:
             data=config.data,
             **results.measuring,
         )
-        tables += report.tables
+        tables += [*report.notes, *report.tables]
         written += report.written
         row_files += report.row_files
     written.append(write_run_page(results.folder("figure4"), [load_run(path.parent) for path in row_files]))

@@ -6,7 +6,7 @@ ERM. Rank correlations with their intervals and permutation tests say how much f
 
 from __future__ import annotations
 
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce import figure3
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.results import published

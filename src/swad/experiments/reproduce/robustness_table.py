@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from swad.experiments.flatness_report import Report, run_progress
+from swad.experiments.flatness_report import run_progress
 from swad.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
+from swad.experiments.report import Report
 from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, printed_cell
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.methods import row_name

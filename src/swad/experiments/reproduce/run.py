@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from swad.experiments.flatness_report import Report
 from swad.experiments.launchers.base import Launcher
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.items import ITEMS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swad.data import benchmarks
 from swad.experiments import tune
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.results.figures.sensitivity import sensitivity_figure

@@ -15,7 +15,7 @@ from swad.averaging.lr_schedules import cyclic_lr
 from swad.averaging.registry import Plan
 from swad.averaging.valley import LossValley
 from swad.data import benchmarks
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.config import PAPER_DATASETS
 from swad.experiments.reproduce.trainings import SWA_WEIGHTS

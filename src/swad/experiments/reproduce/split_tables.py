@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from swad.averaging.registry import Plan
 from swad.data import benchmarks
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.accuracy import (
     ComparedRow,
     MethodAccuracy,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from swad.data import benchmarks
-from swad.experiments.flatness_report import Report
+from swad.experiments.report import Report
 from swad.experiments.reproduce.accuracy import (
     ComparedRow,
     MethodAccuracy,
