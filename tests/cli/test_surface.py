@@ -42,7 +42,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
     ("arguments", "message"),
     [
         (["surface", "RUN", "--margin", "nan"], "--margin must be a number of 0 or more, got nan"),
-        (["surface", "OPEN"], "is unfinished"),
+        (["surface", "OPEN"], "OPEN skipped: unfinished"),
         (
             ["surface", "RUN", "--corners", "swad,swa"],
             "--corners takes three weights such as 2500,3500,4500",

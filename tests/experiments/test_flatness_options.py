@@ -13,7 +13,8 @@ from helpers.tiny_runs import COARSE, copied
 from swad.data import benchmarks
 from swad.data.splits import hold_out
 from swad.experiments import run_flatness
-from swad.experiments.flatness_report import choose_weights
+from swad.experiments.finished_runs import choose_weights
+from swad.experiments.run_flatness import FlatnessConfig
 from swad.experiments.saved_run import WINDOW, open_run
 from swad.flatness import image_losses, local
 from swad.results.flatness_rows import FLATNESS, read_rows
@@ -99,7 +100,7 @@ def test_the_window_is_the_mean_of_its_snapshots(run):
     (differences,) = paired_differences([measured]).values()
     assert {difference.curve.method for difference in differences} == {"ERM (window)", "SWAD"}
     # Worst case and curvature are those of single weights.
-    rows = run_flatness.run_worst_case(run, names, [0.1], n_images=12, steps=1, restarts=0)
+    rows = run_flatness.run_worst_case(run, names, [0.1], FlatnessConfig(n_images=12), steps=1, restarts=0)
     assert {row["weights"] for row in rows} == {"best", "swad"}
 
 
@@ -108,10 +109,10 @@ def test_a_window_without_snapshots_is_an_error(run):
     with pytest.raises(RunError, match=r"no snapshot inside the range that SWAD averaged \(21-29\): train it"):
         choose_weights([empty], [WINDOW])
     chosen, notes = choose_weights([empty, run], ["best", WINDOW])
-    assert (chosen[run.path], notes) == (["best", WINDOW], [])
+    assert (chosen[1], notes) == ((run, ["best", WINDOW]), [])
     other = replace(run, path=Path("cyclic"), weights={"swa": "swa.safetensors"})
     chosen, notes = choose_weights([run, other], ["best"])
-    assert (chosen, notes) == ({run.path: ["best"]}, ["skipped cyclic, which has none of best"])
+    assert (chosen, notes) == ([(run, ["best"])], ["skipped cyclic, which has none of best"])
     many = {f"step-{step:06d}": "file" for step in range(1, 31)}
     assert len(replace(run, weights=many).window_snapshots) == 5
 

@@ -8,12 +8,12 @@ import pytest
 
 from helpers.runs import short
 from swad.experiments import tune
+from swad.experiments.finished_runs import open_runs
 from swad.experiments.flatness_report import measure_flatness, measure_surfaces
 from swad.experiments.robustness_report import measure_robustness
 from swad.experiments.run_bounds import run_bounds
 from swad.experiments.run_flatness import FlatnessConfig, run_curvature
 from swad.experiments.run_robustness import CorruptionConfig
-from swad.experiments.saved_run import open_runs
 from swad.results.method_results import collect_results
 from swad.results.page.build import build_page
 from swad.results.run_tables import accuracy_table
@@ -61,7 +61,7 @@ def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
 
 def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     runs, _ = open_runs([both])
-    weights = {run.path: ["best", "swad"] for run in runs}
+    weights = [(run, ["best", "swad"]) for run in runs]
     files = {"output": tmp_path, "formats": ()}  # drawn, but not saved
     flat = tables(measure_flatness(weights, FlatnessConfig((0.0, 1.0), 4, n_images=4), **files))
     assert [title.removesuffix(", of these weights") for title in flat if ": F on" in title] == [
@@ -73,12 +73,12 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     unseen = {row.name.split(",")[0]: row.cells[1].number for row in points.rows}
     assert unseen["none"] == "–" != unseen["paper"]
     config = CorruptionConfig(("fog",), (1,), n_images=4)
-    errors = tables(measure_robustness(runs, weights, config, **files))
+    errors = tables(measure_robustness(weights, config, **files))
     corrupted = [title for title in errors if title.startswith("Corruption error")]
     names = ("digits, seen", "digits, unseen", "digits, no target, seen")
     assert corrupted == [f"Corruption error: {name}" for name in names]
     none = next(run for run in runs if run.name == "none-0")
-    rows = run_curvature(none, ["swad"], n_images=2, n_eigenvalues=1, trace_vectors=2)
+    rows = run_curvature(none, ["swad"], FlatnessConfig(n_images=2), n_eigenvalues=1, trace_vectors=2)
     assert {row["domain"] for row in rows} == {"seen", "board", "clutter", "outline", "paper"}
     with pytest.raises(RunError, match=r"the bounds are of the error on a target, and .* has none"):
         run_bounds(none, "swad", [0.1])

@@ -14,7 +14,7 @@ from swad.models.networks import features
 def test_the_bound_of_a_run_has_measured_terms(tiny_run, tmp_path):
     run = open_run(copied(tiny_run, tmp_path / "run"))
     bounds = run_bounds.run_bounds(run, "swad", [0.02, 0.2], vc_cover=5, vc=20, n_images=12)
-    climbed = run_flatness.run_worst_case(run, ["swad"], [0.02, 0.2], n_images=12)
+    climbed = run_flatness.run_worst_case(run, ["swad"], [0.02, 0.2], run_flatness.FlatnessConfig(n_images=12))
     assert [one.robust for one in bounds] == [row["lower_bound"] for row in climbed if row["measure"] == "error"]
     assert 0 < bounds[0].divergence <= 2
     assert bounds[0].confidence["proved"] > bounds[1].confidence["proved"] > 1  # more balls, and 155,474 dimensions

@@ -15,7 +15,9 @@ from swad.data import benchmarks
 from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.experiments import run_flatness, run_surface
-from swad.experiments.saved_run import SavedRun, open_run, open_runs, stratified_subset
+from swad.experiments.finished_runs import open_runs
+from swad.experiments.run_flatness import FlatnessConfig
+from swad.experiments.saved_run import SavedRun, open_run, stratified_subset
 from swad.flatness import compare, image_losses
 from swad.flatness._directions import Directions
 from swad.flatness._perturb import Weights
@@ -51,12 +53,12 @@ def test_folders_of_runs_are_searched_and_unfinished_runs_named(tiny_run, tmp_pa
     (open_ / "done.json").unlink()
     found, left_out = open_runs([tmp_path / "runs"])
     assert [run.path.name for run in found] == ["a"]
-    assert left_out == [f"{open_} is unfinished and was skipped"]
-    with pytest.raises(RunError, match="b is unfinished: run the same `swad train` again"):
-        open_runs([open_])
+    assert left_out == [f"{open_} skipped: unfinished"]
     (tmp_path / "runs" / "a" / "done.json").unlink()
-    with pytest.raises(RunError, match="no finished run to measure"):
+    with pytest.raises(RunError, match=r"no finished run to measure \(.*a and 1 more skipped: unfinished\): run"):
         open_runs([tmp_path / "runs"])
+    with pytest.raises(RunError, match="b is unfinished: run the same `swad train` again"):
+        open_run(open_)
     with pytest.raises(RunError, match="holds no run"):
         open_run(tmp_path)
 
@@ -64,7 +66,7 @@ def test_folders_of_runs_are_searched_and_unfinished_runs_named(tiny_run, tmp_pa
 def test_images_are_those_of_the_runs_own_split(tiny_run):
     run = open_run(tiny_run)
     images = run.images(30)
-    assert images.groups == {"seen": ["board", "clutter", "outline"], "unseen": ["paper"]}
+    assert (images.seen, images.unseen) == (("board", "clutter", "outline"), ("paper",))
     sources, target = hold_out(benchmarks.load("digits"), "paper", trial=0)
     for part in (*sources.train, *target.full):
         pictures, labels = images.by_domain[part.name]
@@ -105,7 +107,7 @@ def test_flatness_is_what_a_plain_loop_finds(tiny_run, tmp_path):
         with Weights(start) as weights:
             directions = Directions(weights, 0, True, "sphere")
             drawn = [[tensor.clone() for tensor in directions[k]] for k in range(6)]
-        for side, domains in images.groups.items():
+        for side, domains in (("seen", images.seen), ("unseen", images.unseen)):
 
             def loss(model: torch.nn.Module, domains: list[str] = domains) -> float:
                 with torch.no_grad():
@@ -206,9 +208,10 @@ def test_parameters_that_are_left_alone_are_a_setting_of_their_own(tiny_run, tmp
     assert [row.mean for row in found.rows if row.domain is None] == pytest.approx(
         [row.mean for row in alone.models["swad"].rows if row.domain is None], rel=1e-5
     )
-    quick = {"n_images": 12, "steps": 1, "restarts": 0}
     whole, part = (
-        run_flatness.run_worst_case(open_run(folder), ["swad"], [0.1], include=names, **quick)
+        run_flatness.run_worst_case(
+            open_run(folder), ["swad"], [0.1], FlatnessConfig(n_images=12, include=names), steps=1, restarts=0
+        )
         for names in ((), ("head.bias",))
     )
     assert whole[0]["key"] != part[0]["key"]
@@ -237,7 +240,7 @@ def test_trials_share_the_targets_images_and_not_the_training_images(tiny_run, t
 def test_weights_that_changed_are_refused(tiny_run, tmp_path):
     folder = copied(tiny_run, tmp_path / "run")
     run_flatness.run_local(open_run(folder), ["swad"], COARSE)
-    quick = {"n_images": 12, "steps": 1, "restarts": 0}
+    quick = {"config": FlatnessConfig(n_images=12), "steps": 1, "restarts": 0}
     run_flatness.run_worst_case(open_run(folder), ["swad"], [0.1], **quick)
     (folder / "weights" / "swad.safetensors").write_bytes((folder / "weights" / "best.safetensors").read_bytes())
     changed = r"swad.safetensors changed since .*flatness.jsonl was written: remove"
@@ -268,9 +271,8 @@ def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeyp
 @pytest.mark.slow
 def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, monkeypatch):
     folder = copied(tiny_run, tmp_path / "run")
-    found = run_flatness.run_worst_case(
-        open_run(folder), ["best", "swad"], [0.02, 0.2], n_images=15, steps=3, restarts=1
-    )
+    quick = {"config": FlatnessConfig(n_images=15), "steps": 3, "restarts": 1}
+    found = run_flatness.run_worst_case(open_run(folder), ["best", "swad"], [0.02, 0.2], **quick)
     assert len(found) == 8
     for row in found:
         assert row["lower_bound"] >= row["loss"]
@@ -278,17 +280,14 @@ def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, mon
     by_radius = [row["lower_bound"] for row in found if row["weights"] == "swad" and row["measure"] == "loss"]
     assert by_radius == sorted(by_radius)
     monkeypatch.setattr("swad.experiments.saved_run.SavedRun.images", lambda *_: pytest.fail("no image is needed"))
-    assert (
-        run_flatness.run_worst_case(open_run(folder), ["swad"], [0.02, 0.2], n_images=15, steps=3, restarts=1)
-        == found[4:]
-    )
+    assert run_flatness.run_worst_case(open_run(folder), ["swad"], [0.02, 0.2], **quick) == found[4:]
 
 
 @pytest.mark.slow
 def test_curvature_of_a_run(tiny_run, tmp_path):
     pytest.importorskip("curvlinops")
     folder = copied(tiny_run, tmp_path / "run")
-    quick = {"n_images": 10, "n_eigenvalues": 1, "trace_vectors": 2}
+    quick = {"config": FlatnessConfig(n_images=10), "n_eigenvalues": 1, "trace_vectors": 2}
     found = run_flatness.run_curvature(open_run(folder), ["swad"], **quick)
     assert [row["domain"] for row in found] == ["board", "clutter", "outline", "seen", "paper", "unseen"]
     assert all(row["eigenvalues"][0] > 0 for row in found)
@@ -316,7 +315,7 @@ def test_methods_that_judge_groups_of_images_get_whole_groups(tmp_path):
     with torch.no_grad():
         groups = [functional.cross_entropy(model(pictures[i : i + 8]), labels[i : i + 8]).item() for i in (0, 8)]
     assert flat.loss["paper"] == pytest.approx(sum(groups) / 2, rel=1e-5)
-    run_flatness.run_curvature(run, ["best"], n_images=20, n_eigenvalues=1, trace_vectors=2)
+    run_flatness.run_curvature(run, ["best"], FlatnessConfig(n_images=20), n_eigenvalues=1, trace_vectors=2)
     run_surface.run_surface(run, ["best", "last"], [], steps=2, n_images=20)
     stored = [row for name in (FLATNESS, SURFACE) for row in rows(run.path, name) if row["kind"] == "settings"]
     assert [row.get("mixed_groups") for row in stored] == [None, 8, 8, 8]

@@ -17,9 +17,9 @@ from helpers.runs import short
 from swad.averaging.segment_log import SegmentLog, load_segments
 from swad.averaging.segment_windows import SegmentWindows
 from swad.experiments import run_windows, segment_runs
+from swad.experiments.finished_runs import finished_runs
 from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
 from swad.experiments.saved_run import open_run, stratified_subset
-from swad.experiments.segment_runs import finished_runs
 from swad.results.windows import all_windows, read_windows
 from swad.training.loop import train
 from swad.training.run_dir import RunError

@@ -71,7 +71,7 @@ JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU, of the lau
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:
     """Return the finished runs with a file of rows, for --stored, which measures nothing and so allows few options."""
     from swad.cli._console import print_notes
-    from swad.experiments.segment_runs import finished_runs, skip_notes
+    from swad.experiments.finished_runs import finished_runs, skip_notes
     from swad.util.jsonl import stored_path
 
     for parameter in context.command.params:

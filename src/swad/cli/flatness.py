@@ -99,9 +99,10 @@ def flatness(
     Results are saved in each run's flatness.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.experiments.flatness_report import choose_weights, measure_flatness, stored_flatness
+    from swad.experiments.finished_runs import choose_weights, open_runs
+    from swad.experiments.flatness_report import measure_flatness, stored_flatness
     from swad.experiments.run_flatness import FlatnessConfig
-    from swad.experiments.saved_run import SPLITS, open_runs
+    from swad.experiments.saved_run import SPLITS
     from swad.results.flatness_rows import FLATNESS
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
@@ -133,11 +134,11 @@ def flatness(
     )
     worst_radii = parse.numbers("worst-case", worst_case)
     saved_runs, notes = open_runs(runs, data)
-    names, skipped = choose_weights(saved_runs, parse.words(weights))
+    chosen, skipped = choose_weights(saved_runs, parse.words(weights))
     print_notes([*notes, *skipped])
     with measuring() as progress:
         report = measure_flatness(
-            names,
+            chosen,
             config,
             output=folder,
             worst_radii=worst_radii,
@@ -146,7 +147,6 @@ def flatness(
             formats=formats,
             device=parse.device(device),
             workers=workers,
-            data=data,
             progress=progress,
         )
     print_report(report)

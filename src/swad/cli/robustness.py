@@ -81,11 +81,10 @@ def robustness(
     command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.experiments.flatness_report import choose_weights
+    from swad.experiments.finished_runs import choose_weights, open_runs
     from swad.experiments.robustness_report import measure_robustness, stored_robustness
     from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig
     from swad.experiments.run_robustness import CorruptionConfig
-    from swad.experiments.saved_run import open_runs
     from swad.results.corruption_errors import ROBUSTNESS
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
@@ -140,7 +139,6 @@ def robustness(
         print_notes([*notes, *skipped])
         with measuring() as progress:
             report = measure_robustness(
-                [run for run in runs if run.path in chosen],
                 chosen,
                 config,
                 output=folder,

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from swad.experiments.finished_runs import open_runs, run_progress
 from swad.experiments.report import Report
 from swad.experiments.run_flatness import SIDES, FlatnessConfig, run_curvature, run_local, run_worst_case
 from swad.experiments.run_surface import GRID, MARGIN, corners_outside, default_corners, run_surface
-from swad.experiments.saved_run import SavedRun, open_runs
+from swad.experiments.saved_run import SavedRun
 from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
 from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
@@ -57,7 +58,7 @@ from swad.util.progress import Progress
 
 
 def measure_flatness(
-    weights: Mapping[Path, Sequence[str]],
+    weights: Sequence[tuple[SavedRun, Sequence[str]]],
     config: FlatnessConfig,
     *,
     output: Path,
@@ -68,13 +69,12 @@ def measure_flatness(
     formats: Sequence[str] = FORMATS,
     device: str = "cpu",
     workers: int | None = None,
-    data: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Measure the flatness of several runs, draw it and summarize it.
 
     Args:
-        weights: Names of the weights to measure by run directory; the others are compared with the first.
+        weights: Runs, and the names of their weights to measure; the others are compared with the first.
         config: Radii, directions, images and parameters.
         output: Directory for figures and `flatness.json`.
         stem: File name of the main figure.
@@ -84,7 +84,6 @@ def measure_flatness(
         formats: Formats of the figures.
         device: Device to measure on.
         workers: Processes that read images.
-        data: Dataset directory, if it moved since training.
         progress: Called after every evaluation.
     """
     # Check everything first: a measurement may take hours.
@@ -94,22 +93,15 @@ def measure_flatness(
             check_radii(radii)
     if curvature:
         require_curvlinops()
-    runs, _ = open_runs(list(weights), data)
-    names = {run.path: [run.full_name(name) for name in weights[run.path]] for run in runs}
-    place: dict[str, Any] = {"device": device, "workers": workers}
-    subset: dict[str, Any] = {
-        "n_images": config.n_images,
-        "include": config.include,
-        "exclude": config.exclude,
-        "split": config.split,
-    }
-    for i, run in enumerate(runs):
-        labeled = run_progress(progress, run, i, len(runs))
-        run_local(run, names[run.path], config, progress=labeled, **place)
+    names = {run.path: run.full_names(chosen) for run, chosen in weights}
+    for i, (run, _) in enumerate(weights):
+        labeled = run_progress(progress, run, i, len(weights))
+        place: dict[str, Any] = {"device": device, "workers": workers, "progress": labeled}
+        run_local(run, names[run.path], config, **place)
         if worst_radii:
-            run_worst_case(run, names[run.path], worst_radii, progress=labeled, **subset, **place)
+            run_worst_case(run, names[run.path], worst_radii, config, **place)
         if curvature:
-            run_curvature(run, names[run.path], progress=labeled, **subset, **place)
+            run_curvature(run, names[run.path], config, **place)
     further = {"worst_case": bool(worst_radii), "curvature": curvature, "error": config.error}
     return stored_flatness(names, output=output, stem=stem, log=log, formats=formats, **further)
 
@@ -238,40 +230,6 @@ def stored_surfaces(
     if not tables:
         raise RunError(f"no {SURFACE} has a complete measurement: run `swad surface` first")
     return Report(tuple(tables), tuple(written), tuple(path / SURFACE for path in paths))
-
-
-def choose_weights(runs: Sequence[SavedRun], names: Sequence[str]) -> tuple[dict[Path, list[str]], list[str]]:
-    """Return which of the named weights each run has, without names all that it reports; and notes on skipped runs.
-
-    A name that no run has is an error. A run that has none of the named weights is skipped.
-    """
-    chosen, notes = {}, []
-    for run in runs:
-        present = [name for name in names if _has_weights(run, name)] if names else list(run.reported)
-        for name in names:
-            if not any(_has_weights(other, name) for other in runs):
-                run.full_name(name)  # raises the error that lists the weights there are
-        if present:
-            chosen[run.path] = present
-        else:
-            notes.append(f"skipped {run.path}, which has none of {', '.join(names)}")
-    return chosen, notes
-
-
-def _has_weights(run: SavedRun, name: str) -> bool:
-    try:
-        run.full_name(name)
-    except RunError:
-        return False
-    return True
-
-
-def run_progress(progress: Progress | None, run: SavedRun, index: int, n_runs: int) -> Progress | None:
-    """Return the progress of one of several runs, labeled with its name and, among several, its algorithm."""
-    if progress is None:
-        return None
-    label = f"{run.config.training.algorithm} {run.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
-    return lambda description, done, total: progress(f"{label}: {description}", done, total)
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from swad.experiments.flatness_report import choose_weights
-from swad.experiments.saved_run import fingerprint, open_runs
+from swad.experiments.finished_runs import choose_weights, open_runs
+from swad.experiments.saved_run import fingerprint
 from swad.models import networks, weight_files
 from swad.models.networks import InputConfig
 from swad.results.labels import directory_names, weights_label
@@ -80,8 +80,8 @@ def _of_runs(path: Path, weights: Sequence[str], data: Path | None) -> tuple[lis
         saved_model(
             run.file(name), weights_label(load_run(run.path), run.full_name(name)), run.full_name(name), run.path
         )
-        for run in runs
-        for name in chosen.get(run.path, ())
+        for run, names in chosen
+        for name in names
     ]
     # ERM comes first, as in the paper's tables, unless the weights were named in another order.
     models.sort(

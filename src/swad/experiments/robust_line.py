@@ -67,7 +67,7 @@ def measure_robust_line(
     radii = [share * length for share in sorted(shares)]
     with RowFile(run.path, FILE) as file:
         key = file.add_settings(settings)
-        measured = {row["x"]: row for row in file.rows_of(key) if row["kind"] == "point"}
+        measured = {row["x"]: row for row in file.rows_of(key, kind="point")}
         missing = [x for x in xs if x not in measured]
         if missing:
             images = run.images(n_images, torch_device, workers).side("seen")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from swad.experiments.flatness_report import run_progress
+from swad.experiments.finished_runs import run_progress
 from swad.experiments.report import Report
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.experiments.saved_run import SavedRun
@@ -20,8 +20,7 @@ from swad.util.progress import Progress
 
 
 def measure_robustness(
-    runs: Sequence[SavedRun],
-    weights: Mapping[Path, Sequence[str]],
+    weights: Sequence[tuple[SavedRun, Sequence[str]]],
     config: CorruptionConfig,
     *,
     output: Path,
@@ -33,7 +32,7 @@ def measure_robustness(
     """Measure the errors of several runs under corruption, draw them and compare them.
 
     Args:
-        weights: Names of the weights to measure by run directory; the others are compared with the first.
+        weights: Runs, and the names of their weights to measure; the others are compared with the first.
         config: Corruptions, severities and images.
         output: Directory for the figure, `robustness.json` and `robustness.csv`.
         formats: Formats of the figure.
@@ -42,16 +41,10 @@ def measure_robustness(
         progress: Called after every corruption and severity.
     """
     require_matplotlib()  # before measuring for hours
-    for i, run in enumerate(runs):
-        measure_corruptions(
-            run,
-            weights[run.path],
-            config,
-            device=device,
-            workers=workers,
-            progress=run_progress(progress, run, i, len(runs)),
-        )
-    return stored_robustness([run.path for run in runs], output=output, formats=formats)
+    for i, (run, names) in enumerate(weights):
+        labeled = run_progress(progress, run, i, len(weights))
+        measure_corruptions(run, names, config, device=device, workers=workers, progress=labeled)
+    return stored_robustness([run.path for run, _ in weights], output=output, formats=formats)
 
 
 def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[str] = FORMATS) -> Report:

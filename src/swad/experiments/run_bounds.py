@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from swad.experiments.run_flatness import run_worst_case
+from swad.experiments.run_flatness import FlatnessConfig, run_worst_case
 from swad.experiments.saved_run import SavedRun, find_device
 from swad.flatness import Bound, bound, divergence
 from swad.models.networks import features
@@ -53,9 +53,8 @@ def run_bounds(
     if not run.config.data.targets:
         raise RunError(f"the bounds are of the error on a target, and {run.path} has none: give a run with a target")
     torch_device = find_device(device)
-    worst_rows = run_worst_case(
-        run, [name], radii, n_images=n_images, device=device, workers=workers, progress=progress
-    )
+    config = FlatnessConfig(n_images=n_images)
+    worst_rows = run_worst_case(run, [name], radii, config, device=device, workers=workers, progress=progress)
     model = run.model(name, torch_device)
     images = run.images(n_images, torch_device, workers)
     domain_features = {

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from swad.experiments.measured_rows import full_names, image_settings, require_same_weights, source_domains, stored_rows
 from swad.experiments.saved_run import WINDOW, Images, SavedRun, SourceSplit, find_device
 from swad.flatness import (
     Comparison,
@@ -83,7 +82,7 @@ class FlatnessConfig:
         default = distances if self.normalize == "sphere" else SHARES
         return {
             "radii": list(check_radii(default if self.radii is None else self.radii)),
-            **image_settings(run, self.n_images),
+            **run.image_settings(self.n_images),
             "normalize": self.normalize,
             "seed": self.seed,
             "device": device.type,
@@ -115,10 +114,10 @@ def run_local(
     """
     config = config or FlatnessConfig()
     torch_device = find_device(device)
-    names = full_names(run, names)
+    names = run.full_names(names)
     window = list(run.window_snapshots) if WINDOW in names else []
     measured_names = list(dict.fromkeys([*(name for name in names if name != WINDOW), *window]))
-    groups = {"seen": source_domains(run)}
+    groups = {"seen": list(run.held_out.sources.names)}
     if run.config.data.targets:
         groups["unseen"] = list(run.config.data.targets)
     with RowFile(run.path, FLATNESS) as file:
@@ -128,11 +127,11 @@ def run_local(
         keys = {"loss": key} | ({"error": file.add_settings(settings | {"measure": "error"})} if config.error else {})
         stored = {}
         for measure, each in keys.items():
-            require_same_weights(file, each, run, measured_names)
+            run.require_same_weights(file, each, measured_names)
             stored[measure] = {
                 row["model"]: LocalFlatness.from_row(row, groups=groups)
-                for row in file.rows_of(each)
-                if row["kind"] == "flatness" and row["model"] in measured_names
+                for row in file.rows_of(each, kind="flatness")
+                if row["model"] in measured_names
             }
         known = [result.n_directions for results in stored.values() for result in results.values()]
         n_directions = max([config.n_directions, *known])
@@ -194,21 +193,20 @@ def run_worst_case(
     run: SavedRun,
     names: Sequence[str],
     radii: Sequence[float],
+    config: FlatnessConfig | None = None,
     *,
-    n_images: int | None = 200,
     steps: int = STEPS,
     restarts: int = RESTARTS,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    split: SourceSplit = "training",
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Search for the worst cross entropy, and the worst 0-1 error, on training images of all sources.
+    """Search for the worst cross entropy, and the worst 0-1 error, on images of all sources.
 
     Both are lower bounds of the maximum within each radius. For the error, ascent follows the cross entropy's gradient.
+    Of `config`, the images and the patterns of parameters count.
     """
+    config = config or FlatnessConfig()
     settings = {"worst_radii": sorted(check_radii(radii)), "steps": steps, "restarts": restarts, "ascent": ASCENT}
 
     def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
@@ -225,33 +223,32 @@ def run_worst_case(
                 steps,
                 restarts,
                 measure_fn=error_fn,
-                include=include,
-                exclude=exclude,
+                include=config.include,
+                exclude=config.exclude,
                 progress=_part_progress(name_progress, i, 2),
             )
             rows += [{"measure": quantity, **row.as_dict()} for row in result.rows]
         return rows
 
-    return _measure_missing(
-        run, names, "worst_case", settings, measure, n_images, include, exclude, split, device, workers, progress
-    )
+    return _measure_missing(run, names, "worst_case", settings, measure, config, device, workers, progress)
 
 
 def run_curvature(
     run: SavedRun,
     names: Sequence[str],
+    config: FlatnessConfig | None = None,
     *,
-    n_images: int | None = 200,
     n_eigenvalues: int = 3,
     trace_vectors: int = 32,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    split: SourceSplit = "training",
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Compute top eigenvalues and trace of the Hessian of every domain, and of the seen and the unseen mean."""
+    """Compute top eigenvalues and trace of the Hessian of every domain, and of the seen and the unseen mean.
+
+    Of `config`, the images and the patterns of parameters count.
+    """
+    config = config or FlatnessConfig()
     settings = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors}
 
     def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
@@ -264,16 +261,14 @@ def run_curvature(
                 image_losses(images.side(side), batch_size=run.batch_size(torch_device)),
                 n_eigenvalues,
                 trace_vectors=trace_vectors,
-                include=include,
-                exclude=exclude,
+                include=config.include,
+                exclude=config.exclude,
                 progress=_part_progress(name_progress, i, len(sides)),
             )
             rows += [{**row.as_dict(), "domain": row.domain or side} for row in result.rows]
         return rows
 
-    return _measure_missing(
-        run, names, "curvature", settings, measure, n_images, include, exclude, split, device, workers, progress
-    )
+    return _measure_missing(run, names, "curvature", settings, measure, config, device, workers, progress)
 
 
 # --- stored rows ----------------------------------------------------------------------------------------------------
@@ -285,29 +280,27 @@ def _measure_missing(
     kind: str,
     settings: Mapping[str, Any],
     measure: Callable[[str, Images, torch.device, Progress], list[Row]],
-    n_images: int | None,
-    include: Sequence[str],
-    exclude: Sequence[str],
-    split: SourceSplit,
+    config: FlatnessConfig,
     device: str,
     workers: int | None,
     progress: Progress | None,
 ) -> list[Row]:
     """Measure the weights that have no stored rows of this kind and settings, and return the rows of all."""
     torch_device = find_device(device)
-    names = [name for name in full_names(run, names) if name != WINDOW]
+    names = [name for name in run.full_names(names) if name != WINDOW]
     with RowFile(run.path, FLATNESS) as file:
-        further = {**_pattern_settings(include, exclude), **_changed_settings(split=split)}
-        key = file.add_settings({**settings, **image_settings(run, n_images), "device": torch_device.type, **further})
-        require_same_weights(file, key, run, names)
-        missing = [name for name in names if not stored_rows(file, key, kind, name)]
+        images_used = {**run.image_settings(config.n_images), "device": torch_device.type}
+        further = {**_pattern_settings(config.include, config.exclude), **_changed_settings(split=config.split)}
+        key = file.add_settings({**settings, **images_used, **further})
+        run.require_same_weights(file, key, names)
+        missing = [name for name in names if not file.rows_of(key, kind=kind, weights=name)]
         if missing:
-            images = run.images(n_images, torch_device, workers, split)
+            images = run.images(config.n_images, torch_device, workers, config.split)
             for i, name in enumerate(missing):
                 rows = measure(name, images, torch_device, _part_progress(progress, i, len(missing)))
                 file.append(*({"key": key, "kind": kind, "weights": name, **row} for row in rows))
         file.mark_shown(key)
-        return [row for name in names for row in stored_rows(file, key, kind, name)]
+        return [row for name in names for row in file.rows_of(key, kind=kind, weights=name)]
 
 
 def _pattern_settings(include: Sequence[str], exclude: Sequence[str]) -> dict[str, list[str]]:

@@ -127,8 +127,8 @@ class _Store:
         self.key = file.add_settings({BENCHMARK: "imagenet", "precision": config.precision, **model.input._asdict()})
 
     def rows(self, kind: str, part: str, images: str) -> list[Row]:
-        wanted = {"weights": self.model.weights, "fingerprint": self.model.fingerprint, "part": part, "images": images}
-        return [row for row in self.file.rows_of(self.key) if row["kind"] == kind and wanted.items() <= row.items()]
+        model = {"weights": self.model.weights, "fingerprint": self.model.fingerprint}
+        return self.file.rows_of(self.key, kind=kind, **model, part=part, images=images)
 
     def append(self, kind: str, part: str, images: str, **values: Any) -> None:
         model = self.model

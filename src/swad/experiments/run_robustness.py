@@ -94,7 +94,7 @@ def measure_corruptions(
     cases = list(config.cases())
     with RowFile(run.path, ROBUSTNESS) as file:
         key = file.add_settings(config.settings())
-        done = {_identity(row) for row in file.rows_of(key) if row["kind"] == "error"}
+        done = {_identity(row) for row in file.rows_of(key, kind="error")}
         missing = [
             (case, [name for name, mark in fingerprints.items() if (*case, name, mark) not in done]) for case in cases
         ]
@@ -103,7 +103,7 @@ def measure_corruptions(
                 _measure(run, file, key, config, fingerprints, missing, device, workers, progress)
         file.mark_shown(key, weights=list(fingerprints))
         wanted = {(*case, name, mark) for case in cases for name, mark in fingerprints.items()}
-        return [row for row in file.rows_of(key) if row["kind"] == "error" and _identity(row) in wanted]
+        return [row for row in file.rows_of(key, kind="error") if _identity(row) in wanted]
 
 
 def _identity(row: Row) -> tuple[Any, ...]:

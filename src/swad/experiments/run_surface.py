@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms.registry import get_algorithm
-from swad.experiments.measured_rows import image_settings, require_same_weights, source_domains
 from swad.experiments.saved_run import Images, SavedRun, find_device
 from swad.flatness import Line, Plane, Surface, captured, image_losses, line, plane
 from swad.results.flatness_rows import SURFACE, RowFile
@@ -65,14 +64,14 @@ def run_surface(
         "points": extra,
         "steps": steps,
         "margin": margin,
-        **image_settings(run, n_images),
+        **run.image_settings(n_images),
         "device": torch_device.type,
-        "seen": source_domains(run),
+        "seen": list(run.held_out.sources.names),
         "unseen": list(run.config.data.targets),
     }
     with RowFile(run.path, SURFACE) as file:
         key = file.add_settings(settings)
-        require_same_weights(file, key, run, [*corners, *extra])
+        run.require_same_weights(file, key, [*corners, *extra])
         done_rows = file.rows_of(key)
         n_points = steps ** (len(corners) - 1) + len(corners) + len(extra) + 1
         if sum(row["kind"] == "surface-point" for row in done_rows) == n_points:

@@ -19,16 +19,14 @@ from torch import Tensor
 from swad.averaging.segment_log import last_update, load_segments, read_segment
 from swad.averaging.segment_windows import SegmentWindows
 from swad.data.splits import DomainSplit
-from swad.experiments.measured_rows import image_settings
+from swad.experiments.finished_runs import finished_runs, skip_notes
 from swad.experiments.report import Report
 from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, open_run, stratified_subset
 from swad.experiments.segment_runs import (
     Evaluate,
     build_evaluation,
     build_fast_network,
-    finished_runs,
     merged_by_default,
-    skip_notes,
 )
 from swad.results.figures.style import save_figures
 from swad.results.figures.windows import windows_figure
@@ -207,7 +205,7 @@ def _settings(run: SavedRun, files: Sequence[Path], config: WindowsConfig) -> di
         "range": [chosen["start_step"], chosen["end_step"]],
         "segments": [[before + 1, last] for before, last in zip([0, *lasts[:-1]], lasts, strict=True)],
         "every": every,
-        **image_settings(run, config.n_images),
+        **run.image_settings(config.n_images),
         "records": sha256(run.path / RECORDS),
     }
 

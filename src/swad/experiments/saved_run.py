@@ -24,8 +24,8 @@ from swad.data.domains import DataError, IntArray
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit, HeldOut, Sources, hold_out
 from swad.models import weight_files
+from swad.results.flatness_rows import RowFile
 from swad.results.records import CONFIG
-from swad.results.runs import find_runs
 from swad.training import export
 from swad.training.config import RunConfig
 from swad.training.run_data import load_dataset
@@ -50,14 +50,9 @@ class Images:
     seen: tuple[str, ...]
     unseen: tuple[str, ...]
 
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """The domains of both sides, "seen" and "unseen"."""
-        return {"seen": list(self.seen), "unseen": list(self.unseen)}
-
     def side(self, name: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the images of one side, "seen" or "unseen"."""
-        return {domain: self.by_domain[domain] for domain in self.groups[name]}
+        return {domain: self.by_domain[domain] for domain in {"seen": self.seen, "unseen": self.unseen}[name]}
 
 
 @dataclass(frozen=True)
@@ -134,6 +129,10 @@ class SavedRun:
             return name
         return self.file(name).stem
 
+    def full_names(self, names: Sequence[str]) -> list[str]:
+        """Return the full names of weights, each once."""
+        return list(dict.fromkeys(map(self.full_name, names)))
+
     def state(self, name: str) -> dict[str, Tensor]:
         """Read weights as a state dict."""
         return weight_files.read_safetensors(self.file(name))
@@ -145,6 +144,27 @@ class SavedRun:
     def fingerprint(self, name: str) -> str:
         """Return a hash of a weights file, to detect that it changed after a measurement."""
         return fingerprint(self.file(name))
+
+    def require_same_weights(self, file: RowFile, key: str, names: Sequence[str]) -> None:
+        """Refuse weights files that changed since they were measured."""
+        for name in names:
+            fingerprint = self.fingerprint(name)
+            stored = file.rows_of(key, kind="weights", weights=name)
+            if not stored:
+                file.append({"key": key, "kind": "weights", "weights": name, "fingerprint": fingerprint})
+            elif stored[-1]["fingerprint"] != fingerprint:
+                raise RunError(
+                    f"{self.file(name)} changed since {file.path} was written: remove that file to measure again"
+                )
+
+    def image_settings(self, n_images: int | None) -> dict[str, int | None]:
+        """Return the settings that determine the images of each domain, for the key of stored rows.
+
+        The size of mixed groups is among them only if predictions depend on the group. Results that were stored before
+        the groups were mixed lack it, so they are not reused.
+        """
+        group_size = self.eval_group_size
+        return {"images": n_images} | ({} if group_size is None else {"mixed_groups": group_size})
 
     @cached_property
     def held_out(self) -> HeldOut:
@@ -269,24 +289,3 @@ def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
         raise RunError(f"{path} saved no weights: train it again in a new directory")
     ranges: dict[str, Any] = done.get("ranges") or {}
     return SavedRun(path, RunConfig.from_json(config, path), weights, None if data is None else Path(data), ranges)
-
-
-def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:
-    """Open all finished runs in and below some directories, and return them with a note for each skipped one."""
-    runs: dict[Path, SavedRun] = {}
-    notes = []
-    for path in paths:
-        if (Path(path) / CONFIG).exists():
-            runs[Path(path)] = open_run(path, data)
-            continue
-        found = find_runs(path, warn=False)
-        notes += [f"{entry.path} was skipped: {entry.reason}" for entry in found.skipped]
-        for run in found:
-            if run.finished:
-                runs[run.path] = open_run(run.path, data)
-            else:
-                notes.append(f"{run.path} is unfinished and was skipped")
-    if not runs:
-        reason = notes[0] if notes else "no directory was given"
-        raise RunError(f"there is no finished run to measure ({reason}): finish one with `swad train`")
-    return list(runs.values()), notes

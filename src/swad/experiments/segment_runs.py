@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit
 from swad.experiments.saved_run import SavedRun
 from swad.models.fused_vit import fuse_kernels
-from swad.results.runs import RunData, find_runs
 from swad.training.batch_norms import estimate_statistics
 from swad.training.build import build_algorithm, build_loader
 from swad.training.config import RunConfig
@@ -30,38 +28,6 @@ MAX_SEGMENTS = 25
 """Segments that remain at most after merging: 325 windows."""
 
 Evaluate = Callable[[], Mapping[str, Score]]
-
-
-def finished_runs(paths: Sequence[Path | str], several_targets: bool = False) -> tuple[list[RunData], list[str]]:
-    """Return the finished runs, each once, and a note on each reason to skip others.
-
-    Args:
-        paths: Run directories, or directories of runs.
-        several_targets: Whether to return runs that hold out two domains, too.
-    """
-    runs: dict[Path, RunData] = {}
-    skipped: dict[str, list[Path]] = {}
-    for path in paths:
-        found = find_runs(path, warn=False)
-        for entry in found.skipped:
-            skipped.setdefault(entry.reason, []).append(entry.path)
-        for run in found:
-            if not run.finished:
-                skipped.setdefault("unfinished", []).append(run.path)
-            elif len(run.targets) > 1 and not several_targets:
-                skipped.setdefault("holds out two domains", []).append(run.path)
-            else:
-                runs[run.path] = run
-    return list(runs.values()), skip_notes(skipped)
-
-
-def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return one note for each reason for which runs were skipped."""
-    return [
-        f"{paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''} skipped: {reason}"
-        for reason, paths in skipped.items()
-        if paths
-    ]
 
 
 def merged_by_default(n_segments: int) -> int:

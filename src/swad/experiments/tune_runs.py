@@ -18,8 +18,9 @@ from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD, NeverConvergedWarning
 from swad.averaging.valley import LossValley, Status
 from swad.data.splits import DomainSplit
+from swad.experiments.finished_runs import finished_runs, skip_notes
 from swad.experiments.saved_run import SavedRun, open_run
-from swad.experiments.segment_runs import build_estimate, build_loaders, build_network, finished_runs, skip_notes
+from swad.experiments.segment_runs import build_estimate, build_loaders, build_network
 from swad.results.flatness_rows import Row, RowFile
 from swad.results.records import RECORDS
 from swad.results.runs import RunData
@@ -218,7 +219,7 @@ def _measure(
         # Rows of earlier versions have the statistics of the last update where batch norms were trained.
         estimated = {} if run.config.model.freeze_bn else {"statistics": "estimated"}
         key = file.add_settings({"device": device.type, "records": sha256(run.path / RECORDS), **estimated})
-        stored = {row["average"]: row for row in file.rows_of(key) if row["kind"] == side}
+        stored = {row["average"]: row for row in file.rows_of(key, kind=side)}
         missing = [spans for spans in settings if spans not in stored]
         for spans in settings:
             if spans in stored:

@@ -81,9 +81,10 @@ class RowFile(JsonlWriter):
         if earlier[-1:] != [mark]:
             self.append(mark)
 
-    def rows_of(self, key: str) -> list[Row]:
-        """Return the rows of one measurement, in order."""
-        return [row for row in self.rows if row["key"] == key]
+    def rows_of(self, key: str, **values: Any) -> list[Row]:
+        """Return the rows of one measurement that have these values, in order."""
+        wanted = {"key": key, **values}
+        return [row for row in self.rows if wanted.items() <= row.items()]
 
     def append(self, *rows: Row) -> None:
         """Write the rows together: all of them or, with an error, none."""

@@ -15,8 +15,10 @@ from swad.experiments.reproduce.base import Reproduction, Results, availability_
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
 from swad.experiments.run_flatness import FlatnessConfig
+from swad.experiments.saved_run import open_run
 from swad.results.page.build import write_page
 from swad.results.runs import RunData, RunList, load_run
+from swad.training.run_dir import RunError
 
 LIVE = "live"
 """Placeholder for the live weights that the user chose: best or last."""
@@ -55,14 +57,16 @@ def measured_weights(results: Results, datasets: Sequence[str] | None = None) ->
 
 def measure(results: Results, item: str, stem: str) -> Report:
     """Measure the flatness of all methods and draw it."""
-    config = results.config
+    config, weights = results.config, measured_weights(results)
+    if not weights:
+        datasets = ", ".join(config.measured_datasets(DATASETS))
+        raise RunError(f"no run on {datasets} is finished: add --retry-failed to train failed runs again")
     return measure_flatness(
-        measured_weights(results),
+        [(open_run(path, config.data), names) for path, names in weights.items()],
         FlatnessConfig(config.radii, config.directions, config.images),
         output=results.folder(item),
         stem=stem,
         formats=config.formats,
-        data=config.data,
         **results.measuring,
     )
 

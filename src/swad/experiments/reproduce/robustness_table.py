@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from swad.experiments.flatness_report import run_progress
+from swad.experiments.finished_runs import open_runs, run_progress
 from swad.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
 from swad.experiments.report import Report
@@ -21,7 +21,7 @@ from swad.experiments.reproduce.methods import row_name
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
-from swad.experiments.saved_run import SavedRun, open_run, open_runs
+from swad.experiments.saved_run import SavedRun, open_run
 from swad.results import published
 from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, read_corruption_errors
 from swad.results.figures.robustness import severity_figure
