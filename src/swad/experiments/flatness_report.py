@@ -34,10 +34,16 @@ from swad.results.flatness_stats import (
     QUANTITIES,
     CurvesBySide,
 )
-from swad.results.flatness_summary import by_dataset, flatness_summary, json_values, rankings_at_largest_radius
+from swad.results.flatness_summary import (
+    by_dataset,
+    flatness_summary,
+    json_values,
+    ranking_notes,
+    rankings_at_largest_radius,
+)
 from swad.results.flatness_tables import (
     OF_THESE_WEIGHTS,
-    VERDICTS_NOTE,
+    PAIRED,
     curvature_table,
     curve_table,
     describe_bands,
@@ -48,7 +54,6 @@ from swad.results.flatness_tables import (
     verdict_table,
     worst_case_table,
 )
-from swad.results.rank_correlation import Ranking
 from swad.results.runs import load_run
 from swad.results.surfaces import read_surface
 from swad.results.tables import Table
@@ -145,7 +150,7 @@ def stored_flatness(
     written = draw_flatness(measured, output, stem, formats, log)
     tables, content = flatness_tables(measured), flatness_summary(measured)
     results = [read_flatness(run, weights[run.path], "error") for run in runs] if error else []
-    if errors := [replace(result, worst_case=(), curvature=()) for result in results if result is not None]:
+    if errors := [result for result in results if result is not None]:
         written += draw_flatness(errors, output, f"{stem}-error", formats, log)
         tables += flatness_tables(errors)
         content["error"] = flatness_summary(errors)
@@ -289,22 +294,15 @@ def flatness_tables(measured: Sequence[RunFlatness]) -> list[Table | str]:
             f"Measured with {describe_settings(runs)}. {_interval_note(groups)}",
         ]
         if runs[0].measure == "loss":
-            items += [
-                _ranking_note(side, radius, ranking) for side, radius, ranking in rankings_at_largest_radius(runs)
-            ]
+            items += ranking_notes(runs)
     for dataset, runs in datasets.items():
         if units := paired_differences(runs):
             of_error = " of the 0-1 error" * (runs[0].measure == "error")
-            title = f"Paired differences{of_error}, on the same directions and images"
-            items += [
-                verdict_table(f"{dataset}: {title.lower()}" if len(datasets) > 1 else title, units, null_pairs(runs)),
-                VERDICTS_NOTE,
-            ]
+            title = PAIRED.replace(",", f"{of_error},", 1)
+            title = f"{dataset}: {title.lower()}" if len(datasets) > 1 else title
+            items.append(verdict_table(title, units, null_pairs(runs)))
     if any(run.worst_case for run in measured):
-        items += [
-            worst_case_table(measured),
-            "These are lower bounds: the true maximum within the radius is at least this.",
-        ]
+        items.append(worst_case_table(measured))
     if any(run.curvature for run in measured):
         items.append(curvature_table(measured, SIDES))
     return items
@@ -322,13 +320,3 @@ def _interval_note(groups: Mapping[str, CurvesBySide]) -> str:
     if not any(curve.exact_measured for curve in all_curves):
         return f"± half of the 95 % interval {held}."
     return f"± half of the 95 % interval {held}; in parentheses that of the measurement, over directions and images."
-
-
-def _ranking_note(side: str, radius: float, ranking: Ranking) -> str:
-    spearman, kendall = ranking.spearman, ranking.kendall
-    return (
-        f"Flat and accurate? F at radius {radius:g} on {side} domains against accuracy on the target, over "
-        f"{len(ranking.rows)} methods: Spearman {spearman.value:+.2f} (95 % {spearman.low:+.2f} to "
-        f"{spearman.high:+.2f}, {ranking.interval_over}, p = {spearman.p:.2g}), Kendall {kendall.value:+.2f} "
-        f"(p = {kendall.p:.2g})."
-    )

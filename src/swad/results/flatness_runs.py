@@ -58,6 +58,7 @@ class RunFlatness:
     differences: tuple[Difference, ...] = ()
     """Differences to the reference, as stored by the measurement."""
     worst_case: tuple[Row, ...] = ()
+    """Rows of both measures, with those of the loss."""
     curvature: tuple[Row, ...] = ()
 
     @property
@@ -111,7 +112,7 @@ def read_flatness(run: RunData, weights: Sequence[str] = (), measure: str = "los
     stored = [row for row in raw_rows if row["kind"] == "difference" and row["second"] == reference]
     worst_case, curvature = (
         tuple(row for row in (other[1] if other else ()) if not weights or row["weights"] in weights)
-        for other in (last_shown(rows, kind) for kind in ("worst_case", "curvature"))
+        for other in (last_shown(rows, kind) if measure == "loss" else None for kind in ("worst_case", "curvature"))
     )
     return RunFlatness(
         run,

@@ -24,6 +24,7 @@ MAX_RADII = 7
 
 OF_THESE_WEIGHTS = "of these weights"
 """What numbers of a single trial hold for."""
+PAIRED = "Paired differences, on the same directions and images"
 VERDICTS_NOTE = (
     "Numbers are radii. A difference is claimed where its p-value, corrected for the number of radii, is below 5 %; "
     "elsewhere it is open. Over trials it is Student's t over trainings. A difference of these weights is that of one "
@@ -150,7 +151,7 @@ def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]], null: 
         cells = tuple(Cell(text=_different_pairs(pairs)) for pairs in on_sides)
         method = null[0].difference.reference
         rows.append(Row(f"null, {OF_THESE_WEIGHTS}: {method} against {method} of another trial", cells))
-    return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), corner="Target")
+    return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), (VERDICTS_NOTE,), "Target")
 
 
 def _different_pairs(null: Sequence[NullPair]) -> str:
@@ -177,7 +178,8 @@ def worst_case_table(measured: Sequence[RunFlatness]) -> Table:
                 ]
                 rows.append(Row(f"{_unit(flatness)}: {weights_label(flatness.run, weights)}, {label}", tuple(cells)))
     columns = ("at the weights", *(f"γ = {radius:g}" for radius in radii))
-    return Table("Worst case on seen domains", columns, tuple(rows), corner="Target")
+    note = "The largest that gradient ascent found. These are lower bounds: the true maximum within γ is at least this."
+    return Table("Worst case on seen domains", columns, tuple(rows), (note,), "Target")
 
 
 def curvature_table(measured: Sequence[RunFlatness], domains: Collection[str] | None = None) -> Table:
@@ -202,7 +204,8 @@ def curvature_table(measured: Sequence[RunFlatness], domains: Collection[str] | 
     ]
     n = max((len(eigenvalues) for _, eigenvalues, _ in rows), default=0)
     filled = (Row(name, (*values, *[Cell()] * (n - len(values)), trace)) for name, values, trace in rows)
-    return Table("Curvature", (*(f"λ{i}" for i in range(1, n + 1)), "trace"), tuple(filled), corner="Target")
+    note = "The largest eigenvalues of the Hessian, and its trace with its standard error."
+    return Table("Curvature", (*(f"λ{i}" for i in range(1, n + 1)), "trace"), tuple(filled), (note,), "Target")
 
 
 def points_table(surfaces: Sequence[RunSurface]) -> Table:

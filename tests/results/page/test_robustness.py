@@ -32,12 +32,13 @@ def test_the_page_shows_errors_against_the_severity(tmp_path):
         file.append({"key": "k", "kind": "settings"})
         file.mark_shown("k", weights=["best", "swad"])
     own, stored = robustness_sections([run])
-    assert (own.name, [plot.title for plot in own.plots]) == (
-        "PACS",
+    titles = [[plot.title for plot in section.figures[0].plots] for section in (own, stored)]
+    assert titles == [
         ["Validation images of the sources", "Images of the held-out domain"],
-    )
-    assert (stored.name, [plot.title for plot in stored.plots]) == ("ImageNet-C", ["The stored images of ImageNet-C"])
-    assert [(name, dashed) for name, _, dashed in own.legend] == [("ERM (best)", False), ("SWAD", True)]
+        ["The stored images of ImageNet-C"],
+    ]
+    legend = own.figures[0].legend
+    assert [(entry.name, entry.dashed) for entry in legend] == [("ERM (best)", False), ("SWAD", True)]
     text = build_page([run])
     assert "Errors under corruption on PACS" in text
     assert "Errors under corruption on ImageNet-C" in text
@@ -58,4 +59,6 @@ def test_the_legend_shows_the_lines_as_they_are_drawn(tmp_path):
         file.append({"key": "k", "kind": "settings"})
         file.mark_shown("k", weights=weights)
     (section,) = robustness_sections([run])
-    assert [dashed for _, _, dashed in section.legend] == [False, True, True, True, False], "there are four styles"
+    assert [entry.dashed for entry in section.figures[0].legend] == [False, True, True, True, False], (
+        "there are four styles"
+    )

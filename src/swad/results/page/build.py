@@ -198,9 +198,11 @@ def build_page(
         max_rows=MAX_ROWS,
         experiments=experiments,
         comparisons=comparison_section(by_dataset, baseline, unit),
-        flatness=flatness_sections(runs if flatness is None else flatness),
-        surfaces=surface_sections(runs if flatness is None else flatness),
-        robustness=robustness_sections(runs if flatness is None else flatness),
+        measurements=[
+            section
+            for build in (flatness_sections, surface_sections, robustness_sections)
+            for section in build(runs if flatness is None else flatness)
+        ],
         timings=timings_table(runs) if len(runs) <= MAX_ROWS else None,
         total_time=_total_time(runs),
         common=_common_settings(runs),

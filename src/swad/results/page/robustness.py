@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from swad.results.corruption_errors import SIDES, CorruptionErrors, read_corruption_errors
 from swad.results.corruption_tables import comparison_table, corruption_table
@@ -11,24 +10,16 @@ from swad.results.figures.flatness import DASHES, method_colors
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import themed_svg
 from swad.results.imagenet_parts import read_stored_errors
-from swad.results.page.flatness import Plot
+from swad.results.page.section import PANEL, Figures, LegendEntry, Plot, Section
 from swad.results.runs import RunData
-from swad.results.tables import Table
+
+LEAD = (
+    "The mean error over corruptions against their severity; severity 0 is the clean image. Lower is more robust. "
+    "With several trials, bars are 95 % intervals over trials."
+)
 
 
-@dataclass(frozen=True)
-class RobustnessSection:
-    """The errors of one dataset: a curve for each side, and the tables."""
-
-    id: str
-    name: str
-    legend: tuple[tuple[str, int, bool], ...]
-    """Method, color, and whether the line is dashed."""
-    plots: tuple[Plot, ...]
-    tables: tuple[Table, ...]
-
-
-def robustness_sections(runs: Sequence[RunData]) -> list[RobustnessSection]:
+def robustness_sections(runs: Sequence[RunData]) -> list[Section]:
     """Build a section for each dataset whose images were corrupted, and one for ImageNet-C."""
     stored = read_stored_errors(runs)
     by_dataset: dict[str, list[CorruptionErrors]] = {}
@@ -38,15 +29,17 @@ def robustness_sections(runs: Sequence[RunData]) -> list[RobustnessSection]:
     return [_section(f"r{number}", name, sides) for number, (name, sides) in enumerate(by_dataset.items())]
 
 
-def _section(id: str, name: str, sides: Sequence[CorruptionErrors]) -> RobustnessSection:
+def _section(id: str, name: str, sides: Sequence[CorruptionErrors]) -> Section:
     methods = list(dict.fromkeys(method for errors in sides for method in errors.methods))
     colors = method_colors(methods)
     plots, tables = [], []
     for errors in sides:
-        figure = severity_figure([errors], bare=True, size=(4.4, 2.45), colors=colors)
+        figure = severity_figure([errors], bare=True, size=PANEL, colors=colors)
         heading = SIDES[errors.side][0].upper() + SIDES[errors.side][1:]
         label = f"Error against the severity of corruptions, {SIDES[errors.side]}"
         plots.append(Plot(heading, themed_svg(figure, f"{id}-{errors.side}", label)))
         tables += [table for table in (corruption_table(errors), comparison_table(errors)) if table is not None]
-    legend = tuple((method, colors[method] + 1, index % len(DASHES) > 0) for index, method in enumerate(methods))
-    return RobustnessSection(id, name, legend, tuple(plots), tuple(tables))
+    dashed = {method: index % len(DASHES) > 0 for index, method in enumerate(methods)}
+    legend = tuple(LegendEntry(method, colors[method] + 1, dashed[method]) for method in methods)
+    title = f"Errors under corruption on {name}"
+    return Section(id, title, LEAD, (Figures("", legend, tuple(plots)),), tables=tuple(tables))
