@@ -38,11 +38,13 @@ def test_figures_show_the_selected_run_of_a_sweep(tmp_path, monkeypatch, average
     selected.directory.rename(folder / "z")  # the last run
     drawn = []
 
-    def valleys_figure(runs, *arguments):
-        drawn.extend(run.path.name for run in runs)
-        return training.valley_figure(runs[0])
+    draw = training.valley_figure
 
-    monkeypatch.setattr(training, "valleys_figure", valleys_figure)
+    def valley_figure(runs, *arguments):
+        drawn.extend(run.path.name for run in runs)
+        return draw(runs[:1])
+
+    monkeypatch.setattr(training, "valley_figure", valley_figure)
     report_command.report(folder, tmp_path / "page.html", figures=tmp_path, figure_formats=["svg"])
     assert drawn == ["z"]
 

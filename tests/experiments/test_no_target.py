@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.pages import build_page
 from helpers.runs import short
 from swad.experiments import tune
 from swad.experiments.finished_runs import open_runs
@@ -15,7 +16,6 @@ from swad.experiments.run_bounds import run_bounds
 from swad.experiments.run_flatness import FlatnessConfig, run_curvature
 from swad.experiments.run_robustness import CorruptionConfig
 from swad.results.method_results import collect_results
-from swad.results.page.build import build_page
 from swad.results.run_tables import accuracy_table
 from swad.results.runs import find_runs
 from swad.results.tables import Table

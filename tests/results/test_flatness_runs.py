@@ -7,6 +7,7 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from helpers.measured_runs import ACCURACY, changed, raw_run, write_measured_run
+from helpers.pages import build_page
 from swad.flatness import Comparison
 from swad.results.flatness_rows import FLATNESS, RowFile
 from swad.results.flatness_runs import (
@@ -18,7 +19,6 @@ from swad.results.flatness_runs import (
 )
 from swad.results.flatness_stats import FlatnessCurve, average_curves, mean_over_targets
 from swad.results.flatness_summary import by_dataset
-from swad.results.page.build import build_page
 from swad.results.records import Record, RecordWriter
 from swad.results.runs import RunData, load_run
 

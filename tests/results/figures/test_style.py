@@ -14,18 +14,18 @@ from swad.results.runs import RunData
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_is_written_and_the_same_twice(runs: list[RunData], tmp_path: Path, kind: str) -> None:
-    files = [save_figure(valley_figure(runs[0]), tmp_path / f"{n}.{kind}").read_bytes() for n in (1, 2)]
+    files = [save_figure(valley_figure([runs[0]]), tmp_path / f"{n}.{kind}").read_bytes() for n in (1, 2)]
     assert files[0] == files[1]
     assert len(files[0]) > 5000
 
 
 def test_an_unknown_format_is_refused(runs: list[RunData], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"svg, pdf, png; got 'a\.jpg'"):
-        save_figure(valley_figure(runs[0]), tmp_path / "a.jpg")
+        save_figure(valley_figure([runs[0]]), tmp_path / "a.jpg")
 
 
 def test_a_figure_of_the_page_takes_its_colors_from_the_page(runs: list[RunData]) -> None:
-    svg = themed_svg(valley_figure(runs[0], bare=True), "p1", 'a "label" <b>')
+    svg = themed_svg(valley_figure([runs[0]], bare=True), "p1", 'a "label" <b>')
     root = ElementTree.fromstring(svg)
     assert root.get("aria-label") == 'a "label" <b>'
     assert "var(--series-1)" in svg

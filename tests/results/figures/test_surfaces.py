@@ -8,10 +8,10 @@ pytest.importorskip("matplotlib")
 
 from helpers.figures import text_boxes
 from helpers.measured_runs import write_measured_run
+from helpers.pages import build_page
 from swad.results.figures.style import save_figure
 from swad.results.figures.surfaces import line_figure, surface_figure
 from swad.results.flatness_rows import SURFACE, RowFile
-from swad.results.page.build import build_page
 from swad.results.surfaces import read_surface
 
 

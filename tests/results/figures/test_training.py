@@ -7,7 +7,7 @@ pytest.importorskip("matplotlib")
 from helpers.figures import text_boxes
 from helpers.run_tree import write_run
 from swad.results.figures.style import save_figure
-from swad.results.figures.training import save_valley_figures, valley_figure, valleys_figure
+from swad.results.figures.training import save_valley_figures, valley_figure
 from swad.results.method_results import collect_results
 from swad.results.records import Record
 from swad.results.runs import RunData, find_runs
@@ -16,7 +16,7 @@ from swad.results.training_curves import mean_curve, source_curves, valley
 
 def test_the_panel_shows_curves_threshold_and_range(runs: list[RunData]) -> None:
     run = runs[0]
-    loss, accuracy = valley_figure(run).axes
+    loss, accuracy = valley_figure([run]).axes
     curves = source_curves(run, "loss")
     drawn = {line.get_label(): line for line in loss.lines}
     for domain, (steps, values) in curves.items():
@@ -52,26 +52,26 @@ def test_of_several_runs_without_a_selection_each_has_its_own_figure(tmp_path: P
 
 @pytest.mark.slow
 def test_labels_do_not_overlap(runs: list[RunData]) -> None:
-    boxes = text_boxes(valleys_figure([run for run in runs if run.trial == 0]))
+    boxes = text_boxes(valley_figure([run for run in runs if run.trial == 0]))
     assert not [1 for index, a in enumerate(boxes) for b in boxes[:index] if a.overlaps(b)]
 
 
 @pytest.mark.parametrize("records", [(), (Record("r", 1, "art", "out", "loss", float("nan")),)])
 def test_a_run_that_has_hardly_begun_is_drawn(records: tuple[Record, ...], tmp_path: Path) -> None:
     run = RunData(tmp_path, {"target": "photo", "steps": 100}, records, finished=False)
-    save_figure(valley_figure(run), tmp_path / "early.svg")
+    save_figure(valley_figure([run]), tmp_path / "early.svg")
 
 
 def test_a_single_evaluation_is_drawn_as_a_dot(tmp_path: Path) -> None:
     records = [Record("r", step, domain, "out", "loss", 1.0) for step in (50, 100) for domain in ("art", "cartoon")]
     for count, marker in ((2, "o"), (4, "None")):
         run = RunData(tmp_path, {"target": "photo", "steps": 100}, tuple(records[:count]), finished=False)
-        assert {line.get_marker() for line in valley_figure(run, metrics=("loss",)).axes[0].lines} == {marker}
+        assert {line.get_marker() for line in valley_figure([run], metrics=("loss",)).axes[0].lines} == {marker}
 
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_axes_are_labeled(runs: list[RunData], bare: bool) -> None:
-    loss, accuracy = valley_figure(runs[0], bare=bare).axes
+    loss, accuracy = valley_figure([runs[0]], bare=bare).axes
     assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("Validation loss", "Validation accuracy, %")
     assert accuracy.get_xlabel() == "Step"
     assert "averaged range" in loss.get_legend_handles_labels()[1]
@@ -83,7 +83,7 @@ def test_curves_and_range_are_not_cut_off_at_the_ends_of_the_axes(tmp_path: Path
     records += [Record("r", 100, None, None, name, at, "swad") for name, at in (("start_step", 0), ("end_step", 100))]
     records.append(Record("r", 100, None, None, "threshold", 0.5, "swad"))
     run = RunData(tmp_path, {"target": "photo", "steps": 100}, tuple(records), finished=True)
-    loss, accuracy = valley_figure(run).axes
+    loss, accuracy = valley_figure([run]).axes
     for axes in (loss, accuracy):
         left, right = axes.get_xlim()
         assert left < 0

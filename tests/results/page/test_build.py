@@ -10,8 +10,10 @@ from helpers.run_tree import write_run
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
+from helpers.pages import build_page
 from swad.results.diagnostics import find_problems
-from swad.results.page.build import _key_rows, build_page, selected_runs, write_page
+from swad.results.method_results import collect_results
+from swad.results.page.build import _key_rows, shown_runs, write_page
 from swad.results.run_tables import results_table
 from swad.results.runs import RunData, find_runs
 
@@ -88,7 +90,7 @@ def test_a_sweep_shows_one_run_for_each_target_and_trial(tmp_path: Path) -> None
     for place, lr in enumerate((1e-5, 3e-5, 5e-5)):
         write_run(tmp_path / str(place), lr=lr)
     found = find_runs(tmp_path)
-    (shown,) = selected_runs(found)
+    (shown,) = shown_runs(collect_results(found)[0])
     text = build_page(found)
     assert text.count('class="trial"') == 1
 

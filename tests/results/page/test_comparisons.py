@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
+from helpers.pages import build_page
 from swad.results.method_results import collect_results
-from swad.results.page.build import build_page
 from swad.results.page.comparisons import comparison_section
 from swad.results.runs import RunData
 

@@ -10,10 +10,10 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from helpers.measured_runs import write_measured_run
+from helpers.pages import build_page
 from swad.results.corruption_errors import ROBUSTNESS
 from swad.results.flatness_rows import RowFile
 from swad.results.imagenet_parts import BENCHMARK
-from swad.results.page.build import build_page
 from swad.results.page.robustness import robustness_sections
 
 

@@ -15,9 +15,9 @@ import synthetic_runs
 
 pytest.importorskip("jinja2")
 
+from helpers.pages import build_page
 from swad.results.method_results import collect_results
 from swad.results.page import sweep
-from swad.results.page.build import build_page
 from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.record_table import RecordTable
 from swad.results.records import Record

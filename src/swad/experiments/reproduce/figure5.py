@@ -7,7 +7,7 @@ from pathlib import Path
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.trainings import ERM
-from swad.results.figures.training import valleys_figure
+from swad.results.figures.training import valley_figure
 from swad.results.run_tables import ranges_table
 from swad.results.tables import Table
 
@@ -20,7 +20,7 @@ def _build(results: Results) -> Report:
     datasets = results.config.measured_datasets(DATASETS)
     for dataset in datasets:
         runs = results.first_trial(dataset, ERM)
-        drawing = valleys_figure(runs, "swad", ("accuracy", "loss"))
+        drawing = valley_figure(runs, "swad", ("accuracy", "loss"))
         written += results.save(drawing, "figure5", *[dataset] * (len(datasets) > 1))
         tables.append(ranges_table(runs))
     return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written))

@@ -32,37 +32,53 @@ MARGIN = 0.02
 
 
 def valley_figure(
-    run: RunData,
+    runs: Sequence[RunData],
     average: str | None = None,
     metrics: Sequence[str] = ("loss", "accuracy"),
     *,
-    size: tuple[float, float] = (4.7, 2.9),
+    size: tuple[float, float] = (3.1, 2.2),
     domains: Sequence[str] = (),
     bare: bool = False,
 ) -> Figure:
-    """Draw the validation curves of one run, with one panel for each metric.
+    """Draw the validation curves of runs, such as one for each target: a column per run and a row per metric.
 
     Args:
+        runs: The runs.
         average: The average whose range is shown; by default the first one with a range.
         metrics: "loss" and "accuracy", or one of them.
         size: Width and height of a panel in inches.
         domains: The domains in the order of their colors, for figures that are shown together.
         bare: Leave out title, legend and typeset steps, for a page that has its own.
     """
+    if not runs:
+        raise ValueError("a figure needs at least one run, got none")
+    shape = (len(metrics), len(runs))
+    legend_height = 0.0 if bare else 0.45
     with figure_style():
-        return _draw([run], average, metrics, size, domains=domains, bare=bare)
-
-
-def valleys_figure(
-    runs: Sequence[RunData],
-    average: str | None = None,
-    metrics: Sequence[str] = ("loss", "accuracy"),
-    *,
-    size: tuple[float, float] = (3.1, 2.2),
-) -> Figure:
-    """Draw several runs in one figure, such as one for each target: a column per run and a row per metric."""
-    with figure_style():
-        return _draw(runs, average, metrics, size)
+        figure = new_figure(size[0] * shape[1], size[1] * shape[0] + legend_height)
+        panels = figure.subplots(*shape, squeeze=False, sharex="col")
+        # A domain has the same color in every panel, though each panel lacks another domain.
+        drawn = {name for run in runs for metric in metrics for name in source_curves(run, metric)}
+        order = [*domains, *sorted(drawn - set(domains))]
+        colors = {domain: PALETTE[index % len(PALETTE)] for index, domain in enumerate(order)}
+        for column, run in enumerate(runs):
+            names = valley_averages(run)
+            name = average or (names[0] if names else None)
+            averaged = valley(run, name) if name else None
+            for row, metric in enumerate(metrics):
+                axes = panels[row][column]
+                _panel(axes, run, metric, averaged, colors)
+                if row == 0:
+                    _mark_range(axes, averaged, bare)
+                    if not bare:
+                        axes.set_title(f"target: {run.target}", loc="left", pad=18, color=INK)
+                if column == 0:
+                    axes.set_ylabel(METRICS.get(metric, metric))
+                if row == len(metrics) - 1:
+                    axes.set_xlabel("Step")
+        if not bare:
+            add_legend(figure, order=lambda label: (label in ("mean", "threshold", RANGE_LABEL), label))
+        return figure
 
 
 def save_valley_figures(
@@ -95,19 +111,19 @@ def save_valley_figures(
             columns: list[RunData] = []
             figures: dict[str, list[RunData]] = {stem: columns}
             for _, candidates in sorted(by_target.items()):
-                selected = _selected_run(dataset_results, candidates, average)
+                selected = selected_run(dataset_results, candidates, average)
                 if selected is not None:
                     columns.append(selected)
                 else:
                     figures |= {f"{stem}-{names[candidate.path]}": [candidate] for candidate in candidates}
             for name, runs in figures.items():
                 if runs:
-                    figure = valleys_figure(runs, average)
+                    figure = valley_figure(runs, average)
                     written += save_figures(figure, Path(directory) / file_stem([name]), formats)
     return written
 
 
-def _selected_run(results: DatasetResults, candidates: Sequence[RunData], average: str | None) -> RunData | None:
+def selected_run(results: DatasetResults, candidates: Sequence[RunData], average: str | None = None) -> RunData | None:
     """Return the run that was selected among those of a target and trial, preferably for the average that is drawn.
 
     A run without others needs no selection. None if there are several and none is selected.
@@ -119,45 +135,6 @@ def _selected_run(results: DatasetResults, candidates: Sequence[RunData], averag
     paths = {run.path: run for run in candidates}
     selected = [result.run.path for method in methods for result in method.results if result.run.path in paths]
     return paths[selected[0]] if selected else None
-
-
-def _draw(
-    runs: Sequence[RunData],
-    average: str | None,
-    metrics: Sequence[str],
-    size: tuple[float, float],
-    *,
-    domains: Sequence[str] = (),
-    bare: bool = False,
-) -> Figure:
-    if not runs:
-        raise ValueError("a figure needs at least one run, got none")
-    shape = (len(metrics), len(runs))
-    legend_height = 0.0 if bare else 0.45
-    figure = new_figure(size[0] * shape[1], size[1] * shape[0] + legend_height)
-    panels = figure.subplots(*shape, squeeze=False, sharex="col")
-    # A domain has the same color in every panel, though each panel lacks another domain.
-    drawn = {name for run in runs for metric in metrics for name in source_curves(run, metric)}
-    order = [*domains, *sorted(drawn - set(domains))]
-    colors = {domain: PALETTE[index % len(PALETTE)] for index, domain in enumerate(order)}
-    for column, run in enumerate(runs):
-        names = valley_averages(run)
-        name = average or (names[0] if names else None)
-        averaged = valley(run, name) if name else None
-        for row, metric in enumerate(metrics):
-            axes = panels[row][column]
-            _panel(axes, run, metric, averaged, colors)
-            if row == 0:
-                _mark_range(axes, averaged, bare)
-                if not bare:
-                    axes.set_title(f"target: {run.target}", loc="left", pad=18, color=INK)
-            if column == 0:
-                axes.set_ylabel(METRICS.get(metric, metric))
-            if row == len(metrics) - 1:
-                axes.set_xlabel("Step")
-    if not bare:
-        add_legend(figure, order=lambda label: (label in ("mean", "threshold", RANGE_LABEL), label))
-    return figure
 
 
 def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, colors: dict[str, str]) -> None:

@@ -17,19 +17,19 @@ from swad.results import published
 from swad.results.comparisons import compare_in_words
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
-from swad.results.figures.training import METRICS, valley_figure
+from swad.results.figures.training import METRICS, selected_run, valley_figure
 from swad.results.labels import algorithm_label, directory_names, is_erm, weights_label
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.page.robustness import robustness_sections
+from swad.results.page.section import PANEL
 from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.page.template import asset, environment
 from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
 from swad.results.runs import RunList, find_runs
-from swad.results.selection import Selection, select
-from swad.results.selectors import ORACLES, SelectionError
+from swad.results.selectors import ORACLES
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import (
     Curve,
@@ -127,42 +127,11 @@ def write_page(
     unit: str = "auto",
     results: Sequence[DatasetResults] | None = None,
 ) -> Path:
-    """Write the page for a directory of runs, or for runs that were already read, and return its path.
-
-    The other arguments are those of `build_page`.
-    """
-    runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else source
-    page = build_page(
-        runs,
-        method=method,
-        split=split,
-        title=title,
-        flatness=flatness,
-        allow_missing_targets=allow_missing_targets,
-        baseline=baseline,
-        unit=unit,
-        results=results,
-    )
-    write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
-    return Path(path)
-
-
-def build_page(
-    runs: Sequence[RunData],
-    *,
-    method: str = "iid",
-    split: str = "in",
-    title: str = "SWAD report",
-    flatness: Sequence[RunData] | None = None,
-    allow_missing_targets: bool = False,
-    baseline: str | None = None,
-    unit: str = "auto",
-    results: Sequence[DatasetResults] | None = None,
-) -> str:
-    """Return the page as HTML.
+    """Write the page, and return its path.
 
     Args:
-        runs: The runs to show.
+        source: The runs to show, or a directory of runs.
+        path: The HTML file.
         method: The model selection; see `swad.results.selectors`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
@@ -172,6 +141,7 @@ def build_page(
         unit: What is repeated: "auto", "runs", "trials" or "targets"; see `swad.results.comparisons`.
         results: The results of `collect_results` with this method and split, if they are known already.
     """
+    runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else source
     if not runs:
         raise ValueError("a report needs at least one run, got none")
     by_dataset = collect_results(runs, method, split) if results is None else results
@@ -187,7 +157,7 @@ def build_page(
     skipped = runs.skipped if isinstance(runs, RunList) else ()
     warnings = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
     template = environment().get_template("page.html")
-    text: str = template.render(
+    page = template.render(
         title=title,
         facts=_facts(runs, method),
         n_warnings=len(warnings),
@@ -219,28 +189,18 @@ def build_page(
         css=asset("page.css") + (asset("sweep.css") if sweep else ""),
         js="".join(map(asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
     )
-    return text
+    write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
+    return Path(path)
 
 
-def selected_runs(runs: Sequence[RunData], method: str = "iid") -> list[RunData]:
+def shown_runs(results: DatasetResults) -> list[RunData]:
     """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
     groups: dict[tuple[str, str, int], list[RunData]] = {}
-    related: dict[tuple[str, str, int], list[RunData]] = {}  # with those that also hold out another domain
-    for run in runs:
-        for target in run.targets or (run.target,):
-            related.setdefault((run.algorithm, target, run.trial), []).append(run)
+    for run in results.runs:
         if len(run.targets) < 2:
             groups.setdefault((run.algorithm, run.target, run.trial), []).append(run)
-    selected = []
-    for key, members in sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0])):
-        longest = max(members, key=last_step)
-        averages = valley_averages(longest)
-        try:
-            results = select(related[key], method, averages[0] if averages else "best", targets=[key[1]])
-        except SelectionError:
-            results = Selection()  # the table's notes say why; curves can be shown without a selection
-        selected.append(results[0].run if results else longest)
-    return selected
+    ordered = sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0]))
+    return [selected_run(results, members) or max(members, key=last_step) for _, members in ordered]
 
 
 # ------------------------------------------------------------ parts of the page
@@ -250,7 +210,7 @@ def _experiment(id: str, results: DatasetResults, table: Table, unit: str, draw_
     members = results.runs
     domains = sorted({name for run in members for name in (*run.targets, *run.table.find("loss", "out", None)) if name})
     groups: dict[tuple[str, str], list[RunData]] = {}
-    for run in selected_runs(members, results.selection) if draw_curves else ():
+    for run in shown_runs(results) if draw_curves else ():
         groups.setdefault((run.algorithm, run.target), []).append(run)
     targets = []
     for number, ((algorithm, target), group) in enumerate(groups.items()):
@@ -309,7 +269,7 @@ def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
 
 
 def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
-    figure = valley_figure(run, metrics=(metric,), size=(4.4, 2.45), domains=domains, bare=True)
+    figure = valley_figure([run], metrics=(metric,), size=PANEL, domains=domains, bare=True)
     title = METRICS[metric]
     svg = themed_svg(figure, id, f"{title} of every source against the step, target {run.target}")
     # The layout is fixed once the figure is drawn. The page uses it to convert the pointer's position to a step.

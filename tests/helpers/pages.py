@@ -1,0 +1,15 @@
+"""The report page as text."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from swad.results.page.build import write_page
+from swad.results.runs import RunData
+
+
+def build_page(runs: Sequence[RunData], **options: Any) -> str:
+    """Write the page of some runs, and return its text."""
+    with tempfile.TemporaryDirectory() as folder:
+        return write_page(runs, Path(folder) / "page.html", **options).read_text(encoding="utf-8")
