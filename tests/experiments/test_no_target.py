@@ -11,10 +11,9 @@ from helpers.runs import short
 from swad.experiments import tune
 from swad.experiments.finished_runs import open_runs
 from swad.experiments.flatness_report import measure_flatness, measure_surfaces
-from swad.experiments.robustness_report import measure_robustness
 from swad.experiments.run_bounds import run_bounds
 from swad.experiments.run_flatness import FlatnessConfig, run_curvature
-from swad.experiments.run_robustness import CorruptionConfig
+from swad.experiments.run_robustness import CorruptionConfig, measure_robustness
 from swad.results.method_results import collect_results
 from swad.results.run_tables import accuracy_table
 from swad.results.runs import find_runs

@@ -82,9 +82,8 @@ def robustness(
     """
     from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.finished_runs import choose_weights, open_runs
-    from swad.experiments.robustness_report import measure_robustness, stored_robustness
     from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig
-    from swad.experiments.run_robustness import CorruptionConfig
+    from swad.experiments.run_robustness import CorruptionConfig, measure_robustness, stored_robustness
     from swad.results.corruption_errors import ROBUSTNESS
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)

@@ -12,7 +12,7 @@ from typing import Any
 
 from swad.experiments.finished_runs import open_runs, run_progress
 from swad.experiments.report import Report
-from swad.experiments.run_flatness import SIDES, FlatnessConfig, run_curvature, run_local, run_worst_case
+from swad.experiments.run_flatness import FlatnessConfig, run_curvature, run_local, run_worst_case
 from swad.experiments.run_surface import GRID, MARGIN, corners_outside, default_corners, run_surface
 from swad.experiments.saved_run import SavedRun
 from swad.flatness import check_radii, require_curvlinops
@@ -30,10 +30,7 @@ from swad.results.flatness_runs import (
     read_flatness,
     with_mean,
 )
-from swad.results.flatness_stats import (
-    QUANTITIES,
-    CurvesBySide,
-)
+from swad.results.flatness_stats import QUANTITIES, SIDES, CurvesBySide
 from swad.results.flatness_summary import (
     by_dataset,
     flatness_summary,

@@ -6,7 +6,6 @@ Each point is stored as soon as it is measured, so an interrupted measurement re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,8 +13,8 @@ from torch import Tensor
 from swad.experiments.saved_run import SavedRun, find_device
 from swad.flatness import image_losses, line, worst_case
 from swad.flatness._worst_case import ASCENT
-from swad.results.flatness_rows import Row, RowFile
-from swad.results.robust_lines import RobustLine
+from swad.results.figures.robust_lines import RobustLine
+from swad.results.flatness_rows import RowFile
 from swad.results.runs import load_run
 from swad.util.progress import Progress
 
@@ -81,7 +80,14 @@ def measure_robust_line(
                 file.append(measured[x])
                 if progress is not None:
                     progress(f"worst case, {run.name}", number, len(missing))
-    return _collect(run.path, ends, length, radii, [measured[x] for x in xs])
+    return RobustLine(
+        load_run(run.path),
+        ends,
+        length,
+        tuple(xs),
+        tuple(measured[x]["loss"] for x in xs),
+        {radius: tuple(measured[x]["worst"][index] for x in xs) for index, radius in enumerate(radii)},
+    )
 
 
 def _between(first: Mapping[str, Tensor], second: Mapping[str, Tensor], x: float) -> dict[str, Tensor]:
@@ -90,16 +96,3 @@ def _between(first: Mapping[str, Tensor], second: Mapping[str, Tensor], x: float
         name: torch.lerp(first[name], tensor, x) if tensor.is_floating_point() else tensor
         for name, tensor in second.items()
     }
-
-
-def _collect(
-    path: Path, ends: tuple[str, str], length: float, radii: Sequence[float], rows: Sequence[Row]
-) -> RobustLine:
-    return RobustLine(
-        load_run(path),
-        ends,
-        length,
-        tuple(row["x"] for row in rows),
-        tuple(row["loss"] for row in rows),
-        {radius: tuple(row["worst"][index] for row in rows) for index, radius in enumerate(radii)},
-    )

@@ -30,6 +30,7 @@ from swad.flatness import (
 )
 from swad.flatness._worst_case import ASCENT, RESTARTS, STEPS
 from swad.results.flatness_rows import FLATNESS, Row, RowFile
+from swad.results.flatness_stats import SIDES
 from swad.util.progress import Progress
 
 PUBLISHED_RADII = tuple(5.0 * k for k in range(13))
@@ -38,8 +39,6 @@ SMALL_RADII = tuple(2.0 * k for k in range(13))
 """For the small network, whose loss rises from hundredths to a few units over them."""
 SHARES = tuple(k / 10 for k in range(11))
 """Shares of the weights' norm, for directions that are normalized by layer or filter."""
-
-SIDES = ("seen", "unseen")
 
 
 @dataclass(frozen=True)

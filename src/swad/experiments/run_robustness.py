@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from swad.data.transforms import Normalize
+from swad.experiments.finished_runs import run_progress
+from swad.experiments.report import Report
 from swad.experiments.saved_run import SavedRun, find_device
-from swad.results.corruption_errors import ROBUSTNESS
+from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors
+from swad.results.corruption_tables import cases_csv, comparison_table, corruption_summary, corruption_table
+from swad.results.figures.robustness import severity_figure
+from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.results.flatness_rows import Row, RowFile
+from swad.results.runs import load_run
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, VERSION, corrupt
+from swad.training.run_dir import RunError
+from swad.util.files import write_json, write_text
 from swad.util.names import did_you_mean
 from swad.util.progress import Progress
 
@@ -60,17 +68,6 @@ class CorruptionConfig:
         return {"images": self.n_images, "seed": self.seed, "version": VERSION}
 
 
-@dataclass(frozen=True)
-class _DomainImages:
-    name: str
-    side: str
-    values: Tensor
-    """Bytes, before normalization."""
-    labels: Tensor
-    indices: Tensor
-    """Numbers of the images in their domain: the same images are corrupted alike in every run."""
-
-
 def measure_corruptions(
     run: SavedRun,
     names: Sequence[str],
@@ -100,7 +97,7 @@ def measure_corruptions(
         ]
         if any(weights for _, weights in missing):
             with torch.inference_mode():
-                _measure(run, file, key, config, fingerprints, missing, device, workers, progress)
+                _measure(run, file, key, config, fingerprints, missing, find_device(device), workers, progress)
         file.mark_shown(key, weights=list(fingerprints))
         wanted = {(*case, name, mark) for case in cases for name, mark in fingerprints.items()}
         return [row for row in file.rows_of(key, kind="error") if _identity(row) in wanted]
@@ -117,36 +114,42 @@ def _measure(
     config: CorruptionConfig,
     fingerprints: Mapping[str, str],
     missing: Sequence[tuple[tuple[str, int], list[str]]],
-    device_name: str,
+    device: torch.device,
     workers: int | None,
     progress: Progress | None,
 ) -> None:
-    device = find_device(device_name)
     models = {name: run.model(name, device) for name in {name for _, weights in missing for name in weights}}
-    domains = list(_images(run, config.n_images, device, workers))
     normalize, batch_size = Normalize(run.held_out.sources.image_spec, device), run.batch_size(device)
+    domains = {}
+    for side, splits in (("seen", run.held_out.sources.val), ("unseen", run.held_out.target.full)):
+        for split in splits:
+            loader = run.loader(split, config.n_images, device, workers)
+            # The same images are corrupted alike in every run, by their numbers in the domain.
+            parts = loader.bytes(), loader.labels(), torch.from_numpy(loader.keys).to(device)
+            domains[split.name, side] = list(zip(*(part.split(batch_size) for part in parts), strict=True))
     for number, ((corruption, severity), weights) in enumerate(missing, start=1):
         rows = []
-        for domain in domains if weights else ():
+        for (domain, side), batches in domains.items() if weights else ():
             errors = dict.fromkeys(weights, 0)
-            for images, labels, indices in _batches(domain, batch_size):
+            for images, labels, indices in batches:
                 if severity:
                     images = corrupt(images, corruption, severity, seed=config.seed, indices=indices)
                 normalized = normalize(images)
                 for name in weights:
                     errors[name] += int((models[name](normalized).argmax(1) != labels).sum())
+            n = sum(len(labels) for _, labels, _ in batches)
             rows += [
                 {
                     "key": key,
                     "kind": "error",
                     "weights": name,
                     "fingerprint": fingerprints[name],
-                    "domain": domain.name,
-                    "side": domain.side,
+                    "domain": domain,
+                    "side": side,
                     "corruption": corruption,
                     "severity": severity,
-                    "error": wrong / len(domain.labels),
-                    "n": len(domain.labels),
+                    "error": wrong / n,
+                    "n": n,
                 }
                 for name, wrong in errors.items()
             ]
@@ -155,17 +158,54 @@ def _measure(
             progress("corruptions", number, len(missing))
 
 
-def _batches(domain: _DomainImages, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    for start in range(0, len(domain.labels), size):
-        part = slice(start, start + size)
-        yield domain.values[part], domain.labels[part], domain.indices[part]
+# ------------------------------------------------------------ several runs
 
 
-def _images(run: SavedRun, n: int | None, device: torch.device, workers: int | None) -> Iterator[_DomainImages]:
-    """Load validation images of the sources and all images of the target."""
-    sources, target = run.held_out
-    for side, splits in (("seen", sources.val), ("unseen", target.full)):
-        for split in splits:
-            loader = run.loader(split, n, device, workers)
-            keys = torch.from_numpy(loader.keys).to(device)
-            yield _DomainImages(split.name, side, loader.bytes(), loader.labels(), keys)
+def measure_robustness(
+    weights: Sequence[tuple[SavedRun, Sequence[str]]],
+    config: CorruptionConfig,
+    *,
+    output: Path,
+    formats: Sequence[str] = FORMATS,
+    device: str = "cpu",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Measure the errors of several runs under corruption, draw them and compare them.
+
+    Args:
+        weights: Runs, and the names of their weights to measure; the others are compared with the first.
+        config: Corruptions, severities and images.
+        output: Directory for the figure, `robustness.json` and `robustness.csv`.
+        formats: Formats of the figure.
+        device: Device to measure on.
+        workers: Processes that read images.
+        progress: Called after every corruption and severity.
+    """
+    require_matplotlib()  # before measuring for hours
+    for i, (run, names) in enumerate(weights):
+        labeled = run_progress(progress, run, i, len(weights))
+        measure_corruptions(run, names, config, device=device, workers=workers, progress=labeled)
+    return stored_robustness([run.path for run, _ in weights], output=output, formats=formats)
+
+
+def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[str] = FORMATS) -> Report:
+    """Draw and compare the errors that runs have stored, which needs neither weights nor images.
+
+    Args:
+        paths: Run directories.
+        output: Directory for the figure, `robustness.json` and `robustness.csv`.
+        formats: Formats of the figure.
+    """
+    require_matplotlib()
+    results = read_corruption_errors([load_run(path) for path in paths])
+    if not results:
+        raise RunError(f"no {ROBUSTNESS} has a complete measurement: run `swad robustness` first")
+    figure = severity_figure(results)
+    written = save_figures(figure, output / "robustness", formats)
+    summary = output / "robustness.json"
+    write_json(summary, {"results": corruption_summary(results)})
+    cases = output / "robustness.csv"
+    write_text(cases, cases_csv(results))
+    tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
+    return Report(tuple(tables), (*written, summary, cases), tuple(path / ROBUSTNESS for path in paths))

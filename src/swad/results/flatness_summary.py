@@ -9,7 +9,6 @@ from typing import Any
 from swad.results.flatness_runs import (
     OVER_TARGETS,
     RunFlatness,
-    Unit,
     curves_by_target,
     differences_by_target,
     null_pairs,
@@ -49,13 +48,12 @@ def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
                     "rows": [vars(row) for row in ranking.rows],
                 }
             )
-        units = paired_differences(runs)
-        labeled = {_unit_label(unit, dataset if len(datasets) > 1 else None): each for unit, each in units.items()}
+        units, prefix = paired_differences(runs), f"{dataset}, " if len(datasets) > 1 else ""
+        labeled = {f"{prefix}{target}, trial {trial}": each for (target, trial), each in units.items()}
         by_target = differences_by_target(units)
         several = {target: [d for d in each if d.curve.n_trials > 1] for target, each in by_target.items()}
         if len(by_target) > 1:
             several[OVER_TARGETS] = mean_difference_over_targets(by_target)
-        prefix = f"{dataset}, " if len(datasets) > 1 else ""
         labeled |= {f"{prefix}{title}": each for title, each in several.items() if each}
         for label, each in labeled.items():
             for difference in each:
@@ -96,11 +94,6 @@ def _difference_rows(difference: Difference, label: str) -> list[dict[str, Any]]
     rows = _curve_rows(difference.curve, run=label, first=method, second=reference, domain=side)
     p_values = difference.p or (None,) * len(rows)
     return [{**row, "p": p} for row, p in zip(rows, p_values, strict=True)]
-
-
-def _unit_label(unit: Unit, dataset: str | None) -> str:
-    target, trial = unit
-    return f"{dataset}, {target}, trial {trial}" if dataset is not None else f"{target}, trial {trial}"
 
 
 def _stored_rows(measured: Sequence[RunFlatness], field: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ Papers print each of the three as "mCE", so every number here is named. The offi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swad.robustness import imagenet
@@ -28,6 +28,7 @@ from swad.robustness.evaluation import Part
 from swad.robustness.folders import imagenet_classes, read_class_folders
 from swad.util.names import did_you_mean
 from swad.util.progress import Progress
+from swad.util.statistics import mean
 
 Errors = Mapping[str, Sequence[float]]
 """By corruption: the error at severities 1 to 5, as fractions."""
@@ -68,7 +69,7 @@ def mce(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> float:
         names: The corruptions to average over. Default: all 15; over fewer it is no mCE to compare with papers.
     """
     _require(errors, names, of_alexnet=True)
-    return 100 * _mean(sum(errors[name]) / sum(ALEXNET_ERRORS[name]) for name in names)
+    return 100 * mean(sum(errors[name]) / sum(ALEXNET_ERRORS[name]) for name in names)
 
 
 def relative_mce(errors: Errors, clean_error: float, names: Sequence[str] = tuple(CORRUPTIONS)) -> float:
@@ -80,7 +81,7 @@ def relative_mce(errors: Errors, clean_error: float, names: Sequence[str] = tupl
         names: The corruptions to average over. Default: all 15.
     """
     _require(errors, names, of_alexnet=True)
-    return 100 * _mean(
+    return 100 * mean(
         sum(error - clean_error for error in errors[name])
         / sum(error - ALEXNET_CLEAN_ERROR for error in ALEXNET_ERRORS[name])
         for name in names
@@ -95,7 +96,7 @@ def mean_error(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> flo
         names: The corruptions to average over. Default: the 15; with `EXTRA` the official script's 19.
     """
     _require(errors, names)
-    return 100 * _mean(_mean(errors[name]) for name in names)
+    return 100 * mean(mean(errors[name]) for name in names)
 
 
 def _require(errors: Errors, names: Sequence[str], of_alexnet: bool = False) -> None:
@@ -119,11 +120,6 @@ def _require(errors: Errors, names: Sequence[str], of_alexnet: bool = False) -> 
             problems.append(f"errors must be fractions from 0 to 1, got {name} {list(values)}: divide percent by 100")
     if problems:
         raise ValueError("; ".join(problems))
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
 
 
 def find_folders(root: str | os.PathLike[str]) -> dict[tuple[str, int], Path]:

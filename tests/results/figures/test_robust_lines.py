@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from swad.results.figures.robust_lines import robust_figure
-from swad.results.robust_lines import RobustLine
+from swad.results.figures.robust_lines import RobustLine, robust_figure
 from swad.results.runs import RunData
 
 

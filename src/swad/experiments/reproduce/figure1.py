@@ -14,9 +14,8 @@ from swad.experiments.reproduce.base import Reproduction, Results, availability_
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.robust_line import FILE, measure_robust_line
 from swad.experiments.saved_run import open_run
-from swad.results.figures.robust_lines import robust_figure
+from swad.results.figures.robust_lines import RobustLine, robust_figure
 from swad.results.labels import weights_label
-from swad.results.robust_lines import RobustLine
 from swad.results.runs import RunData
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valley

@@ -7,7 +7,7 @@ import textwrap
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from swad.results.figures.style import FAINT, PALETTE, add_legend, figure_style, new_figure
 from swad.results.flatness_stats import CurvesBySide, FlatnessCurve, base_method
@@ -275,27 +275,13 @@ def ranking_figure(
         return figure
 
 
-class BoundTerms(Protocol):
-    """The terms of Theorem 1 at one radius, as `swad.flatness.bound` returns them."""
+def bound_figure(bounds: Sequence[Any], *, size: tuple[float, float] = (5.0, 3.4)) -> Figure:
+    """Draw every term of Theorem 1 against the radius, and their sum with the smallest confidence that is proved.
 
-    @property
-    def gamma(self) -> float: ...  # noqa: D102
-    @property
-    def robust(self) -> float: ...  # noqa: D102
-    @property
-    def divergence(self) -> float: ...  # noqa: D102
-    @property
-    def divergence_low(self) -> float: ...  # noqa: D102
-    @property
-    def divergence_high(self) -> float: ...  # noqa: D102
-    @property
-    def confidence(self) -> Mapping[Any, float]: ...  # noqa: D102
-    @property
-    def theorem1(self) -> Mapping[Any, float]: ...  # noqa: D102
-
-
-def bound_figure(bounds: Sequence[BoundTerms], *, size: tuple[float, float] = (5.0, 3.4)) -> Figure:
-    """Draw every term of Theorem 1 against the radius, and their sum with the smallest confidence that is proved."""
+    Args:
+        bounds: What `swad.flatness.bound` returned at several radii.
+        size: Width and height of the panel in inches.
+    """
     if not bounds:
         raise ValueError("a figure needs the bound at one radius or more, got none")
     bounds = sorted(bounds, key=lambda bound: bound.gamma)

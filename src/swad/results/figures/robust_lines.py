@@ -1,17 +1,57 @@
-"""Robust risk minimization and flat minima, as in the paper's Figure 1, but measured."""
+"""Robust risk minimization and flat minima, as in the paper's Figure 1, but measured.
+
+A line between two weights of a run, with the loss and the worst loss within a radius at every point.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swad.results.figures.style import FAINT, INK, PALETTE, add_legend, figure_style, new_figure
 from swad.results.labels import run_titles, weights_label
-from swad.results.robust_lines import RobustLine
+from swad.results.runs import RunData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class RobustLine:
+    """The line from one set of weights (x = 0) to another (x = 1), and beyond both.
+
+    The worst losses are lower bounds of the true maxima, because they were searched for.
+    """
+
+    run: RunData
+    ends: tuple[str, str]
+    """Names of the weights at x = 0 and x = 1."""
+    length: float
+    """Their distance."""
+    xs: tuple[float, ...]
+    losses: tuple[float, ...]
+    """The loss on the sources' training images."""
+    worst: Mapping[float, tuple[float, ...]]
+    """The worst loss within a radius, by radius."""
+
+    @property
+    def curves(self) -> dict[float, tuple[float, ...]]:
+        """All curves by radius; radius 0 is the loss itself."""
+        return {0.0: self.losses, **self.worst}
+
+    def minimum(self, radius: float) -> tuple[float, float]:
+        """Return the position and the value of the lowest point of a curve.
+
+        >>> from pathlib import Path
+        >>> run = RunData(Path(), {}, (), True)
+        >>> line = RobustLine(run, ("last", "swad"), 2.0, (0.0, 1.0), (0.1, 0.2), {0.5: (2.0, 1.0)})
+        >>> line.minimum(0.0), line.minimum(0.5)
+        ((0.0, 0.1), (1.0, 1.0))
+        """
+        values = self.curves[radius]
+        return min(zip(self.xs, values, strict=True), key=lambda point: point[1])
 
 
 def robust_figure(lines: Sequence[RobustLine], *, size: tuple[float, float] = (3.0, 2.9)) -> Figure:

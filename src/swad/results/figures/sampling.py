@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIDES = ("seen", "unseen")
-
 
 def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]], *, width: float = 3.3) -> Figure:
     """Draw a column for each average: its steps on the loss curve, then its weights on the loss surface.
@@ -35,16 +33,16 @@ def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]], *
     markers = surface_markers({weights_label(surface.run, name) for name in sampled})
     with figure_style():
         ratio = (surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0])
-        heights = [1.9, *([min(1.0, max(0.35, ratio)) * width] * len(SIDES))]
+        heights = [1.9, *([min(1.0, max(0.35, ratio)) * width] * len(SIDE_LABELS))]
         figure = new_figure((width + 0.7) * len(sampled), sum(heights) + 1.2)
-        panels = figure.subplots(1 + len(SIDES), len(sampled), squeeze=False, height_ratios=heights)
+        panels = figure.subplots(1 + len(SIDE_LABELS), len(sampled), squeeze=False, height_ratios=heights)
         for column, (name, steps) in enumerate(sampled.items()):
             label = weights_label(surface.run, name)
             marker, index = markers[label]
             curve, *planes = (row[column] for row in panels)
             _draw_curve(curve, surface, steps, PALETTE[index], label)
             curve.set_title(f"{label}: {counted(len(steps), 'weight')}", loc="left")
-            for axes, side in zip(planes, SIDES, strict=True):
+            for axes, side in zip(planes, SIDE_LABELS, strict=True):
                 draw_contours(axes, surface, side)
                 _draw_trajectory(axes, surface, steps, PALETTE[index], label)
                 average = surface.points[_point_name(surface, name)]

@@ -28,6 +28,14 @@ function make(tag, attributes, ...children) {
   return element;
 }
 
+// A table in a box that scrolls. Columns are the texts of its heads, or cells.
+function makeTable(columns, rows, { id = null, label = null } = {}) {
+  const heads = columns.map((column) => (typeof column === "string"
+    ? make("th", { scope: "col" }, make("span", {}, column)) : column));
+  return make("div", { class: "scroll", tabindex: "0", role: label && "region", "aria-label": label },
+    make("table", { id }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)));
+}
+
 function fill(select, options, chosen) {
   select.replaceChildren(...options.map(([value, text]) => {
     return make("option", { value, selected: String(value) === String(chosen) }, text);
@@ -120,11 +128,7 @@ function showTargets(method, dataset, opener) {
   const indices = sweep.byCell.get(`${method},${dataset}`) || [];
   const trials = [...new Set(indices.map((index) => results.trial[index]))].sort((a, b) => a - b);
   const targets = [...new Set(indices.map((index) => results.target[index]))].sort();
-  const head = make("tr", {}, make("th", { scope: "col" }, make("span", {}, "Target")),
-    ...trials.map((trial) => make("th", { scope: "col" }, make("span", {}, `Trial ${trial}`))),
-    make("th", { scope: "col" }, make("span", {}, "Mean")));
-  const body = make("tbody");
-  for (const target of targets) {
+  const rows = targets.map((target) => {
     const own = indices.filter((index) => results.target[index] === target);
     const row = make("tr", {}, make("th", { scope: "row" }, target));
     for (const trial of trials) {
@@ -136,18 +140,18 @@ function showTargets(method, dataset, opener) {
         percent(results.accuracy[index]))));
     }
     row.append(accuracyCell(meanWithError(own.map((index) => results.accuracy[index]))));
-    body.append(row);
-  }
+    return row;
+  });
   const drill = document.getElementById("drill");
   const close = () => { drill.hidden = true; opener.focus(); };
-  const listAll = () => listRuns(`${datasets[dataset]} ${methods[method][1]}`);
+  const listAll = () => sweep.listRuns(`${datasets[dataset]} ${methods[method][1]}`);
   drill.replaceChildren(
     make("div", { class: "heading" },
       make("h3", {}, methods[method][0], make("span", { class: "as" }, ` on ${datasets[dataset]}`)),
       make("div", { class: "choice" },
         make("button", { type: "button", onclick: listAll }, "All runs"),
         make("button", { type: "button", onclick: close }, "Close"))),
-    make("div", { class: "scroll", tabindex: "0" }, make("table", {}, make("thead", {}, head), body)),
+    makeTable(["Target", ...trials.map((trial) => `Trial ${trial}`), "Mean"], rows),
     make("p", { class: "note" }, "Choose a number to see the curves and settings of its run."));
   drill.hidden = false;
   drill.focus({ preventScroll: true });
@@ -228,16 +232,13 @@ function startComparisons() {
       holder.replaceChildren(make("p", { class: "note" }, "Comparisons need two methods: widen the filter above."));
       return;
     }
-    const head = make("tr", {}, make("th", { scope: "col" }, make("span", {}, "Method")),
-      make("th", { scope: "col" }, make("span", {}, "All others")),
-      ...order.map((number) => make("th", { scope: "col", class: "upright" }, make("span", {}, methods[number][0]))));
-    const body = make("tbody", {}, ...order.map((first) => {
+    const heads = order.map((number) => make("th", { scope: "col", class: "upright" }, make("span", {}, methods[number][0])));
+    const rows = order.map((first) => {
       return make("tr", {}, make("th", { scope: "row" }, methods[first][0]), winCell(sums.get(first), "all others"),
         ...order.map((second) => (first === second
           ? make("td", { class: "same" }, "") : winCell(count(first, second), methods[second][0]))));
-    }));
-    const table = make("table", { id: "wins-table" }, make("thead", {}, head), body);
-    const parts = [make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Wins, ties and losses" }, table)];
+    });
+    const parts = [makeTable(["Method", "All others", ...heads], rows, { id: "wins-table", label: "Wins, ties and losses" })];
     if (numbers.length > order.length) {
       const text = `The ${order.length} methods with most wins of ${numbers.length}. Filter the methods above to compare others.`;
       parts.push(make("p", { class: "note" }, text));

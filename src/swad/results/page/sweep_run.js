@@ -168,8 +168,7 @@ function weightsTable(run) {
     .map(([name, place]) => make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, percent(validation[place][run])),
       make("td", {}, reported.has(name) ? percent(reported.get(name)) : "–"),
       oracle ? make("td", {}, percent(target[place][run])) : null));
-  return make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {},
-    ...columns.map((column) => make("th", { scope: "col" }, make("span", {}, column))))), make("tbody", {}, ...rows)));
+  return makeTable(columns, rows);
 }
 
 const MOST_CANDIDATES = 20;
@@ -191,8 +190,7 @@ function candidates(run) {
   const columns = ["Run", ...searched.map((setting) => setting.name), `Validation, % (${weights[place]})`];
   const more = others.length > MOST_CANDIDATES ? `, best ${MOST_CANDIDATES}` : "";
   return [make("h3", {}, `Candidates of this target and trial: ${others.length}${more}`),
-    make("div", { class: "scroll", tabindex: "0" }, make("table", {}, make("thead", {}, make("tr", {},
-      ...columns.map((column) => make("th", { scope: "col" }, make("span", {}, column))))), make("tbody", {}, ...rows)))];
+    makeTable(columns, rows)];
 }
 
 const lastPart = (path) => path.split("/").pop();

@@ -99,23 +99,21 @@ function drawHeatmap(members, across, down, fields) {
   }));
   const known = cells.flat().filter((cell) => cell !== null).map((cell) => cell.value);
   const low = Math.min(...known), high = Math.max(...known);
-  const head = make("tr", {}, make("th", { scope: "col" }, make("span", {}, down ? `${down.name} \\ ${across.name}` : across.name)),
-    ...columns.map((column) => make("th", { scope: "col" }, make("span", {}, column.label))));
-  const body = make("tbody", {}, ...rows.map((row, place) => make("tr", {}, make("th", { scope: "row" }, row.label),
+  const heads = [down ? `${down.name} \\ ${across.name}` : across.name, ...columns.map((column) => column.label)];
+  const lines = rows.map((row, place) => make("tr", {}, make("th", { scope: "row" }, row.label),
     ...cells[place].map((cell) => {
       if (cell === null) return make("td", { class: "heat" }, "–");
       const element = make("td", { class: "heat", title: `${cell.count} run${cell.count > 1 ? "s" : ""}` }, percent(cell.value),
         make("span", { class: "count" }, ` ${cell.count}`));
       element.style.setProperty("--heat", (high > low ? (cell.value - low) / (high - low) : 0.5).toFixed(3));
       return element;
-    }))));
+    })));
   const kind = fields.value && fields.value.value === "target" ? "target validation" : "source validation";
   const what = fields.show.value === "best" ? "Best" : "Mean";
   const chosen = (name) => fields[name].options[fields[name].selectedIndex].text;
   const target = fields.target.value === "" ? "all targets" : `target ${chosen("target")}`;
   holder.replaceChildren(
-    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map" },
-      make("table", { id: "heat-table" }, make("thead", {}, head), body)),
+    makeTable(heads, lines, { id: "heat-table", label: "Heat map" }),
     make("p", { class: "note" }, `${what} ${kind} accuracy in % of ${chosen("algorithm")} (${chosen("weights")}) on ${chosen("dataset")}, ${target}, with the number of runs. Trials and other settings are pooled; darker is higher, from ${percent(low)} to ${percent(high)}.`));
 }
 
@@ -217,10 +215,6 @@ function startRuns() {
     form.elements.words.focus({ preventScroll: true });
   };
   update();
-}
-
-function listRuns(words) {
-  sweep.listRuns(words);
 }
 
 startSweep();
