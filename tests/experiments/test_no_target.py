@@ -10,10 +10,10 @@ from helpers.pages import build_page
 from helpers.runs import short
 from swad.experiments import tune
 from swad.experiments.finished_runs import open_runs
-from swad.experiments.flatness_report import measure_flatness, measure_surfaces
+from swad.experiments.flatness_report import measure_flatness, measure_surfaces, report_flatness, report_surfaces
 from swad.experiments.run_bounds import run_bounds
 from swad.experiments.run_flatness import FlatnessConfig, run_curvature
-from swad.experiments.run_robustness import CorruptionConfig, measure_robustness
+from swad.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
 from swad.results.method_results import collect_results
 from swad.results.run_tables import accuracy_table
 from swad.results.runs import find_runs
@@ -62,17 +62,19 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     runs, _ = open_runs([both])
     weights = [(run, ["best", "swad"]) for run in runs]
     files = {"output": tmp_path, "formats": ()}  # drawn, but not saved
-    flat = tables(measure_flatness(weights, FlatnessConfig((0.0, 1.0), 4, n_images=4), **files))
+    names = measure_flatness(weights, FlatnessConfig((0.0, 1.0), 4, n_images=4))
+    flat = tables(report_flatness(names, **files))
     assert [title.removesuffix(", of these weights") for title in flat if ": F on" in title] == [
         "digits, no target, none: F on seen domains",
         "digits, paper: F on seen domains",
         "digits, paper: F on unseen domains",
     ]
-    (points,) = tables(measure_surfaces([both], **files, steps=2, n_images=4)).values()
+    paths, _ = measure_surfaces([both], steps=2, n_images=4)
+    (points,) = tables(report_surfaces(paths, **files)).values()
     unseen = {row.name.split(",")[0]: row.cells[1].number for row in points.rows}
     assert unseen["none"] == "–" != unseen["paper"]
     config = CorruptionConfig(("fog",), (1,), n_images=4)
-    errors = tables(measure_robustness(weights, config, **files))
+    errors = tables(report_robustness(measure_robustness(weights, config), **files))
     corrupted = [title for title in errors if title.startswith("Corruption error")]
     names = ("digits, seen", "digits, unseen", "digits, no target, seen")
     assert corrupted == [f"Corruption error: {name}" for name in names]

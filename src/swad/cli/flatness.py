@@ -100,7 +100,7 @@ def flatness(
     """
     from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.finished_runs import choose_weights, open_runs
-    from swad.experiments.flatness_report import measure_flatness, stored_flatness
+    from swad.experiments.flatness_report import measure_flatness, report_flatness
     from swad.experiments.run_flatness import FlatnessConfig
     from swad.experiments.saved_run import SPLITS
     from swad.results.flatness_rows import FLATNESS
@@ -108,8 +108,8 @@ def flatness(
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:
         paths = parse.stored_runs(context, runs, FLATNESS, "runs", "weights", "log", "output", "figure_formats")
-        report = stored_flatness(dict.fromkeys(paths, parse.words(weights)), output=folder, log=log, formats=formats)
-        print_report(report)
+        names = dict.fromkeys(paths, parse.words(weights))
+        print_report(report_flatness(names, output=folder, log=log, formats=formats))
         return
     for option, value, allowed in (
         ("normalize", normalize, ("sphere", "filter", "layer")),
@@ -137,16 +137,13 @@ def flatness(
     chosen, skipped = choose_weights(saved_runs, parse.words(weights))
     print_notes([*notes, *skipped])
     with measuring() as progress:
-        report = measure_flatness(
+        names = measure_flatness(
             chosen,
             config,
-            output=folder,
             worst_radii=worst_radii,
             curvature=curvature,
-            log=log,
-            formats=formats,
             device=parse.device(device),
             workers=workers,
             progress=progress,
         )
-    print_report(report)
+    print_report(report_flatness(names, output=folder, log=log, formats=formats))

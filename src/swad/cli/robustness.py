@@ -83,7 +83,7 @@ def robustness(
     from swad.cli._console import measuring, print_notes, print_report
     from swad.experiments.finished_runs import choose_weights, open_runs
     from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig
-    from swad.experiments.run_robustness import CorruptionConfig, measure_robustness, stored_robustness
+    from swad.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
     from swad.results.corruption_errors import ROBUSTNESS
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
@@ -92,8 +92,7 @@ def robustness(
     if stored:
         paths = [Path(model) for model in models]
         paths = parse.stored_runs(context, paths, ROBUSTNESS, "models", "output", "figure_formats")
-        report = stored_robustness(paths, output=folder, formats=formats)
-        print_report(report)
+        print_report(report_robustness(paths, output=folder, formats=formats))
         return
     benchmarks = Benchmarks(imagenet, imagenet_c, imagenet_r, backgrounds)
     on_benchmarks = benchmarks != Benchmarks()
@@ -137,13 +136,6 @@ def robustness(
         chosen, skipped = choose_weights(runs, names)
         print_notes([*notes, *skipped])
         with measuring() as progress:
-            report = measure_robustness(
-                chosen,
-                config,
-                output=folder,
-                formats=formats,
-                device=parse.device(device),
-                workers=workers,
-                progress=progress,
-            )
+            paths = measure_robustness(chosen, config, device=parse.device(device), workers=workers, progress=progress)
+        report = report_robustness(paths, output=folder, formats=formats)
     print_report(report)

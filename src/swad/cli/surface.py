@@ -54,14 +54,13 @@ def surface(
     Results are saved in each run's surface.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_report
-    from swad.experiments.flatness_report import measure_surfaces, stored_surfaces
+    from swad.experiments.flatness_report import measure_surfaces, report_surfaces
     from swad.results.flatness_rows import SURFACE
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:
         paths = parse.stored_runs(context, runs, SURFACE, "runs", "output", "figure_formats")
-        report = stored_surfaces(paths, output=folder, formats=formats)
-        print_report(report)
+        print_report(report_surfaces(paths, output=folder, formats=formats))
         return
     if not 0 <= margin < math.inf:
         raise ValueError(f"--margin must be a number of 0 or more, got {margin}")
@@ -75,18 +74,17 @@ def surface(
     if line and len(names) != 2:
         raise ValueError(f"--line takes two weights such as best,swad, got {','.join(names)}")
     with measuring() as progress:
-        report = measure_surfaces(
+        paths, notes = measure_surfaces(
             runs,
             names,
             None if points is None else parse.words(points),
-            output=folder,
+            data=data,
+            progress=progress,
             steps=parse.at_least("steps", steps, 2),
             margin=margin,
             n_images=parse.at_least("images", images, 0) or None,
-            formats=formats,
             device=parse.device(device),
             workers=workers,
-            data=data,
-            progress=progress,
         )
-    print_report(report)
+    shape = "line" if line else "plane"
+    print_report(report_surfaces(paths, [shape], output=folder, formats=formats, notes=notes))

@@ -6,14 +6,13 @@ Nothing here prints. `swad flatness`, `swad surface` and `swad reproduce` print 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from swad.experiments.finished_runs import open_runs, run_progress
 from swad.experiments.report import Report
 from swad.experiments.run_flatness import FlatnessConfig, run_curvature, run_local, run_worst_case
-from swad.experiments.run_surface import GRID, MARGIN, corners_outside, default_corners, run_surface
+from swad.experiments.run_surface import corners_outside, default_corners, run_surface
 from swad.experiments.saved_run import SavedRun
 from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
@@ -63,33 +62,25 @@ def measure_flatness(
     weights: Sequence[tuple[SavedRun, Sequence[str]]],
     config: FlatnessConfig,
     *,
-    output: Path,
-    stem: str = "flatness",
     worst_radii: Sequence[float] = (),
     curvature: bool = False,
-    log: bool = False,
-    formats: Sequence[str] = FORMATS,
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Report:
-    """Measure the flatness of several runs, draw it and summarize it.
+) -> dict[Path, list[str]]:
+    """Measure the flatness of several runs, and return the full names of their weights, for `report_flatness`.
 
     Args:
         weights: Runs, and the names of their weights to measure; the others are compared with the first.
         config: Radii, directions, images and parameters.
-        output: Directory for figures and `flatness.json`.
-        stem: File name of the main figure.
         worst_radii: Radii of a worst-case search; empty for none.
         curvature: Whether to compute the curvature too.
-        log: Whether figures show F on a logarithmic axis.
-        formats: Formats of the figures.
         device: Device to measure on.
         workers: Processes that read images.
         progress: Called after every evaluation.
     """
     # Check everything first: a measurement may take hours.
-    require_matplotlib()
+    require_matplotlib()  # for the report
     for radii in (config.radii, worst_radii or None):
         if radii is not None:
             check_radii(radii)
@@ -104,18 +95,14 @@ def measure_flatness(
             run_worst_case(run, names[run.path], worst_radii, config, **place)
         if curvature:
             run_curvature(run, names[run.path], config, **place)
-    further = {"worst_case": bool(worst_radii), "curvature": curvature, "error": config.error}
-    return stored_flatness(names, output=output, stem=stem, log=log, formats=formats, **further)
+    return names
 
 
-def stored_flatness(
+def report_flatness(
     weights: Mapping[Path, Sequence[str]],
     *,
     output: Path,
     stem: str = "flatness",
-    worst_case: bool = True,
-    curvature: bool = True,
-    error: bool = True,
     log: bool = False,
     formats: Sequence[str] = FORMATS,
 ) -> Report:
@@ -125,29 +112,20 @@ def stored_flatness(
         weights: Names of the weights to show by run directory; the empty sequence for all that were measured.
         output: Directory for figures and `flatness.json`.
         stem: File name of the main figure.
-        worst_case: Whether to show the worst case, if it was searched for.
-        curvature: Whether to show the curvature, if it was computed.
-        error: Whether to show the rise of the 0-1 error, if it was measured.
         log: Whether figures show F on a logarithmic axis.
         formats: Formats of the figures.
     """
     require_matplotlib()
     runs = [load_run(path) for path in weights]
-    measured = [
-        replace(
-            result,
-            worst_case=result.worst_case if worst_case else (),
-            curvature=result.curvature if curvature else (),
-        )
-        for run in runs
-        if (result := read_flatness(run, weights[run.path])) is not None
-    ]
+    measured, errors = (
+        [result for run in runs if (result := read_flatness(run, weights[run.path], measure)) is not None]
+        for measure in QUANTITIES
+    )
     if not measured:
         raise RunError(f"no {FLATNESS} has a complete measurement of these weights: run `swad flatness` first")
     written = draw_flatness(measured, output, stem, formats, log)
     tables, content = flatness_tables(measured), flatness_summary(measured)
-    results = [read_flatness(run, weights[run.path], "error") for run in runs] if error else []
-    if errors := [result for result in results if result is not None]:
+    if errors:
         written += draw_flatness(errors, output, f"{stem}-error", formats, log)
         tables += flatness_tables(errors)
         content["error"] = flatness_summary(errors)
@@ -161,18 +139,11 @@ def measure_surfaces(
     corners: Sequence[str] = (),
     points: Sequence[str] | None = None,
     *,
-    output: Path,
-    stem: str = "surface",
-    steps: int = GRID,
-    margin: float = MARGIN,
-    n_images: int | None = 200,
-    formats: Sequence[str] = FORMATS,
-    device: str = "cpu",
-    workers: int | None = None,
     data: Path | None = None,
     progress: Progress | None = None,
-) -> Report:
-    """Evaluate and draw the plane through three weights of several runs, or the line through two.
+    **options: Any,
+) -> tuple[list[Path], list[str]]:
+    """Evaluate the plane through three weights of several runs, or the line through two; return runs and notes.
 
     `paths` are run directories or directories above them; the other arguments are those of `run_surface`.
     """
@@ -188,29 +159,18 @@ def measure_surfaces(
                 f"{steps_outside}), and may show a slope instead of a valley"
             )
     for i, run in enumerate(runs):
-        run_surface(
-            run,
-            corners,
-            points,
-            steps=steps,
-            margin=margin,
-            n_images=n_images,
-            device=device,
-            workers=workers,
-            progress=run_progress(progress, run, i, len(runs)),
-        )
-    shape = "line" if len(corners) == 2 else "plane"
-    report = stored_surfaces([run.path for run in runs], [shape], output=output, stem=stem, formats=formats)
-    return replace(report, notes=tuple(notes))
+        run_surface(run, corners, points, progress=run_progress(progress, run, i, len(runs)), **options)
+    return [run.path for run in runs], notes
 
 
-def stored_surfaces(
+def report_surfaces(
     paths: Sequence[Path],
     shapes: Sequence[str] = ("plane", "line"),
     *,
     output: Path,
     stem: str = "surface",
     formats: Sequence[str] = FORMATS,
+    notes: Sequence[str] = (),
 ) -> Report:
     """Draw the last surfaces that each run has stored, which needs neither weights nor images.
 
@@ -220,6 +180,7 @@ def stored_surfaces(
         output: Directory for the figures.
         stem: File name of a plane's figure.
         formats: Formats of the figures.
+        notes: Notes of the measurement.
     """
     require_matplotlib()
     runs = [load_run(path) for path in paths]
@@ -231,7 +192,7 @@ def stored_surfaces(
             tables.append(points_table(surfaces))
     if not tables:
         raise RunError(f"no {SURFACE} has a complete measurement: run `swad surface` first")
-    return Report(tuple(tables), tuple(written), tuple(path / SURFACE for path in paths))
+    return Report(tuple(tables), tuple(written), tuple(path / SURFACE for path in paths), tuple(notes))
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

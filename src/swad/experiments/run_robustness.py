@@ -126,7 +126,7 @@ def _measure(
             loader = run.loader(split, config.n_images, device, workers)
             # The same images are corrupted alike in every run, by their numbers in the domain.
             parts = loader.bytes(), loader.labels(), torch.from_numpy(loader.keys).to(device)
-            domains[split.name, side] = list(zip(*(part.split(batch_size) for part in parts), strict=True))
+            domains[split.name, side] = list(zip(*(torch.split(part, batch_size) for part in parts), strict=True))
     for number, ((corruption, severity), weights) in enumerate(missing, start=1):
         rows = []
         for (domain, side), batches in domains.items() if weights else ():
@@ -165,19 +165,15 @@ def measure_robustness(
     weights: Sequence[tuple[SavedRun, Sequence[str]]],
     config: CorruptionConfig,
     *,
-    output: Path,
-    formats: Sequence[str] = FORMATS,
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Report:
-    """Measure the errors of several runs under corruption, draw them and compare them.
+) -> list[Path]:
+    """Measure the errors of several runs under corruption, and return their directories, for `report_robustness`.
 
     Args:
         weights: Runs, and the names of their weights to measure; the others are compared with the first.
         config: Corruptions, severities and images.
-        output: Directory for the figure, `robustness.json` and `robustness.csv`.
-        formats: Formats of the figure.
         device: Device to measure on.
         workers: Processes that read images.
         progress: Called after every corruption and severity.
@@ -186,10 +182,10 @@ def measure_robustness(
     for i, (run, names) in enumerate(weights):
         labeled = run_progress(progress, run, i, len(weights))
         measure_corruptions(run, names, config, device=device, workers=workers, progress=labeled)
-    return stored_robustness([run.path for run, _ in weights], output=output, formats=formats)
+    return [run.path for run, _ in weights]
 
 
-def stored_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[str] = FORMATS) -> Report:
+def report_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[str] = FORMATS) -> Report:
     """Draw and compare the errors that runs have stored, which needs neither weights nor images.
 
     Args:

@@ -178,7 +178,7 @@ def worst_case_table(measured: Sequence[RunFlatness]) -> Table:
                 ]
                 rows.append(Row(f"{_unit(flatness)}: {weights_label(flatness.run, weights)}, {label}", tuple(cells)))
     columns = ("at the weights", *(f"γ = {radius:g}" for radius in radii))
-    note = "The largest that gradient ascent found. These are lower bounds: the true maximum within γ is at least this."
+    note = "Found by gradient ascent. These are lower bounds: the true maximum within the radius is at least this."
     return Table("Worst case on seen domains", columns, tuple(rows), (note,), "Target")
 
 

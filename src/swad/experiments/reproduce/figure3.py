@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from swad.experiments.flatness_report import measure_flatness
+from swad.experiments.flatness_report import measure_flatness, report_flatness
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.config import PaperConfig
@@ -61,14 +61,12 @@ def measure(results: Results, item: str, stem: str) -> Report:
     if not weights:
         datasets = ", ".join(config.measured_datasets(DATASETS))
         raise RunError(f"no run on {datasets} is finished: add --retry-failed to train failed runs again")
-    return measure_flatness(
+    measured = measure_flatness(
         [(open_run(path, config.data), names) for path, names in weights.items()],
         FlatnessConfig(config.radii, config.directions, config.images),
-        output=results.folder(item),
-        stem=stem,
-        formats=config.formats,
         **results.measuring,
     )
+    return report_flatness(measured, output=results.folder(item), stem=stem, formats=config.formats)
 
 
 def write_run_page(folder: Path, runs: Sequence[RunData]) -> Path:

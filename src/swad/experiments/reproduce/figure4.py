@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swad.experiments.flatness_report import measure_surfaces
+from swad.experiments.flatness_report import measure_surfaces, report_surfaces
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.figure3 import write_run_page
@@ -22,17 +22,16 @@ def _build(results: Results) -> Report:
     row_files: list[Path] = []
     datasets = config.measured_datasets(DATASETS)
     for dataset in datasets:
-        report = measure_surfaces(
+        paths, notes = measure_surfaces(
             [run.path for run in results.first_trial(dataset, ERM)],
+            data=config.data,
             steps=config.grid,
             n_images=config.images,
-            output=results.folder("figure4"),
-            stem="figure4" if len(datasets) == 1 else f"figure4-{dataset}",
-            formats=config.formats,
-            data=config.data,
             **results.measuring,
         )
-        tables += [*report.notes, *report.tables]
+        stem = "figure4" if len(datasets) == 1 else f"figure4-{dataset}"
+        report = report_surfaces(paths, ["plane"], output=results.folder("figure4"), stem=stem, formats=config.formats)
+        tables += [*notes, *report.tables]
         written += report.written
         row_files += report.row_files
     written.append(write_run_page(results.folder("figure4"), [load_run(path.parent) for path in row_files]))
