@@ -31,7 +31,6 @@ from swad.results.flatness_stats import (
     mean_difference_over_targets,
     p_values_of,
     subtract_curves,
-    unpaired_difference,
 )
 from swad.results.flatness_tables import curve_table, holds_for, verdict_table
 from swad.util.statistics import contributions
@@ -182,4 +181,4 @@ def test_draws_that_only_one_curve_has_are_independent():
         for own in ("first", "second")
     )
     alone = curve_with_interval("ERM", (1.0,), (0.0,), {"own": np.array([[-5.0], [5.0]])})  # 3² + 4² = 5²
-    assert unpaired_difference(one, two).high == pytest.approx(alone.high)
+    assert subtract_curves(one, two, paired=False).high == pytest.approx(alone.high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,22 +116,16 @@ def _corruption_scores(parts: Parts) -> dict[str, Score]:
     errors = corruption_errors(parts)
     of_15, of_19 = [name for name in CORRUPTIONS if name in errors], list(errors)
     incomplete = any(result.partial for name, result in parts.items() if name.startswith(f"{IMAGENET_C}/"))
-    clean = parts.get(IMAGENET)
-
-    def score(compute: Callable[[Sequence[str]], float], names: Sequence[str], n: int, partial: bool = False) -> Score:
-        return Score(compute(names), partial or incomplete or len(names) < n)
-
+    partial_15, partial_19 = incomplete or len(of_15) < 15, incomplete or len(of_19) < 19
     found = {}
     if of_15:
-        found["mCE, normalized by AlexNet"] = score(lambda names: imagenet_c.mce(errors, names), of_15, 15)
-        if clean is not None:
-            relative = score(
-                lambda names: imagenet_c.relative_mce(errors, clean.error, names), of_15, 15, clean.partial
-            )
-            found["relative mCE, normalized by AlexNet"] = relative
-        found["mean error over 15 corruptions"] = score(lambda names: imagenet_c.mean_error(errors, names), of_15, 15)
+        found["mCE, normalized by AlexNet"] = Score(imagenet_c.mce(errors, of_15), partial_15)
+        if (clean := parts.get(IMAGENET)) is not None:
+            relative = imagenet_c.relative_mce(errors, clean.error, of_15)
+            found["relative mCE, normalized by AlexNet"] = Score(relative, partial_15 or clean.partial)
+        found["mean error over 15 corruptions"] = Score(imagenet_c.mean_error(errors, of_15), partial_15)
     if len(of_19) > len(of_15):
-        found["mean error over 19 corruptions"] = score(lambda names: imagenet_c.mean_error(errors, names), of_19, 19)
+        found["mean error over 19 corruptions"] = Score(imagenet_c.mean_error(errors, of_19), partial_19)
     return found
 
 

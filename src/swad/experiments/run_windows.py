@@ -18,10 +18,9 @@ from torch import Tensor
 
 from swad.averaging.segment_log import last_update, load_segments, read_segment
 from swad.averaging.segment_windows import SegmentWindows
-from swad.data.splits import DomainSplit
 from swad.experiments.finished_runs import finished_runs, skip_notes
 from swad.experiments.report import Report
-from swad.experiments.saved_run import SavedRun, find_device, mixed_groups, open_run, stratified_subset
+from swad.experiments.saved_run import SavedRun, find_device, open_run
 from swad.experiments.segment_runs import (
     Evaluate,
     build_evaluation,
@@ -256,7 +255,9 @@ def _measure(
             states = {name: state for name, state in _saved_states(run, config.average) if (side, name) not in done}
             if not missing and not states:
                 continue
-            evaluate = build_evaluation(run, model, _images(run, side, config.n_images), device, workers, notes)
+            parts = run.held_out.sources.val if side == "validation" else run.held_out.target.full
+            chosen = [run.subset(part, config.n_images) for part in parts]
+            evaluate = build_evaluation(run, model, chosen, device, workers, notes)
 
             def measure(kind: str, what: Mapping[str, Any], side: str = side, evaluate: Evaluate = evaluate) -> None:
                 accuracy = {domain: score.accuracy for domain, score in evaluate().items()}
@@ -282,11 +283,3 @@ def _saved_states(run: SavedRun, average: str) -> list[tuple[str, dict[str, Tens
     buffers = [read_segment(f).buffers for f in load_segments(run.path / SEGMENTS) if last_update(f) == end]
     states = [(average, {**run.state(average), **(buffers[0] if buffers else {})})]
     return states + [(name, run.state(name)) for name in LIVE if (run.path / run.weights.get(name, "-")).is_file()]
-
-
-def _images(run: SavedRun, side: str, n_images: int | None) -> list[DomainSplit]:
-    """Return the splits of one side, in mixed groups if predictions depend on the group."""
-    sources, target = run.held_out
-    parts = [stratified_subset(part, n_images) for part in (sources.val if side == "validation" else target.full)]
-    size = run.eval_group_size
-    return parts if size is None else [mixed_groups(part, size) for part in parts]

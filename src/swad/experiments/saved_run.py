@@ -189,12 +189,14 @@ class SavedRun:
         return Images(by_domain, sources.names, target.names)
 
     def loader(self, part: DomainSplit, n: int | None, device: torch.device, workers: int | None = None) -> EvalLoader:
-        """Return a loader of at most `n` images of a split, in mixed groups if predictions depend on the group."""
-        subset, group_size = stratified_subset(part, n), self.eval_group_size
-        if group_size is not None:
-            subset = mixed_groups(subset, group_size)
+        """Return a loader of at most `n` images of a split."""
         spec = self.held_out.sources.image_spec
-        return EvalLoader(subset, spec, self.batch_size(device), workers=workers, device=device)
+        return EvalLoader(self.subset(part, n), spec, self.batch_size(device), workers=workers, device=device)
+
+    def subset(self, part: DomainSplit, n: int | None) -> DomainSplit:
+        """Choose at most `n` images of a split, in mixed groups if predictions depend on the group."""
+        chosen = stratified_subset(part, n)
+        return chosen if self.eval_group_size is None else mixed_groups(chosen, self.eval_group_size)
 
     @property
     def eval_group_size(self) -> int | None:

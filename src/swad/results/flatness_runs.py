@@ -27,7 +27,6 @@ from swad.results.flatness_stats import (
     p_values_of,
     sort_curves,
     subtract_curves,
-    unpaired_difference,
 )
 from swad.results.labels import weights_label
 from swad.results.runs import RunData
@@ -314,7 +313,7 @@ def null_pairs(measured: Sequence[RunFlatness]) -> list[NullPair]:
             name = one.methods[weights]
             for side in SIDES:
                 before, after = one.curve(side, name), two.curve(side, name)
-                curve = unpaired_difference(after, before) if before is not None and after is not None else None
+                curve = subtract_curves(after, before, paired=False) if before and after else None
                 if curve is not None:
                     difference = Difference(weights, weights, side, curve, name, p_values_of(curve))
                     pairs.append(NullPair(target, (first, second), difference))

@@ -20,7 +20,6 @@ from swad.util.statistics import (
     hochberg,
     mean,
     p_values,
-    subtract_contributions,
 )
 
 SIDES = {"seen": "Seen: images of the sources", "unseen": "Unseen: the target"}
@@ -260,13 +259,26 @@ def base_method(method: str) -> str:
 # ------------------------------------------------------------ differences
 
 
-def subtract_curves(first: FlatnessCurve, second: FlatnessCurve) -> FlatnessCurve | None:
-    """Subtract two curves; None unless both were measured on the same directions, images and radii."""
-    contributions = subtract_contributions(first.contributions, second.contributions)
-    if contributions is None or first.radii != second.radii:
+def subtract_curves(first: FlatnessCurve, second: FlatnessCurve, *, paired: bool = True) -> FlatnessCurve | None:
+    """Subtract two curves; None without contributions or on other radii.
+
+    Args:
+        first: The curve, which gives the name of the method.
+        second: The curve to subtract.
+        paired: Whether both must be measured on the same directions and images; None otherwise. If not, draws of a
+            source that only one of them has, or that are not as many, are independent.
+    """
+    one, two = first.contributions, second.contributions
+    if one is None or two is None or first.radii != second.radii:
+        return None
+    shared = {name: one[name] - two[name] for name in one if name in two and one[name].shape == two[name].shape}
+    own: dict[Hashable, Any] = {
+        (name, sign): each[name] for sign, each in ((1, one), (-1, two)) for name in each if name not in shared
+    }
+    if own and paired:
         return None
     means = [a - b for a, b in zip(first.mean, second.mean, strict=True)]
-    return curve_with_interval(first.method, first.radii, means, contributions)
+    return curve_with_interval(first.method, first.radii, means, {**shared, **own})
 
 
 def p_values_of(curve: FlatnessCurve) -> tuple[float, ...]:
@@ -282,24 +294,6 @@ def p_values_of(curve: FlatnessCurve) -> tuple[float, ...]:
         1.0 if spread <= NO_SPREAD * abs(mean) else p
         for p, mean, spread in zip(p_values(curve.mean, curve.trials), curve.mean, spreads, strict=True)
     )
-
-
-def unpaired_difference(first: FlatnessCurve, second: FlatnessCurve) -> FlatnessCurve | None:
-    """Subtract two curves of which some draws are shared and others not; None without contributions or other radii.
-
-    Draws of a source that only one of them has, or that are not as many, are independent.
-    """
-    if first.contributions is None or second.contributions is None or first.radii != second.radii:
-        return None
-    drawn: dict[Hashable, Any] = {}
-    for source in {**first.contributions, **second.contributions}:
-        one, two = first.contributions.get(source), second.contributions.get(source)
-        if one is not None and two is not None and one.shape == two.shape:
-            drawn[source] = one - two
-        else:
-            drawn.update({(source, sign): array for sign, array in ((1, one), (-1, two)) if array is not None})
-    means = [a - b for a, b in zip(first.mean, second.mean, strict=True)]
-    return curve_with_interval(first.method, first.radii, means, drawn)
 
 
 def average_differences(by_trial: Mapping[int, Sequence[Difference]]) -> list[Difference]:

@@ -18,8 +18,8 @@ from swad.experiments.reproduce.run import build_item
 from swad.experiments.reproduce.settings import COMPARISON, method_settings_table, search_space_table
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import open_run
+from swad.results.figures.robust_lines import RobustLine
 from swad.results.figures.sampling import sampling_figure, trajectory
-from swad.results.robust_lines import RobustLine
 from swad.results.runs import RunData, load_run
 from swad.results.surfaces import read_surface
 from swad.training.run_dir import RunError
