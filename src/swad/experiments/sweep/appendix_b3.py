@@ -26,7 +26,7 @@ from swad.experiments.sweep.search import grid_points
 from swad.experiments.sweep.spec import SweepSpec
 from swad.results.labels import algorithm_label
 from swad.results.runs import RunData
-from swad.results.selection import source_accuracy
+from swad.results.selection import validation_accuracy
 from swad.results.tables import Cell, Row, Table
 from swad.util.statistics import mean
 
@@ -120,7 +120,7 @@ def choices_table(runs: Iterable[RunData]) -> Table:
         if run.algorithm in SEARCHES:
             weights = {_text(run.algorithm, {**CHOSEN[run.algorithm], **run.hyperparameters}): "best"}
         for text, average in weights.items():
-            accuracy = source_accuracy(run, average)
+            accuracy = validation_accuracy(run, average)
             if accuracy is not None and text in scores.get(run.algorithm, {}):
                 scores[run.algorithm][text].append(accuracy)
     rows = []
