@@ -144,13 +144,6 @@ def test_corrections_are_those_of_statsmodels(values: list[float]) -> None:
     assert adjust_p_values(values, "none") == values
 
 
-def test_comparisons_without_a_test_do_not_count() -> None:
-    adjusted = adjust_p_values([0.01, math.nan, 0.04])
-    assert (adjusted[0], adjusted[2]) == (0.02, 0.04)
-    assert math.isnan(adjusted[1])
-    assert adjust_p_values([]) == []
-
-
 def test_exact_and_drawn_patterns_are_closed_under_complement() -> None:
     for n in (5, paired.EXACT_UP_TO + 1):
         rows, sizes = paired._subsets(n)

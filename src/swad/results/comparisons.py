@@ -18,7 +18,6 @@ A p-value is exact (signs of the differences are flipped) where enough units all
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -145,11 +144,8 @@ def _shared_trials(first: Accuracies, second: Accuracies, targets: Sequence[str]
 def correct(comparisons: Iterable[Comparison], method: str = "holm") -> list[Comparison]:
     """Correct the p-values of comparisons that are read together for their number."""
     comparisons = list(comparisons)
-    adjusted = adjust_p_values([math.nan if c.test.p is None else c.test.p for c in comparisons], method)
-    return [
-        replace(comparison, corrected_p=None if comparison.test.p is None else p)
-        for comparison, p in zip(comparisons, adjusted, strict=True)
-    ]
+    adjusted = adjust_p_values([comparison.test.p for comparison in comparisons], method)
+    return [replace(comparison, corrected_p=p) for comparison, p in zip(comparisons, adjusted, strict=True)]
 
 
 # ------------------------------------------------------------ many methods

@@ -74,10 +74,10 @@ class Selection(list[TargetResult]):
 
     def source_accuracies(self) -> dict[tuple[str, int], float]:
         """Return the mean accuracy on the sources of the same runs, where it was evaluated."""
-        accuracies = {
+        found = {
             (r.target, r.trial): source_accuracy(r.run, r.average, r.step if r.average is None else None) for r in self
         }
-        return {key: value for key, value in accuracies.items() if value is not None}
+        return {key: accuracy[0] for key, accuracy in found.items() if accuracy is not None}
 
     def to_frame(self) -> pandas.DataFrame:
         """Return the results as a pandas data frame, with the hyperparameters of the selected runs as columns."""
@@ -169,7 +169,7 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
     Without a target it is the mean accuracy on the sources; see `source_accuracy`.
     """
     if target == NO_TARGET:
-        found = _source_accuracy(run, average, step)
+        found = source_accuracy(run, average, step)
         if found is None:
             weights = average or "the live weights"
             raise SelectionError(f"the run {run.path.name} has no accuracy of {weights}: train it to the end")
@@ -211,13 +211,11 @@ def validation_accuracy(run: RunData, average: str | None) -> float | None:
     return max((score for score in by_step.values() if not math.isnan(score)), default=None)
 
 
-def source_accuracy(run: RunData, average: str | None, step: int | None = None) -> float | None:
-    """Return the mean accuracy on the sources' test splits if they have any (60/20/20), else on validation splits."""
-    found = _source_accuracy(run, average, step)
-    return None if found is None else found[0]
+def source_accuracy(run: RunData, average: str | None, step: int | None = None) -> tuple[float, int] | None:
+    """Return the mean accuracy on the sources' test splits if they have any (60/20/20), else on validation splits.
 
-
-def _source_accuracy(run: RunData, average: str | None, step: int | None) -> tuple[float, int] | None:
+    It is that at `step`, or at the last step for None, which is returned, too. None if it was not evaluated.
+    """
     for split in ("test", "out"):
         by_domain = run.table.find("accuracy", split, average)
         sources = {name: series for name, series in by_domain.items() if name not in (None, *run.targets)}

@@ -99,10 +99,12 @@ class SelectionFile:
     runs: tuple[SelectedRun, ...]
     swad: str = __version__
 
-    def find(
+    def options(
         self, dataset: str, algorithm: str, target: str, *, trial: int | None = None, average: str | None = None
-    ) -> SelectedRun:
-        """Return the run selected for a method and target; ValueError with one line if there is none.
+    ) -> dict[str, Any]:
+        """Return the hyperparameters selected for a method and target, as settings of `RunConfig`.
+
+        Raises ValueError with one line if there are none.
 
         Args:
             dataset: Name of the dataset.
@@ -122,19 +124,13 @@ class SelectionFile:
         runs = [run for run in runs if run.trial == number]
         averages = {run.average or "live weights": run for run in runs}
         if average in averages:
-            return averages[average]
+            return averages[average].options()
         if len({json.dumps(run.options(), sort_keys=True) for run in runs}) > 1:
             raise ValueError(
                 f"the selection of {wanted} has other hyperparameters for each of {listed(averages, 6)}: name one"
                 + (f", got {average!r}" if average else "")
             )
-        return runs[0]
-
-    def options(
-        self, dataset: str, algorithm: str, target: str, *, trial: int | None = None, average: str | None = None
-    ) -> dict[str, Any]:
-        """Return the selected hyperparameters as settings of `RunConfig`. The arguments are those of `find`."""
-        return self.find(dataset, algorithm, target, trial=trial, average=average).options()
+        return runs[0].options()
 
     def weights_problems(self, folder: str | os.PathLike[str]) -> list[str]:
         """List the selected weights that a directory lacks, or has with other content, one sentence each.

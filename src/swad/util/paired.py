@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from swad.util.statistics import mean, student_quantile
 
@@ -157,35 +157,31 @@ def adjust_together(differences: Sequence[Sequence[float]]) -> list[float]:
     return [float((largest >= value - ROUNDING).mean()) for value in observed]
 
 
-def adjust_p_values(p_values: Sequence[float], method: str = "holm") -> list[float]:
-    """Correct p-values for the number of tests among them; nan (no test) stays nan and does not count.
+def adjust_p_values(p_values: Sequence[float | None], method: str = "holm") -> list[float | None]:
+    """Correct p-values for the number of tests among them; None (no test) stays None and does not count.
 
-    >>> [round(p, 3) for p in adjust_p_values([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
+    >>> [p and round(p, 3) for p in adjust_p_values([0.01, None, 0.04, 0.03])]
+    [0.03, None, 0.06, 0.06]
 
     Args:
         p_values: The p-values of one family of tests.
         method: "holm", "none", or another name that `statsmodels.stats.multitest.multipletests` takes.
     """
-    if method == "none":
-        return list(map(float, p_values))
-    tested = [index for index, p in enumerate(p_values) if not math.isnan(p)]
-    adjusted = list(map(float, p_values))
+    adjusted = iter(_adjust([p for p in p_values if p is not None], method))
+    return [None if p is None else next(adjusted) for p in p_values]
+
+
+def _adjust(p_values: list[float], method: str) -> list[float]:
+    if method == "none" or not p_values:
+        return p_values
     if method == "holm":  # here, because every table needs it and statsmodels takes a second to load
-        largest = 0.0
-        for rank, index in enumerate(sorted(tested, key=lambda index: p_values[index])):
-            largest = max(largest, min(1.0, (len(tested) - rank) * p_values[index]))
+        adjusted, largest = list(p_values), 0.0
+        for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+            largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
             adjusted[index] = largest
         return adjusted
-    corrected: Any = _multipletests([p_values[index] for index in tested], method) if tested else []
-    for index, p in zip(tested, corrected, strict=True):
-        adjusted[index] = float(p)
-    return adjusted
-
-
-def _multipletests(p_values: Sequence[float], method: str) -> Any:
     try:
         from statsmodels.stats.multitest import multipletests
     except ImportError:
         raise ImportError(f"the correction {method} needs statsmodels: pip install 'swad[report]'") from None
-    return multipletests(p_values, method=method)[1]
+    return [float(p) for p in multipletests(p_values, method=method)[1]]

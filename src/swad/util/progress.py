@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,25 +54,17 @@ class _ProgressLines:
     SECONDS = 5.0
 
     def __init__(self) -> None:
-        self._states: dict[str, _LineState] = {}
+        # By description: when it started, what was already done then and took no time, the last line and its tenth.
+        self._states: dict[str, tuple[float, int, float, int]] = {}
 
     def __call__(self, description: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        state = self._states.setdefault(description, _LineState(now, now, done - 1))
+        start, first_done, last_line, last_tenth = self._states.setdefault(description, (now, done - 1, now, 0))
         if total is None:
             return
         tenth = 10 * done // total
-        if tenth > state.tenth and (now - state.last_line >= self.SECONDS or tenth == 10):
-            state.tenth, state.last_line = tenth, now
-            elapsed = now - state.start
-            left = elapsed * (total - done) / max(1, done - state.first_done)
+        if tenth > last_tenth and (now - last_line >= self.SECONDS or tenth == 10):
+            self._states[description] = (start, first_done, now, tenth)
+            elapsed = now - start
+            left = elapsed * (total - done) / max(1, done - first_done)
             print(f"{description}: {10 * tenth} %, {elapsed:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)
-
-
-@dataclass
-class _LineState:
-    start: float
-    last_line: float
-    first_done: int
-    """Work that was already done at the first call and took no time."""
-    tenth: int = 0
