@@ -1,4 +1,4 @@
-"""Compare the gradients of a loss with those of a slow twin in double precision."""
+"""Compare a loss and its gradients with those of a slow twin in double precision."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ def entropy(scores: Tensor, label: int) -> Tensor:
     return scores.exp().sum().log() - scores[label]
 
 
-def require_same_gradients(
+def require_same_loss(
     algorithm: Algorithm,
     batch: Batch,
     noise: dict[str, Tensor],
     twin_loss: Callable[[Scores], Tensor],
     rtol: float = 1e-4,
 ) -> None:
-    """Compare the gradient of every parameter with that of `twin_loss(scores)`, in units of its largest entry."""
+    """Compare the loss with `twin_loss(scores)`, and the gradients in units of the largest entry of each parameter."""
     parameters = dict(algorithm.predictor.named_parameters())
-    gradients = torch.autograd.grad(algorithm.loss(batch, noise), list(parameters.values()))
     twin = copy.deepcopy(algorithm.predictor).double()
-    expected = torch.autograd.grad(twin_loss(double_scores(twin)), list(twin.parameters()))
+    loss, wanted = algorithm.loss(batch, noise), twin_loss(double_scores(twin))
+    torch.testing.assert_close(loss.double(), wanted, rtol=rtol / 10, atol=0)
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    expected = torch.autograd.grad(wanted, list(twin.parameters()))
     for name, gradient, twin_gradient in zip(parameters, gradients, expected, strict=True):
         scale = twin_gradient.abs().max().item()
         assert scale > 0, name

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from helpers.tiny_algorithms import train_points
-
-
-def entropies(scores, labels):
-    """Return the cross entropy of every image, in double precision."""
-    z = scores.detach().double().numpy()
-    return [np.log(np.exp(row).sum()) - row[y] for row, y in zip(z, labels, strict=True)]
 
 
 def separated_points(generator: torch.Generator, n: int = 32):
