@@ -68,7 +68,7 @@ def make_training(network: str, batch_size: int, micro_batch: int, size: int, de
     classes = tuple(map(str, range(N_CLASSES)))
     spec = image_spec(config, ImageSpec())
     sources = Sources(classes, spec, (train,), (val,), ())
-    return Training(config, sources, Dist(torch.device(device)), Path("unused"), None, print)
+    return Training(config, sources, Dist(torch.device(device)), None, print)
 
 
 def host_batches(n: int, size: int, device: str) -> list[Tensor]:

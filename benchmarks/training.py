@@ -110,7 +110,7 @@ def measure(
     dist = Dist(torch.device(device))
     used = cache if row.input_pipeline == "gpu" else None
     start = time.perf_counter()
-    training = Training(config, sources, dist, Path("unused"), used, lambda text: None)
+    training = Training(config, sources, dist, used, lambda text: None)
     if training.engine.kind != row.engine:
         raise SystemExit(
             f"{row.name!r} needs the engine {row.engine}, and this machine only supports {training.engine.kind}"
@@ -290,7 +290,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
     config = resolve(make_configs(Path("unused"), (0,), None, "cpu")[0])
     torch.set_num_threads(config.machine.threads or torch.get_num_threads())
     sources = hold_out(benchmarks.load("digits", None), config.data.targets).sources
-    training = Training(config, sources, Dist(torch.device("cpu")), Path("unused"), None, lambda text: None)
+    training = Training(config, sources, Dist(torch.device("cpu")), None, lambda text: None)
     stream = training.loader.inputs(1, 10**9)
     model = copy.deepcopy(training.predictor)
     mean = torch.optim.swa_utils.AveragedModel(model)

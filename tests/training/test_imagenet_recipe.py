@@ -145,7 +145,7 @@ def test_statistics_of_batch_norms_are_estimated_for_averages(tree, tmp_path):
     assert not config.model.freeze_bn
     train(config)
     sources = hold_out(load_dataset(config), None).sources
-    training = Training(config, sources, Dist(torch.device("cpu")), tmp_path)
+    training = Training(config, sources, Dist(torch.device("cpu")))
     model = networks.build("test_resnet", 2, freeze_bn=False, image_size=32)
     stored = load_file(tmp_path / "run" / "weights" / "ema.safetensors")
     model.load_state_dict(stored)

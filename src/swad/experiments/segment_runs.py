@@ -72,13 +72,13 @@ def build_loaders(
         name: eval_loaders(
             config,
             sources.image_spec,
-            splits,
             Dist(device),
             run.eval_group_size,
-            keep=keep,
+            cache,
+            splits,
+            keep,
             augment=config.evaluation.augment_validation
             and any(part.split == "val" and part.name in sources.names for part in splits),
-            cache=cache,
         )
         for name, splits in parts.items()
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ from swad.training.defaults import averaging_plan
 from swad.training.distributed import Dist
 from swad.training.lr_schedule import lr_factor
 from swad.training.numerics import WEIGHTS, derive_seed
-from swad.training.run_dir import RunError
+from swad.training.run_dir import SEGMENTS, RunError
 from swad.util.cpu import available_cores
 
 SEGMENT_LOG = ":segments"
@@ -135,13 +134,11 @@ def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:
     return registry.make(specs, model, averaging_plan(config))
 
 
-def build_group(
-    config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist, segments: Path
-) -> AverageGroup | None:
+def build_group(config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist) -> AverageGroup | None:
     """Let all averages, and the segment log if segments are kept, share one addition per step."""
     members = dict(averages)
     if config.files.keep_segments:
         if dist.world_size > 1:
             raise RunError(f"keep_segments needs a single process, got {dist.world_size}: turn it off or use one")
-        members[SEGMENT_LOG] = SegmentLog(model, segments)
+        members[SEGMENT_LOG] = SegmentLog(model, config.output / SEGMENTS)
     return AverageGroup(model, members) if members else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -230,9 +231,10 @@ class Evaluator:
     def __init__(self, training: Training, log: Callable[[str], None] = print) -> None:
         self._log = log
         config, sources, dist = training.config, training.sources, training.dist
-        self._config, self._dist, self._autocast, self._cache = config, dist, training.autocast, training.cache
-        self._sources, self._live = sources, training.predictor
-        self._group_size = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
+        self._sources, self._live, self._cache = sources, training.predictor, training.cache
+        self._dist, self._autocast = dist, training.autocast
+        group_size = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
+        self._loaders = partial(eval_loaders, config, sources.image_spec, dist, group_size, training.cache)
         self._free_bytes = max_kept_bytes(dist.device)
         subsample, augment = config.evaluation.validation_subsample, config.evaluation.augment_validation
         keep = self._reserve_memory(sources.val, subsample)
@@ -241,7 +243,7 @@ class Evaluator:
         if subsample:
             self.full_validation = self._loaders(sources.val, self._reserve_memory(sources.val), augment=augment)
         # Capture evaluations only if steps are captured: a graph pays where kernels take longer to launch than to run.
-        self._captures = training.engine.kind != EAGER and keep and self._group_size is None
+        self._captures = training.engine.kind != EAGER and keep and group_size is None
         self._resident: ResidentEvaluation | None = None
         self._source_test: dict[str, EvalLoader] | None = None
         self._target: dict[str, dict[str, EvalLoader]] | None = None
@@ -292,46 +294,30 @@ class Evaluator:
         self._free_bytes -= n_bytes
         return True
 
-    def _loaders(
-        self, parts: Sequence[DomainSplit], keep: bool, subsample: int | None = None, augment: bool = False
-    ) -> dict[str, EvalLoader]:
-        return eval_loaders(
-            self._config,
-            self._sources.image_spec,
-            parts,
-            self._dist,
-            self._group_size,
-            keep=keep,
-            subsample=subsample,
-            augment=augment,
-            cache=self._cache,
-        )
-
 
 def eval_loaders(
     config: RunConfig,
     image_spec: ImageSpec,
-    parts: Sequence[DomainSplit],
     dist: Dist,
     group_size: int | None,
-    *,
+    cache: ImageCache | None,
+    parts: Sequence[DomainSplit],
     keep: bool = False,
     subsample: int | None = None,
     augment: bool = False,
-    cache: ImageCache | None = None,
 ) -> dict[str, EvalLoader]:
     """Build the loaders with which a run evaluates splits, by domain.
 
     Args:
         config: Resolved settings of the run.
         image_spec: The form of the images.
-        parts: One split of every domain.
         dist: This process.
         group_size: Images that must be evaluated together, if predictions depend on the batch.
+        cache: Decoded images; without it images are read from their files.
+        parts: One split of every domain.
         keep: Keep the decoded images in memory for later passes.
         subsample: Use this many images of each split.
         augment: Augment the images.
-        cache: Decoded images; without it images are read from their files.
     """
     assert config.training.seed is not None
     # Use small batches on a CPU: large activations cost more in page faults than small batches cost in calls.

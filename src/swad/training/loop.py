@@ -202,8 +202,7 @@ class _Run:
             self.dist.call_in_main(decode, DataError)
 
     def _build(self) -> None:
-        segments = self.config.output / SEGMENTS
-        self.training = Training(self.config, self.sources, self.dist, segments, self.cache, self.output.log)
+        self.training = Training(self.config, self.sources, self.dist, self.cache, self.output.log)
         self.evaluator = Evaluator(self.training, self.output.log)
         for text in too_few_evaluations(self.config, self.training):
             self.output.log(text)

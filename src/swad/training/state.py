@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,8 +71,7 @@ class Training:
     An algorithm with a preparation makes its updates before step 1: `step` is then 0 or below, down to
     `-n_preparation`. The algorithm, the loader and the random numbers count all updates from 1.
 
-    The mean weights between evaluations go to the directory `segments`, if they are kept. Without a `cache`, images are
-    read from their files.
+    Without a `cache`, images are read from their files.
     """
 
     def __init__(
@@ -81,7 +79,6 @@ class Training:
         config: RunConfig,
         sources: Sources,
         dist: Dist,
-        segments: Path,
         cache: ImageCache | None = None,
         log: Callable[[str], None] = print,
     ) -> None:
@@ -97,7 +94,7 @@ class Training:
         )
         self.schedulers = build_schedulers(config, self.algorithm)
         self.averages = build_averages(config, self.predictor)
-        self.group = build_group(config, self.predictor, self.averages, dist, segments)
+        self.group = build_group(config, self.predictor, self.averages, dist)
         self._running_stats = [] if config.model.freeze_bn else running_statistics(self.predictor)
         self.engine = self._build_engine(log)
 

@@ -164,7 +164,7 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
     dist = Dist(device)
     with ExitStack() as stack:
         stack.enter_context(torch_settings(resolved, device))
-        training = Training(resolved, sources, dist, resolved.output, cache, lambda line: None)
+        training = Training(resolved, sources, dist, cache, lambda line: None)
         evaluator = Evaluator(training, lambda line: None)
         per_step = _time_steps(training)
         n_validated = sum(len(part) for part in sources.val)
