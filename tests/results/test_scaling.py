@@ -10,7 +10,7 @@ import pytest
 import synthetic_runs
 from swad.results.diagnostics import find_problems
 from swad.results.method_results import collect_results
-from swad.results.page.build import selected_runs
+from swad.results.page.build import shown_runs
 from swad.results.page.sweep import build_sweep
 from swad.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
 from swad.results.runs import RunData
@@ -35,7 +35,7 @@ WORK: dict[str, Callable[[list[RunData]], object]] = {
     "ranges": ranges_table,
     "timings": timings_table,
     "problems": find_problems,
-    "curves": selected_runs,
+    "curves": lambda runs: [shown_runs(each) for each in collect_results(runs)],
     "explorer": explore,
 }
 
