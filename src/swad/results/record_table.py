@@ -48,19 +48,16 @@ class RecordTable(Sequence[Record]):
         """Steps and values by what was measured, in the order of first appearance."""
         self.order: Sequence[int] | None = None
         """The index of the series that each record belongs to; None if the records come series by series."""
-        self._by_kind: dict[tuple[str, str | None, str | None], dict[str | None, Series]] | None = None
         self._others: dict[str, RecordTable] = {}
         indices: dict[SeriesKey, int] = {}
         order = []
         for record in records:
             key = SeriesKey(record.run, record.domain, record.split, record.metric, record.average)
-            index = indices.setdefault(key, len(indices))
             steps, values = self.series.setdefault(key, ([], []))
             steps.append(record.step)
             values.append(record.value)
-            order.append(index)
-        if order:
-            self.order = order
+            order.append(indices.setdefault(key, len(indices)))
+        self.order = order or None
 
     @classmethod
     def from_series(cls, series: dict[SeriesKey, Series], order: Sequence[int] | None = None) -> RecordTable:
@@ -71,15 +68,18 @@ class RecordTable(Sequence[Record]):
 
     def find(self, metric: str, split: str | None, average: str | None) -> Mapping[str | None, Series]:
         """Return the series of one metric, split and average by domain."""
-        if self._by_kind is None:
-            self._by_kind = {}
-            for (_, domain, its_split, its_metric, its_average), series in self.series.items():
-                by_domain = self._by_kind.setdefault((its_metric, its_split, its_average), {})
-                if domain in by_domain:  # only in files that join the records of two runs
-                    steps, values = by_domain[domain]
-                    series = (steps + series[0], values + series[1])
-                by_domain[domain] = series
         return self._by_kind.get((metric, split, average), {})
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[str, str | None, str | None], dict[str | None, Series]]:
+        by_kind: dict[tuple[str, str | None, str | None], dict[str | None, Series]] = {}
+        for (_, domain, split, metric, average), series in self.series.items():
+            by_domain = by_kind.setdefault((metric, split, average), {})
+            if domain in by_domain:  # only in files that join the records of two runs
+                steps, values = by_domain[domain]
+                series = (steps + series[0], values + series[1])
+            by_domain[domain] = series
+        return by_kind
 
     @cached_property
     def evaluated_averages(self) -> frozenset[str | None]:
@@ -105,14 +105,10 @@ class RecordTable(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         cursors = [(key, iter(steps), iter(values)) for key, (steps, values) in self.series.items()]
-        for index in self._orders():
+        by_series = (index for index, (_, values) in enumerate(self.series.values()) for _ in values)
+        for index in by_series if self.order is None else self.order:
             key, steps, values = cursors[index]
             yield Record(key.run, next(steps), key.domain, key.split, key.metric, next(values), key.average)
-
-    def _orders(self) -> Iterable[int]:
-        if self.order is not None:
-            return self.order
-        return (index for index, (_, values) in enumerate(self.series.values()) for _ in values)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -125,11 +121,6 @@ class RecordTable(Sequence[Record]):
         if isinstance(other, RecordTable):
             other = tuple(other)
         return tuple(self) == tuple(other) if isinstance(other, (tuple, list)) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"RecordTable({len(self)} records in {len(self.series)} series)"
 
 
 def read_record_table(directory: str | os.PathLike[str]) -> RecordTable:
