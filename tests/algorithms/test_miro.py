@@ -63,42 +63,24 @@ def trained(build, **options):
 
 
 @pytest.mark.parametrize(("build", "layers"), [(resnet, 5), (vit, 5), (small, 2)])
-def test_the_loss_is_that_of_every_element(build, layers):
-    algorithm, batch = trained(build, penalty=0.7)
-    frozen = build().eval()  # the initial weights
-    want = functional.cross_entropy(algorithm.predictor(batch.images), batch.labels).double()
-    pairs = list(zip(*(maps_by_hand(net, batch.images) for net in (algorithm.predictor, frozen)), strict=True))
-    assert len(pairs) == len(algorithm.raw_variances) == layers
-    for (z, z0), raw in zip(pairs, algorithm.raw_variances, strict=True):
-        assert len(raw) == z.shape[1]
-        assert not z.equal(z0)
-        total = 0.0
-        for channel in range(z.shape[1]):
-            variance = math.log1p(math.exp(raw[channel].item())) + 1e-5
-            squares = (z[:, channel].double() - z0[:, channel].double()) ** 2
-            total += (squares / variance + math.log(variance)).sum().item() / 2
-        want += 0.7 * total / z.numel()
-    found = algorithm.loss(batch, noise_for(algorithm))
-    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("build", [resnet, vit])
-def test_gradients_are_those_of_the_elements(build):
+def test_loss_and_gradients_are_those_of_the_elements(build, layers):
     """Against autograd through the formula as written, for the weights and the variances."""
     algorithm, batch = trained(build, penalty=0.7)
-    frozen, weights = build().eval(), [*algorithm.predictor.parameters(), *algorithm.raw_variances]
+    weights = [*algorithm.predictor.parameters(), *algorithm.raw_variances]
     with torch.no_grad():
-        targets = maps_by_hand(frozen, batch.images)
-    loss = functional.cross_entropy(algorithm.predictor(batch.images), batch.labels)
-    for z, z0, raw in zip(
-        maps_by_hand(algorithm.predictor, batch.images), targets, algorithm.raw_variances, strict=True
-    ):
+        targets = maps_by_hand(build().eval(), batch.images)  # of the initial weights
+    wanted = functional.cross_entropy(algorithm.predictor(batch.images), batch.labels)
+    maps = maps_by_hand(algorithm.predictor, batch.images)
+    assert len(maps) == layers
+    for z, z0, raw in zip(maps, targets, algorithm.raw_variances, strict=True):
+        assert not z.equal(z0)
         variance = (torch.log1p(raw.exp()) + 1e-5).view(-1, *[1] * (z.ndim - 2)).expand_as(z)
-        loss = loss + 0.7 * ((z - z0) ** 2 / variance + variance.log()).mean() / 2
-    want = torch.autograd.grad(loss, weights)
-    found = torch.autograd.grad(algorithm.loss(batch, noise_for(algorithm)), weights)
-    for one, other in zip(found, want, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+        wanted = wanted + 0.7 * ((z - z0) ** 2 / variance + variance.log()).mean() / 2
+    loss = algorithm.loss(batch, noise_for(algorithm))
+    torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-5)
+    pairs = zip(torch.autograd.grad(loss, weights), torch.autograd.grad(wanted, weights), strict=True)
+    for gradient, wanted_gradient in pairs:
+        torch.testing.assert_close(gradient, wanted_gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_a_variance_has_a_closed_form():

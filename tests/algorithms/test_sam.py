@@ -56,8 +56,9 @@ def test_weights_are_restored_to_the_last_bit():
     assert all(one.equal(other) for one, other in zip(before, seen, strict=True))
 
 
-def test_a_zero_gradient_moves_nothing():
-    algorithm = make("sam")
+@pytest.mark.parametrize("name", ["sam", "sagm"])
+def test_a_zero_gradient_moves_nothing(name):
+    algorithm = make(name)
     algorithm.loss = lambda batch, noise: 0 * algorithm.predict(batch.images).sum()
     before = [p.detach().clone() for p in algorithm.predictor.parameters()]
     algorithm.update(batch_for(algorithm), {}, StepContext())
