@@ -1,11 +1,11 @@
-"""The progress bar is shown on terminals only."""
+"""The progress bar is shown on terminals only, and times have two units."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from swad.util.progress import progress_bar
+from swad.util.progress import duration, progress_bar
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -16,3 +16,15 @@ def test_the_bar_is_shown_on_a_terminal_only(terminal):
         progress("downloading [x].zip", 5, None)
     assert ("decoding images" in output.getvalue()) is terminal
     assert ("downloading [x].zip" in output.getvalue()) is terminal
+
+
+def test_durations_have_two_units():
+    assert [duration(s) for s in (0, 9.96, 59.4, 59.6, 3599, 3600, 90061)] == [
+        "0.0 s",
+        "10 s",
+        "59 s",
+        "1 min 0 s",
+        "59 min 59 s",
+        "1 h 0 min",
+        "1 d 1 h",
+    ]

@@ -16,8 +16,7 @@ from swad.experiments.sweep.directory import SweepDir
 from swad.experiments.sweep.estimate import GroupEstimate, estimate, totals
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.spec import SweepSpec
-from swad.experiments.sweep.status import duration
-from swad.util.progress import progress_report
+from swad.util.progress import duration, progress_report
 
 if TYPE_CHECKING:
     from rich.table import Table

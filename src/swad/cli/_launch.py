@@ -18,9 +18,10 @@ from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, op
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.plan import Plan, path_in_sweep
 from swad.experiments.sweep.run import Display
-from swad.experiments.sweep.status import SweepStatus, duration, failure_lines
+from swad.experiments.sweep.status import SweepStatus, failure_lines
 from swad.training.display import LogDisplay, make_display
 from swad.util.names import choice_problem
+from swad.util.progress import duration
 
 
 def parse_launcher_options(texts: Sequence[str] | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The progress protocol of long operations such as downloading and decoding, and a progress bar for the terminal."""
+"""The progress protocol of long operations such as downloading and decoding, and how progress and times are shown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def progress_report(console: Console | None = None) -> Iterator[Progress]:
 
 
 class _ProgressLines:
-    """Prints "description: 30 %, 12 s, 28 s left", at most every few seconds."""
+    """Prints "description: 30 %, 1 min 12 s, 2 min 48 s left", at most every few seconds."""
 
     SECONDS = 5.0
 
@@ -67,4 +68,25 @@ class _ProgressLines:
             self._states[description] = (start, first_done, now, tenth)
             elapsed = now - start
             left = elapsed * (total - done) / max(1, done - first_done)
-            print(f"{description}: {10 * tenth} %, {elapsed:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)
+            times = f"{duration(elapsed)}, {duration(left)} left"
+            print(f"{description}: {10 * tenth} %, {times}", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time span with its two largest units.
+
+    >>> duration(0.4), duration(75), duration(8000), duration(400_000)
+    ('0.4 s', '1 min 15 s', '2 h 13 min', '4 d 15 h')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    rest = round(seconds)
+    for (unit, size), (smaller, part) in pairwise(_UNITS):
+        if rest >= size:
+            return f"{rest // size:,} {unit} {rest % size // part} {smaller}"
+    return f"{rest} s"
+
+
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

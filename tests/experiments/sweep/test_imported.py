@@ -66,7 +66,7 @@ def test_stated_settings_win_and_stated_hyperparameters_are_a_contradiction(path
     spec = dataclasses.replace(SPEC, selected=read_selected(path, SPEC), options={"clip": 5.0})
     assert find_problems(spec) == []
     assert {clip for _, clip in planned(spec).values()} == {5.0}
-    spec = spec.with_options({"hyperparameters": {"lr": 0.7, "dropout": 0.1}})
+    spec = dataclasses.replace(spec, options={**spec.options, "hyperparameters": {"lr": 0.7, "dropout": 0.1}})
     assert find_problems(spec) == [
         "lr cannot be both set and imported: leave it out, or change the selection file",
     ]

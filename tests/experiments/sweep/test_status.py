@@ -11,7 +11,6 @@ from swad.experiments.sweep.status import (
     GroupStatus,
     State,
     SweepStatus,
-    duration,
     failure_lines,
     read_status,
     status_table,
@@ -75,15 +74,3 @@ def test_runs_that_wait_for_a_choice_are_counted(tmp_path):
     sweep.add(SweepSpec(protocol="paper", datasets=("digits",), grid={"lr": (1e-3, 1e-2)}, targets=("paper",)))
     status = read_status(sweep)
     assert (status.total, status.groups[0].waiting, status.count(State.PENDING)) == (4, 2, 2)
-
-
-def test_durations_have_two_units():
-    assert [duration(s) for s in (0, 9.96, 59.4, 59.6, 3599, 3600, 90061)] == [
-        "0.0 s",
-        "10 s",
-        "59 s",
-        "1 min 0 s",
-        "59 min 59 s",
-        "1 h 0 min",
-        "1 d 1 h",
-    ]

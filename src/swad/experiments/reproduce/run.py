@@ -27,11 +27,11 @@ from swad.experiments.sweep.estimate import estimate, totals
 from swad.experiments.sweep.plan import Plan, merge
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
-from swad.experiments.sweep.status import SweepStatus, duration
+from swad.experiments.sweep.status import SweepStatus
 from swad.results.figures.style import require_matplotlib
 from swad.results.tables import Table
 from swad.util.files import write_json, write_text
-from swad.util.progress import Progress
+from swad.util.progress import Progress, duration
 
 ITEM = "item.json"
 INDEX = "index.md"

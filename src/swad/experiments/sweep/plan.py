@@ -250,9 +250,8 @@ class _Factory:
         for target in single_targets(self.spec, self.dataset):
             settings = dict(self.spec.selected[selected_name(self.name, self.algorithm, target, trial)])
             point = settings.pop("hyperparameters", {})
-            factory = _Factory(
-                self.spec.with_options(settings), self.dataset, self.algorithm, self.directory, self.covering
-            )
+            spec = dataclasses.replace(self.spec, options={**settings, **self.spec.options})  # what was requested wins
+            factory = _Factory(spec, self.dataset, self.algorithm, self.directory, self.covering)
             yield from factory.runs(trial, [point], sets=[targets for targets in self.sets if target in targets])
 
     def searches(self, runs: Sequence[PlannedRun]) -> Iterator[Search]:

@@ -121,10 +121,6 @@ class SweepSpec:
         found = {name: benchmarks.load(name, self.data, **options).domain_names for name in unknown}
         return dataclasses.replace(self, domains={**self.domains, **found})
 
-    def with_options(self, options: Mapping[str, Any]) -> SweepSpec:
-        """Return the spec with further settings of the runs; those of the spec win."""
-        return dataclasses.replace(self, options={**options, **self.options})
-
     def domain_names(self, dataset: str) -> tuple[str, ...]:
         """Return the domains of a dataset; empty if they are not known without its directory."""
         return benchmarks.get(dataset).domains or self.domains.get(dataset, ())

@@ -6,13 +6,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.plan import Plan, PlannedRun, path_in_sweep, run_group
 from swad.results.failures import Failure, read_failure
+from swad.util.progress import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -191,23 +192,3 @@ def failure_lines(failed: Mapping[str, Failure], lines: int = 3, most: int = 20)
     if len(failed) > most:
         text.append(f"and {len(failed) - most:,} more")
     return text
-
-
-def duration(seconds: float) -> str:
-    """Return a time span with its two largest units.
-
-    >>> duration(0.4), duration(75), duration(8000), duration(400_000)
-    ('0.4 s', '1 min 15 s', '2 h 13 min', '4 d 15 h')
-    """
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 59.5:
-        return f"{seconds:.0f} s"
-    rest = round(seconds)
-    for (unit, size), (smaller, part) in pairwise(_UNITS):
-        if rest >= size:
-            return f"{rest // size:,} {unit} {rest % size // part} {smaller}"
-    return f"{rest} s"
-
-
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

@@ -43,6 +43,7 @@ from swad.results.training_curves import (
 )
 from swad.util.files import write_text
 from swad.util.names import NO_TARGET
+from swad.util.progress import duration
 from swad.util.version import __version__
 
 KEY_ROWS = 4
@@ -328,10 +329,7 @@ def _total_time(runs: Sequence[RunData]) -> str:
     totals = [seconds for run in runs if (seconds := final_value(run, "seconds_total")) is not None]
     if not totals:
         return ""
-    seconds = sum(totals)
-    time = f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds / 60:.1f} minutes"
-    if seconds < 120:
-        time = f"{seconds:.0f} seconds"
+    time = duration(sum(totals))
     return f"{len(totals)} runs took {time} in total." if len(totals) > 1 else f"The run took {time}."
 
 
