@@ -84,14 +84,6 @@ def test_the_folder_comes_from_the_environment(root, tmp_path, monkeypatch):
 # --- reuse ----------------------------------------------------------------------------------------
 
 
-def test_it_is_built_once(root, folder, monkeypatch):
-    first = open_cache(read(root), folder)
-    monkeypatch.setattr(cache_module, "build_cache", fail_on_log)
-    again = open_cache(read(root), folder, log=fail_on_log)
-    assert again.path == first.path
-    assert (again.images == first.images).all()
-
-
 def change_image(root: Path, folder: Path) -> None:
     write_image(root / "b" / "002.jpg", 20, 24, seed=77)
 
@@ -235,16 +227,6 @@ def test_a_cache_is_verified_once_per_process(root, folder, monkeypatch):
     os.utime(only_cache(folder) / IMAGES, ns=(0, 0))
     assert open_cache(read(root), folder, log=fail_on_log) is not first
     assert len(verified) == 1
-
-
-def test_changed_images_are_noticed_although_the_cache_is_open(root, folder):
-    first = open_cache(read(root), folder)
-    write_image(root / "a" / "000.jpg", 20, 24, seed=7)
-    lines: list[str] = []
-    again = open_cache(read(root), folder, log=lines.append)
-    assert again is not first
-    assert (again.images == decode_all(read(root))).all()
-    assert "1 image of a changed" in lines[0]
 
 
 # --- errors ----------------------------------------------------------------------------------------

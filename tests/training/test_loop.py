@@ -203,21 +203,15 @@ def test_a_run_with_most_other_options_finishes(tmp_path):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_loss_that_is_not_finite_is_recorded_and_reported(tmp_path):
-    with pytest.raises(RunError, match=r"at step 4 the training loss is .*; lower lr \(it is 1e\+30\)") as caught:
-        train(short(tmp_path / "run", hyperparameters={"lr": 1e30, "batch_size": 8}))
-    assert "\n" not in str(caught.value)
-    lost = [r.value for r in read_records(tmp_path / "run") if r.metric == "valley_loss"]
-    assert not math.isfinite(lost[-1])
-
-
-@pytest.mark.parametrize("averages", [(), ("ema",)])
+@pytest.mark.parametrize("averages", [(), ("swad", "ema")])
 def test_a_training_that_diverged_stops_whatever_is_averaged(tmp_path, averages):
     callback = RecordingCallback()
-    with pytest.raises(RunError, match="the training diverged: at step 4"):
-        settings = {"hyperparameters": {"lr": 1e30, "batch_size": 8}, "averages": averages}
+    settings = {"hyperparameters": {"lr": 1e30, "batch_size": 8}, "averages": averages}
+    rule = r"^the training diverged: at step 4 the training loss is .*; lower lr \(it is 1e\+30\).*$"
+    with pytest.raises(RunError, match=rule):
         train(short(tmp_path / "run", **settings), callback=callback)
     assert callback.steps[-1] == 4
+    assert not math.isfinite([r.value for r in read_records(tmp_path / "run") if r.metric == "valley_loss"][-1])
 
 
 def test_an_average_that_skips_losses_that_are_not_finite_lets_the_training_end(tmp_path):

@@ -75,7 +75,7 @@ def open_cache(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-    log: Callable[[str], None] | None = None,
+    log: Callable[[str], object] = warnings.warn,
 ) -> ImageCache:
     """Open the image cache of a dataset, and build it first if there is none or it is outdated.
 
@@ -88,8 +88,7 @@ def open_cache(
             resize them to 256 × 256.
         workers: Number of decoding processes. Default: one per core; 0 and 1 decode in this process.
         progress: Progress callback for decoding.
-        log: Called with one line that says why a cache is rebuilt, or that another process is building it. Without
-            it, the reason for a rebuild is a warning.
+        log: Called with one line that says why a cache is rebuilt, or that another process is building it.
     """
     if (in_memory := _in_memory(dataset, size)) is not None:
         return in_memory
@@ -97,8 +96,7 @@ def open_cache(
     lock_path = path.with_name(f"{path.name}.lock")
 
     def on_wait() -> None:
-        if log:
-            log(f"image cache {path}: waiting for another process that is building it")
+        log(f"image cache {path}: waiting for another process that is building it")
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,8 +110,7 @@ def open_cache(
             if isinstance(cache, ImageCache):
                 return cache
             if cache:
-                notify = log or (lambda line: warnings.warn(line, stacklevel=3))
-                notify(f"image cache {path}: {cache}; rebuilding it")
+                log(f"image cache {path}: {cache}; rebuilding it")
             build_cache(path, dataset, size, available_cores() if workers is None else max(1, workers), progress)
             cache = _open(path, dataset)
     except OSError as error:
