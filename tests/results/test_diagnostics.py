@@ -47,4 +47,3 @@ def test_every_problem_is_named(runs: list[RunData], faulty: list[RunData]) -> N
     assert "target photo, trial 0 is unfinished: it has reached step 500 of 1500." in problems
     assert "target sketch, trial 0: the validation loss never converged for swad" in problems
     assert "target cartoon, trial 0: 2 runs have the same settings" in problems
-    assert "ERM on PACS: target photo lacks trial 1." in problems

@@ -43,7 +43,7 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
             "training: train longer or evaluate more often."
         )
     problems += [f"{_listed(names)}: {text}." for text, names in warned.items()]
-    problems += _mixtures(runs) + _unequal_choices(runs) + _repeats(runs) + _gaps(runs)
+    problems += _mixtures(runs) + _unequal_choices(runs) + _repeats(runs)
     return problems
 
 
@@ -108,19 +108,3 @@ def _repeats(runs: Sequence[RunData]) -> list[str]:
         for (dataset, algorithm, targets, trial, _, _), count in counts.items()
         if count > 1
     ]
-
-
-def _gaps(runs: Sequence[RunData]) -> list[str]:
-    """Find targets that lack a trial, because a mean over such targets is not comparable."""
-    problems = []
-    trials: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for run in runs:
-        if len(run.targets) == 1:
-            trials[run.dataset, run.algorithm][run.targets[0]].add(run.trial)
-    for (dataset, algorithm), by_target in trials.items():
-        all_trials = set().union(*by_target.values())
-        for target, present in sorted(by_target.items()):
-            if present != all_trials:
-                missing = ", ".join(map(str, sorted(all_trials - present)))
-                problems.append(f"{algorithm_label(algorithm)} on {dataset}: target {target} lacks trial {missing}.")
-    return problems
