@@ -63,7 +63,12 @@ LauncherOptions = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", help="Runs that train at the same time. Default: the launcher's.", **_LAUNCHING),
+    typer.Option(
+        "--jobs",
+        "-j",
+        help="Runs that train at the same time. Default: the launcher's; local: one per GPU, else one per core.",
+        **_LAUNCHING,
+    ),
 ]
 JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU, of the launcher local.", **_LAUNCHING)]
 

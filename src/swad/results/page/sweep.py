@@ -75,31 +75,27 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         results: The selected results of each dataset.
         tables: The accuracy table of each, whose means over targets the explorer shows.
     """
-    selection = results[0].selection
-    numbers = {id(run): number for number, run in enumerate(runs)}
-    labels = Codes()
-    for dataset in results:
-        for method in dataset.methods:
-            labels.code((method.label, algorithm_label(method.algorithm), method.average or LIVE))
+    selection, oracle = results[0].selection, results[0].selection in ORACLES
+    methods, accuracies = _results(results, runs)
     settings = _settings(runs)
     curves, thinned = _curves(runs)
     data = {
         "selection": selection,
-        "oracle": selection in ORACLES,
+        "oracle": oracle,
         "datasets": [dataset.dataset for dataset in results],
-        "methods": labels.items,
-        "results": _results(results, labels, numbers),
+        "methods": methods,
+        "results": accuracies,
         "intervals": _interval_factors(results),
         "runs": _runs(runs),
         "settings": settings,
-        **_weights(runs, selection in ORACLES),
+        **_weights(runs, oracle),
     }
     return Sweep(
-        _overview(results, tables, [label for label, *_ in labels.items]),
+        _overview(results, tables, [label for label, *_ in methods]),
         _pack(data),
         curves,
         selection,
-        selection in ORACLES,
+        oracle,
         any(setting["searched"] for setting in settings),
         thinned,
     )
@@ -141,19 +137,21 @@ def _averaged_over(results: Sequence[DatasetResults]) -> str:
     return "mean over targets" if results[0].has_target else "mean over the validation or test splits of all domains"
 
 
-def _results(results: Sequence[DatasetResults], labels: Codes, numbers: dict[int, int]) -> dict[str, list[Any]]:
-    """Return the accuracy in percent behind every mean, by method, dataset, target and trial, with its run."""
+def _results(results: Sequence[DatasetResults], runs: Sequence[RunData]) -> tuple[list[Any], dict[str, list[Any]]]:
+    """Return the methods, and the accuracy in percent behind every mean, by method, dataset, target and trial."""
+    methods = Codes()
+    numbers = {id(run): number for number, run in enumerate(runs)}
     columns: dict[str, list[Any]] = {
         name: [] for name in ("method", "dataset", "target", "trial", "accuracy", "run", "step")
     }
     for number, dataset in enumerate(results):
         for method in dataset.methods:
-            code = labels.code((method.label, algorithm_label(method.algorithm), method.average or LIVE))
+            code = methods.code((method.label, algorithm_label(method.algorithm), method.average or LIVE))
             for result in method.results:
                 row = (code, number, result.target, result.trial, _round(100 * result.accuracy, 10))
                 for column, value in zip(columns.values(), (*row, numbers[id(result.run)], result.step), strict=True):
                     column.append(value)
-    return columns
+    return methods.items, columns
 
 
 def _interval_factors(results: Sequence[DatasetResults]) -> dict[int, float]:
