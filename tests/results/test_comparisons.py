@@ -160,7 +160,7 @@ def test_where_nothing_differs_few_tables_claim_a_difference(images: int | None)
 
     Also on 300 images, where accuracies are multiples of 1 / 300.
     """
-    n, with_arrow, in_mean, in_target = 300, 0, 0, 0
+    n, with_arrow, in_mean, in_target = 200, 0, 0, 0
     for seed in range(n):
         values = noisy({"ERM (best)": 0, **{f"m{i}": 0.0 for i in range(5)}}, seed)
         if images:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swad.results.record_table import RecordTable, read_record_table
@@ -24,6 +24,7 @@ RECORDS = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(RECORDS)
 def test_a_table_is_the_sequence_of_its_records(records: list[Record]) -> None:
     table = RecordTable(records)
@@ -35,6 +36,7 @@ def test_a_table_is_the_sequence_of_its_records(records: list[Record]) -> None:
     assert table != [*records, Record("a", 1, None, None, "loss", 0.0)]
 
 
+@settings(max_examples=40)
 @given(RECORDS)
 def test_series_hold_what_a_scan_of_the_records_finds(records: list[Record]) -> None:
     records = [record for record in records if record.run == "a"]
@@ -51,6 +53,7 @@ def test_series_hold_what_a_scan_of_the_records_finds(records: list[Record]) -> 
     assert sorted(map(repr, table.of_other_domains("photo"))) == sorted(map(repr, others))
 
 
+@settings(max_examples=40)
 @given(RECORDS)
 def test_files_are_read_as_line_by_line(tmp_path_factory: pytest.TempPathFactory, records: list[Record]) -> None:
     folder = tmp_path_factory.mktemp("run")

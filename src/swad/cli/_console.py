@@ -17,6 +17,7 @@ from swad.util.signals import Interrupted
 
 if TYPE_CHECKING:
     from swad.experiments.report import Report
+    from swad.results.tables import Table
     from swad.util.progress import Progress
 
 
@@ -24,6 +25,13 @@ def make_console() -> Console:
     """Return the terminal's console; files and pipes have room for any table."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table with its notes, verbatim."""
+    console.print(table.rich())
+    for note in table.notes:
+        console.print(note, style="dim", highlight=False, markup=False)
 
 
 def print_report(report: Report) -> None:
@@ -34,9 +42,7 @@ def print_report(report: Report) -> None:
         if isinstance(item, str):
             console.print(item, style="dim", highlight=False, markup=False)
         else:
-            console.print(item.rich())
-            for note in item.notes:
-                console.print(note, style="dim", highlight=False, markup=False)
+            print_table(console, item)
     # Paths are printed without line breaks, so that they can be copied.
     if report.row_files:
         more = f" and {len(report.row_files) - 1} more" if len(report.row_files) > 1 else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.cli import _options as parse
-from swad.cli._console import make_console
+from swad.cli._console import make_console, print_table
 from swad.cli._launch import Launch, print_failures, show_runs
 from swad.cli._problems import Problems
 from swad.experiments.sweep import appendix_b3, checks, imported, spec_file
@@ -105,7 +105,7 @@ def run(directory: SweepDir, launch: Launch, device: str, retry_failed: bool, se
         status = run_sweep(directory, launcher, retry_failed=retry_failed, display=display)
     if appendix_b3.is_search(directory.specs) and status.complete:
         table = appendix_b3.choices_table(find_runs(runs_folder(directory.path), warn=False))
-        make_console().print(table.rich(), *table.notes, sep="\n")
+        print_table(make_console(), table)
     print_result(directory, status, selector)
     return status.complete
 

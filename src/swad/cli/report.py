@@ -204,14 +204,14 @@ def _compare(
 
 
 def _print_tables(console: Console, tables: Sequence[Table], table_format: str) -> None:
+    from swad.cli._console import print_table
+
     for number, table in enumerate(tables):
         if table_format == "csv":
             print(table.csv(header=number == 0), end="")
             print(*table.notes, sep="\n", file=sys.stderr)
         elif table_format == "text":
-            console.print(table.rich())
-            for note in table.notes:
-                console.print(note, style="dim", highlight=False, markup=False)
+            print_table(console, table)
             console.print()
         else:
             print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")

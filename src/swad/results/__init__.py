@@ -25,25 +25,16 @@ if TYPE_CHECKING:
     from swad.results.selection import Selection, TargetResult, select
     from swad.results.selectors import SelectionError
 
-_HOMES = {
-    "Record": "records",
-    "RecordError": "records",
-    "RunData": "run_data",
-    "RunList": "runs",
-    "Selection": "selection",
-    "SelectionError": "selectors",
-    "TargetResult": "selection",
-    "accuracy_tables": "run_tables",
-    "collect_results": "method_results",
-    "compare_methods": "comparisons",
-    "compare_over_datasets": "comparisons",
-    "find_runs": "runs",
-    "load_run": "runs",
-    "read_records": "records",
-    "records_frame": "records",
-    "results_table": "run_tables",
-    "select": "selection",
-    "write_page": "page.build",
+_MODULES = {
+    "comparisons": ("compare_methods", "compare_over_datasets"),
+    "method_results": ("collect_results",),
+    "page.build": ("write_page",),
+    "records": ("Record", "RecordError", "read_records", "records_frame"),
+    "run_data": ("RunData",),
+    "run_tables": ("accuracy_tables", "results_table"),
+    "runs": ("RunList", "find_runs", "load_run"),
+    "selection": ("Selection", "TargetResult", "select"),
+    "selectors": ("SelectionError",),
 }
 
 __all__ = [  # noqa: RUF022 - the reader's order
@@ -69,8 +60,9 @@ __all__ = [  # noqa: RUF022 - the reader's order
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"swad.results.{_HOMES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"swad.results.{module}"), name)
     raise AttributeError(f"module 'swad.results' has no attribute {name!r}")
 
 
