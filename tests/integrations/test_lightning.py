@@ -204,8 +204,6 @@ def test_a_missing_monitor_lists_what_is_logged():
 
 
 def test_misspelt_options_fail_before_training():
-    with pytest.raises(TypeError, match="n_converged"):
-        SWADCallback(n_converged=3)
     with pytest.raises(TypeError, match=r"SWAD takes n_converge, .*'n_converged': did you mean 'n_converge'") as error:
         SWADCallback(n_converged=3)
     assert "\n" not in str(error.value)

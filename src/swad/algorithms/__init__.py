@@ -10,3 +10,7 @@ import os
 
 # Processes started from here inherit the variable, and so find the same algorithms.
 __path__ = [*__path__, *filter(None, os.environ.get("SWAD_ALGORITHMS", "").split(os.pathsep))]
+
+
+class AlgorithmError(ValueError):
+    """There is no such algorithm, or the requested combination is not possible; the message says what to do."""

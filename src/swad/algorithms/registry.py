@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from swad import algorithms as package
-from swad.algorithms._errors import AlgorithmError
+from swad.algorithms import AlgorithmError
 from swad.util.names import did_you_mean, plain
 from swad.util.plugins import PluginError, find_plugins, import_plugin
 

@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from swad.algorithms._errors import AlgorithmError
+from swad.algorithms import AlgorithmError
 from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Choice, Hyperparameters, hyper
