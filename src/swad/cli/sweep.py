@@ -250,17 +250,13 @@ def status(
 
 # -- the parameters of `sweep`: those above, and the settings of the runs ---------------------------------------
 
-_signature = inspect.signature(sweep, eval_str=True)
 _run_parameters = [
     train.make_parameter(setting)
     for name, setting in SETTINGS.items()
     if name not in SWEPT and name not in train.PYTHON_ONLY
 ]
-_parameters = [
-    *(one for one in _signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD),
-    *_run_parameters,
-]
-_parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in _parameters]
+_parameters = list(inspect.signature(sweep, eval_str=True).parameters.values())[:-1]  # all but **run_options
+_parameters += _run_parameters
 sweep.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
 sweep.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
 
