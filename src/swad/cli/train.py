@@ -76,17 +76,10 @@ SPECIAL: dict[str, Special] = {
     ),
     "data_dir": Special(("--data", "-d")),
     "check_counts": _switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
-    "freeze_bn": Special(
-        ("--freeze-bn/--no-freeze-bn",),
-        bool | None,
-        None,
-        "Freeze or train the running statistics of batch norms. Default: frozen, unless the weights are random.",
-    ),
+    "freeze_bn": Special(("--freeze-bn/--no-freeze-bn",), bool | None),
     "augmentation": Special(
         annotation=list[str] | None,
         default=None,
-        help="Training augmentation: crop (smallest share of the area; 1 for no crop), flip, jitter or grayscale. "
-        "Default: crop=0.7,flip=0.5,jitter=0.3,grayscale=0.1. Low-resolution images are not augmented.",
         metavar="NAME=NUMBER,...",
         convert=lambda texts: parse.settings("augmentation", texts, "crop=0.8,flip=0"),
     ),
@@ -139,7 +132,6 @@ SPECIAL: dict[str, Special] = {
     "snapshots": Special(
         annotation=list[str] | None,
         default=None,
-        help="Save the live weights after these steps, e.g. 2500,3500,4500.",
         metavar=parse.NUMBERS,
         convert=lambda texts: parse.whole_numbers("snapshots", texts),
     ),
@@ -149,7 +141,7 @@ SPECIAL: dict[str, Special] = {
         metavar=parse.NAMES,
         convert=lambda texts: tuple(parse.words(texts)),
     ),
-    "device": Special(default="auto", help="Device: auto, cpu, cuda or cuda:1.", convert=parse.device),
+    "device": Special(default="auto", convert=parse.device),
 }
 
 EXAMPLES = """

@@ -77,7 +77,7 @@ class DataConfig:
         factory=dict,
         role="protocol",
         help="Training augmentation: crop (smallest share of the area; 1 for no crop), flip, jitter, grayscale. "
-        "Default: crop=0.7, flip=0.5, jitter=0.3, grayscale=0.1. Low-resolution images are not augmented.",
+        "Default: crop=0.7,flip=0.5,jitter=0.3,grayscale=0.1. Low-resolution images are not augmented.",
     )
     batches: Literal["balanced", "pooled"] | None = setting(
         None,
@@ -329,7 +329,7 @@ class FilesConfig:
     """The files that a run keeps besides records and final weights."""
 
     snapshots: tuple[int, ...] = setting(
-        (), role="output", free_on_resume=False, help="Save the live weights after these steps."
+        (), role="output", free_on_resume=False, help="Save the live weights after these steps, e.g. 2500,3500,4500."
     )
     keep_segments: bool = setting(
         False,
