@@ -27,7 +27,7 @@ from swad.models import own
 from swad.models.hub import require_hub
 from swad.models.small_cnn import SmallNet
 from swad.models.weight_files import NetworkError as NetworkError
-from swad.models.weight_files import head_prefixes, load_backbone, load_weights, read_safetensors
+from swad.models.weight_files import head_prefixes, load_weights, read_safetensors
 from swad.util.names import did_you_mean, one_line
 from swad.util.plugins import PluginError
 
@@ -103,7 +103,7 @@ def build(
     if name != SMALL and image_size is not None:
         _require_fitting(model, name, n_classes, channels, image_size)
     if weights is not None and weights != "pretrained":
-        load_backbone(model, Path(weights))
+        load_weights(model, read_safetensors(Path(weights)), Path(weights), ignore=head_prefixes(model))
     if freeze_bn:
         freeze_statistics(model)
     return model

@@ -21,16 +21,11 @@ class NetworkError(ValueError):
     """A network cannot be built or its weights cannot be loaded; the message says what to do."""
 
 
-def load_backbone(model: nn.Module, path: Path) -> None:
-    """Load all weights but the head's from a safetensors file with timm's names, in any floating-point precision.
-
-    The head of the file is ignored. Any other tensor that is missing, unknown or of another shape is an error.
-    """
-    load_weights(model, read_safetensors(path), path, ignore=head_prefixes(model))
-
-
 def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ignore: tuple[str, ...] = ()) -> None:
-    """Load tensors that were read from `path`, all but those with an ignored prefix; what does not fit is an error."""
+    """Load tensors with timm's names that were read from `path`, in any floating-point precision.
+
+    Tensors with an ignored prefix are left out. Any other that is missing, unknown or of another shape is an error.
+    """
     own = model.state_dict()
     wanted = {name for name in own if not name.startswith(ignore)}
     offered = {name: tensor for name, tensor in stored.items() if not name.startswith(ignore)}

@@ -180,21 +180,12 @@ class _Loss(nn.Module):
         return self.algorithm.loss(batch, noise)
 
 
-class _ScaleGradient(torch.autograd.Function):
-    """The identity, with a gradient multiplied by a factor."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, factor: int) -> Tensor:
-        ctx.factor = factor
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.factor, None
-
-
 def _scale_gradient(value: Tensor, factor: int) -> Tensor:
-    return _ScaleGradient.apply(value, factor) if value.requires_grad else value
+    """Return the same value, with a gradient multiplied by a factor."""
+    scaled = value.view_as(value)
+    if scaled.requires_grad:
+        scaled.register_hook(lambda grad: grad * factor)  # type: ignore[no-untyped-call]
+    return scaled
 
 
 def in_main_process() -> bool:

@@ -115,12 +115,8 @@ def per_image(model: nn.Module, images: Tensor, labels: Tensor, autocast: Autoca
 
 def read_scores(sums: Tensor, names: Iterable[str], dist: Dist) -> dict[str, Score]:
     """Read scores from sums on the device, one row per name. Only this call of an evaluation waits for the device."""
-    scores = {}
-    for name, (loss_sum, correct, n) in zip(names, dist.sum(sums).tolist(), strict=True):
-        if not n:
-            raise ValueError("an evaluation needs at least 1 image, got none")
-        scores[name] = Score(loss_sum, round(correct), round(n))
-    return scores
+    rows = zip(names, dist.sum(sums).tolist(), strict=True)
+    return {name: Score(loss_sum, round(correct), round(n)) for name, (loss_sum, correct, n) in rows}
 
 
 @contextmanager
