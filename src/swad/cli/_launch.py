@@ -14,7 +14,7 @@ from pathlib import Path
 from swad.cli import _options as parse
 from swad.experiments.launchers.base import Launcher, Outcome, Task
 from swad.experiments.launchers.local import LocalLauncher
-from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, option_problems
+from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, parse_options
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.plan import Plan, path_in_sweep
 from swad.experiments.sweep.run import Display
@@ -55,7 +55,7 @@ class Launch:
             if value is not None and value < 1:
                 problems.append(f"--{option} must be 1 or more, got {value}")
         if self.name in LAUNCHERS:
-            problems += option_problems(self.name, self.options)
+            problems += parse_options(self.name, self.options)[1]
             if self.jobs_per_gpu != 1 and self.name != "local":
                 instead = " (-l gpus=0.5 for two)" if self.name == "ray" else ""
                 problems.append(

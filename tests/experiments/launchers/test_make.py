@@ -8,7 +8,7 @@ import pytest
 
 from helpers import SOURCE
 from swad.experiments.launchers.base import LauncherError
-from swad.experiments.launchers.make import make_cluster_launcher, option_problems, option_types
+from swad.experiments.launchers.make import make_cluster_launcher, option_types, parse_options
 
 
 def test_every_option_is_an_argument_of_the_class():
@@ -31,13 +31,14 @@ def test_every_option_is_documented(launcher):
 
 
 def test_all_problems_are_listed():
-    problems = option_problems("ray", {"gpus": "one", "adress": "auto", "jobs": "2.5"})
+    values, problems = parse_options("ray", {"gpus": "one", "adress": "auto", "jobs": "2.5", "cpus": "2"})
+    assert values == {"cpus": 2.0}
     assert problems == [
         "gpus takes a number, got 'one'",
         "the launcher ray has no option 'adress': did you mean 'address'?",
         "jobs takes a whole number, got '2.5'",
     ]
-    assert option_problems("local", {"partition": "gpu"}) == [
+    assert parse_options("local", {"partition": "gpu"})[1] == [
         "the launcher local has no option 'partition': it takes none; use --jobs or --jobs-per-gpu"
     ]
 
@@ -45,7 +46,7 @@ def test_all_problems_are_listed():
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
 def test_texts_become_values(tmp_path):
     options = {"cluster": "local", "mem_gb": "1.5", "timeout_min": "30", "slurm_account": "lab"}
-    assert option_problems("slurm", options) == []
+    assert parse_options("slurm", options)[1] == []
     assert make_cluster_launcher("slurm", tmp_path, 1, options).slots == 1
     with pytest.raises(LauncherError, match=r"'acount'.* Valid arguments: .*account"):  # so the others reach submitit
         make_cluster_launcher("slurm", tmp_path, 1, {**options, "slurm_acount": "lab"})

@@ -28,54 +28,6 @@ _TYPES = (int, float, str)
 """Types of arguments that can be given as text, tried in this order."""
 
 
-def option_problems(launcher: str, options: Mapping[str, str]) -> list[str]:
-    """List everything that is wrong with the options of a launcher.
-
-    >>> option_problems("slurm", {"partitoin": "gpu", "mem_gb": "much"})
-    ["the launcher slurm has no option 'partitoin': did you mean 'partition'?", "mem_gb takes a number, got 'much'"]
-    """
-    types, problems = option_types(launcher), []
-    for name, text in options.items():
-        if _is_further(launcher, name):  # checked by submitit
-            continue
-        if name not in types:
-            hint = did_you_mean(name, types) or f"it takes {', '.join(types) or 'none; use --jobs or --jobs-per-gpu'}"
-            problems.append(f"the launcher {launcher} has no option {name!r}: {hint}")
-        elif types[name] is not str and _number(types[name], text) is None:
-            kind = "a whole number" if types[name] is int else "a number"
-            problems.append(f"{name} takes {kind}, got {text!r}")
-    return problems
-
-
-def make_cluster_launcher(
-    launcher: str, directory: Path, jobs: int | None = None, options: Mapping[str, str] | None = None
-) -> Launcher:
-    """Return the launcher `ray` or `slurm`.
-
-    Args:
-        launcher: Its name.
-        directory: Directory of all runs.
-        jobs: Runs at a time.
-        options: Valid options as text.
-    """
-    types = option_types(launcher)
-    further = {name: text for name, text in (options or {}).items() if _is_further(launcher, name)}
-    values: dict[str, Any] = {
-        name: text if types[name] is str else _number(types[name], text)
-        for name, text in (options or {}).items()
-        if name not in further
-    }
-    if further:
-        values["options"] = further
-    if jobs is not None:
-        values.setdefault("max_parallel" if launcher == "slurm" else "jobs", jobs)
-    return _CLASSES[launcher](directory, **values)
-
-
-def _is_further(launcher: str, name: str) -> bool:
-    return launcher == "slurm" and name.startswith(FURTHER)
-
-
 def option_types(launcher: str) -> dict[str, type]:
     """Return the options of a launcher with their types: the arguments of its class that can be given as text.
 
@@ -91,8 +43,41 @@ def option_types(launcher: str) -> dict[str, type]:
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
-def _number(kind: type, text: str) -> float | None:
-    try:
-        return kind(text)  # type: ignore[no-any-return]
-    except ValueError:
-        return None
+def parse_options(launcher: str, options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments of a launcher's class that options stand for, and everything that is wrong with the others.
+
+    >>> parse_options("slurm", {"partitoin": "gpu", "mem_gb": "much", "timeout_min": "30", "slurm_account": "lab"})[0]
+    {'timeout_min': 30, 'options': {'slurm_account': 'lab'}}
+    """
+    types, problems = option_types(launcher), []
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        if launcher == "slurm" and name.startswith(FURTHER):  # checked by submitit
+            values.setdefault("options", {})[name] = text
+        elif name not in types:
+            hint = did_you_mean(name, types) or f"it takes {', '.join(types) or 'none; use --jobs or --jobs-per-gpu'}"
+            problems.append(f"the launcher {launcher} has no option {name!r}: {hint}")
+        else:
+            try:
+                values[name] = types[name](text)
+            except ValueError:
+                kind = "a whole number" if types[name] is int else "a number"
+                problems.append(f"{name} takes {kind}, got {text!r}")
+    return values, problems
+
+
+def make_cluster_launcher(
+    launcher: str, directory: Path, jobs: int | None = None, options: Mapping[str, str] | None = None
+) -> Launcher:
+    """Return the launcher `ray` or `slurm`.
+
+    Args:
+        launcher: Its name.
+        directory: Directory of all runs.
+        jobs: Runs at a time.
+        options: Valid options as text.
+    """
+    values, _ = parse_options(launcher, options or {})
+    if jobs is not None:
+        values.setdefault("max_parallel" if launcher == "slurm" else "jobs", jobs)
+    return _CLASSES[launcher](directory, **values)
