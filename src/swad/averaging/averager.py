@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging.optimizer_hook import OptimizerHook
 from swad.averaging.sums import Segment
 from swad.averaging.tensors import TrackedTensors
 
@@ -57,7 +56,7 @@ class Averager:
         if self._attached:
             raise RuntimeError("attached already: follow one optimizer, or steps would be counted twice")
         self._require_same_modules()
-        self._hook = OptimizerHook(optimizer, self.tracked, self.take_update)
+        self._hook = OptimizerHook(optimizer, self)
         return self._hook
 
     @property
@@ -104,6 +103,38 @@ class Averager:
             self._skips = None
             self._segment.last = min(self._segment.last, self._updates)
         self._segment.resolve_count()
+
+
+class OptimizerHook(RemovableHandle):
+    """Calls `averager.take_update` after each step of `optimizer` until it is removed."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, averager: Averager) -> None:
+        stepped = {id(param) for group in optimizer.param_groups for param in group["params"]}
+        if not any(id(tensor) in stepped for tensor in averager.tracked.averaged.values()):
+            raise ValueError(
+                "the optimizer steps none of the averaged parameters: attach the one that trains the model"
+            )
+        inner = optimizer
+        while isinstance(wrapped := getattr(inner, "optimizer", None), torch.optim.Optimizer):
+            inner = wrapped  # accelerate wraps optimizers, and only the hooks of the inner one fire
+
+        def hook(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            # `found_inf` exists only while a GradScaler steps an optimizer that unscales by itself (a fused one).
+            averager.take_update(None, getattr(stepped, "found_inf", None))
+
+        self._hook = inner.register_step_post_hook(hook)
+        self.active = True
+
+    def remove(self) -> None:
+        """End the updates."""
+        self._hook.remove()
+        self.active = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
 
 
 def require_unskipped(skipped: Tensor | None) -> None:

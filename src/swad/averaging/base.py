@@ -19,13 +19,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging import tensors
-from swad.averaging.arguments import as_number
 from swad.averaging.averager import STATE_VERSION, Averager, read_header, require_unskipped
 from swad.averaging.mean import Mean
 from swad.averaging.semantics import OPEN
 from swad.averaging.sums import FusedUpdate, Segment, WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
-from swad.averaging.valley import Status
+from swad.averaging.valley import Status, as_number
 
 
 class Average(Averager):

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.arguments import as_number
 from swad.averaging.averager import STATE_VERSION, Averager, read_header, require_unskipped
 from swad.averaging.base import Average
 from swad.averaging.semantics import OPEN
 from swad.averaging.sums import FusedUpdate, WeightSum
-from swad.averaging.valley import Status
+from swad.averaging.valley import Status, as_number
 
 
 class AverageGroup(Averager, Mapping[str, Average]):

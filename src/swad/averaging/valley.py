@@ -28,7 +28,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from swad.averaging.arguments import as_number
 from swad.averaging.semantics import (
     LIVE,
     MEAN,
@@ -117,6 +116,23 @@ def every_nth(span: Span, anchor: int, every: int) -> tuple[Span, ...]:
     if first > last:
         return ()
     return (Span(first, last, span.times, every if first < last else 1),)
+
+
+def as_number(loss: Any) -> float:
+    """Return a validation loss as a number.
+
+    >>> as_number([0.3, 0.4])
+    Traceback (most recent call last):
+    TypeError: a validation loss must be one number, got a list: average it over the examples first
+    """
+    try:
+        return float(loss)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(loss, "shape", None)
+        got = f"a {type(loss).__name__}" if shape is None else f"a {type(loss).__name__} of shape {tuple(shape)}"
+        raise TypeError(
+            f"a validation loss must be one number, got {got}: average it over the examples first"
+        ) from None
 
 
 class LossValley:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -13,14 +14,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging.arguments import require_options
 from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn, update_bn
 from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import is_sharded
 from swad.averaging.valley import Status
-from swad.util.names import require_choice
+from swad.util.names import did_you_mean, require_choice
 
 MissingState = Literal["raise", "start"]
 
@@ -120,6 +120,19 @@ class AverageCallback:
         if self.averager.step == self.averager.observed_step:
             return None
         return self.averager.observe(loss)
+
+
+def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise if `build(model, **options)` is no valid call, and name the options there are."""
+    signature = inspect.signature(build)
+    try:
+        signature.bind(None, **options)
+    except TypeError as error:
+        known = list(signature.parameters)[1:]
+        unknown = [option for option in options if option not in known]
+        hints = [hint for hint in (did_you_mean(option, known) for option in unknown) if hint]
+        rule = f"{getattr(build, '__name__', 'the average')} takes {', '.join(known)}"
+        raise TypeError(f"{rule}; {error}{f': {hints[0]}' if hints else ''}") from None
 
 
 def _norms(model: nn.Module) -> list[_BatchNorm]:

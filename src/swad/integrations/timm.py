@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.arguments import require_options
 from swad.averaging.base import Average
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import unwrap
 from swad.averaging.valley import Status
+from swad.integrations._callback import require_options
 
 
 class ModelSwad(nn.Module):
