@@ -254,21 +254,15 @@ def _comparable_names(rows: Sequence[Row], runs: Sequence[RunData]) -> set[str]:
 
 
 def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:
-    published_targets = published.targets(dataset)
+    per_target = [row for row in published.targets(dataset) if any(target in row.cells for target in targets)]
+    has_all = any(set(row.cells) == set(targets) for row in per_target)
     rows = []
-    for row in published_targets:
-        if not any(target in row.cells for target in targets):
-            continue
-        numbers = [row.cells.get(target) for target in targets]
+    for row in (*per_target, *(published.averages(dataset) if has_all else ())):
         # The paper's average is over all targets, and would mislead next to ours over fewer.
-        numbers.append(row.average if set(row.cells) == set(targets) else None)
+        average = row.average if not row.cells or set(row.cells) == set(targets) else None
+        numbers = (*(row.cells.get(target) for target in targets), average)
         cells = [Cell() if number is None else Cell(number.value, number.error) for number in numbers]
         rows.append(Row(row.name, (*cells, Cell()), PAPER))
-    if any(set(row.cells) == set(targets) for row in published_targets):
-        for row in published.averages(dataset):
-            assert row.average is not None
-            average = Cell(row.average.value, row.average.error)
-            rows.append(Row(row.name, (*(Cell() for _ in targets), average, Cell()), PAPER))
     return rows
 
 
@@ -319,9 +313,9 @@ def ranges_table(runs: Iterable[RunData]) -> Table:
             if averaged is None:
                 continue
             threshold = Cell(text="none") if averaged.threshold is None else Cell(averaged.threshold, decimals=4)
-            steps = (_count(value) for value in (averaged.start, averaged.end, averaged.n_averaged))
+            steps = (Cell(value, decimals=0) for value in (averaged.start, averaged.end, averaged.n_averaged))
             label = Cell(text=weights_label(run, average))
-            rows.append(Row(_target_and_trial(run), (label, *identify[index], *steps, threshold)))
+            rows.append(Row(f"{run.target}, trial {run.trial}", (label, *identify[index], *steps, threshold)))
     columns = ("Average", *names, "First step", "Last step", "Weights", "Threshold")
     return Table("Averaged range", columns, tuple(rows), corner="Target")
 
@@ -337,7 +331,8 @@ def timings_table(runs: Iterable[RunData]) -> Table:
         )
         share = 100 * evaluation / total if total and evaluation is not None else None
         cells = (Cell(total), Cell(None if step is None else 1000 * step), Cell(evaluation), Cell(share))
-        rows.append(Row(_target_and_trial(run), (Cell(text=algorithm_label(run.algorithm)), *identity, *cells)))
+        label = Cell(text=algorithm_label(run.algorithm))
+        rows.append(Row(f"{run.target}, trial {run.trial}", (label, *identity, *cells)))
     columns = ("Algorithm", *names, "Total, s", "Step, ms", "Evaluation, s", "Evaluation, %")
     return Table("Timings", columns, tuple(rows), corner="Target")
 
@@ -361,11 +356,3 @@ def _identifying_columns(runs: Sequence[RunData]) -> tuple[list[str], list[list[
         names.append("Run")
         columns.append(directory_names(runs))
     return names, [[Cell(text=column[index]) for column in columns] for index in range(len(runs))]
-
-
-def _count(value: int | None) -> Cell:
-    return Cell() if value is None else Cell(value, decimals=0)
-
-
-def _target_and_trial(run: RunData) -> str:
-    return f"{run.target}, trial {run.trial}"

@@ -169,32 +169,25 @@ def make_selection(
         got = ", ".join(sorted(methods)) or "no results"
         raise ValueError(f"a selection file holds the results of one model selection, got {got}")
     (method,) = methods
-    selected = [
-        (result.run.dataset, method_results.algorithm, result)
-        for dataset in results
-        for method_results in dataset.methods
-        for result in method_results.results
-    ]
+    selected = [result for dataset in results for each in dataset.methods for result in each.results]
     if not selected:
         raise ValueError(f"a selection file needs selected runs, and {method} selected none: the table's notes say why")
     runs = []
-    for number, (dataset_name, algorithm, result) in enumerate(selected, start=1):
-        runs.append(_selected_run(dataset_name, algorithm, result, Path(folder), with_target=method in ORACLES))
+    for number, result in enumerate(selected, start=1):
+        runs.append(_selected_run(result, Path(folder), with_target=method in ORACLES))
         if progress is not None:
             progress("checksums of the selected weights", number, len(selected))
     return SelectionFile(method, tuple(runs))
 
 
-def _selected_run(
-    dataset: str, algorithm: str, result: TargetResult, folder: Path, *, with_target: bool
-) -> SelectedRun:
+def _selected_run(result: TargetResult, folder: Path, *, with_target: bool) -> SelectedRun:
     run = result.run
     settings = run.settings("hyperparameter")
     own = settings.pop("hyperparameters", {})
     file = weights_file(run, result.average, result.step)
     return SelectedRun(
-        dataset=dataset,
-        algorithm=algorithm,
+        dataset=run.dataset,
+        algorithm=run.algorithm,
         average=result.average,
         target=result.target,
         trial=result.trial,
