@@ -54,11 +54,6 @@ class ImageCache:
     path: Path | None
     """The cache's directory; None if the dataset is in memory and needs no file."""
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all images in bytes."""
-        return int(self.images.nbytes)
-
     def describe(self) -> str:
         """Describe in one line how the cached images differ from the original ones."""
         height, width = self.images.shape[1:3]

@@ -78,7 +78,7 @@ def _kept_images(cache: ImageCache, device: torch.device) -> OnDevice | None:
     if key in _kept:
         _kept.move_to_end(key)
         return _kept[key]
-    while cache.nbytes > _available_bytes(device) // 4:
+    while cache.images.nbytes > _available_bytes(device) // 4:
         if not _kept:
             return None
         _kept.popitem(last=False)
