@@ -160,7 +160,7 @@ def report(
             written.append(str(page))
         if figures is not None:
             with short_warnings():
-                drawn = save_valley_figures(by_dataset, figures, formats=formats)
+                drawn = save_valley_figures(by_dataset, figures, formats)
                 if (ranked := rank_results(by_dataset)) is not None:
                     diagram = critical_difference_figure(ranked)
                     drawn += save_figures(diagram, figures / "critical-difference", formats)

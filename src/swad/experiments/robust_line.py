@@ -19,6 +19,8 @@ from swad.results.runs import load_run
 from swad.util.progress import Progress
 
 FILE = "robust-line.jsonl"
+MARGIN = 0.5
+"""How far the line extends beyond both ends, as a share of their distance."""
 STEPS = 8
 """Ascent steps for each radius. The search continues from the worst point of the next smaller radius."""
 
@@ -29,7 +31,6 @@ def measure_robust_line(
     shares: Sequence[float],
     *,
     points: int = 21,
-    margin: float = 0.5,
     n_images: int | None = 200,
     device: str = "cpu",
     workers: int | None = None,
@@ -41,7 +42,6 @@ def measure_robust_line(
         ends: Names of the weights at x = 0 and x = 1.
         shares: Radii as shares of the distance between both.
         points: Number of points on the line, besides both ends.
-        margin: How far the line extends beyond both ends, as a share of their distance.
         n_images: Training images of every source domain; None: all.
         device: Device to measure on.
         workers: Processes that read images.
@@ -55,14 +55,14 @@ def measure_robust_line(
         "fingerprints": [run.fingerprint(name) for name in ends],
         "shares": sorted(shares),
         "points": points,
-        "margin": margin,
+        "margin": MARGIN,
         "n_images": n_images,
         "steps": STEPS,
         "ascent": ASCENT,
         "device": torch_device.type,
     }
     # Both ends are always among the points.
-    xs = sorted({0.0, 1.0, *torch.linspace(-margin, 1 + margin, points, dtype=torch.float64).tolist()})
+    xs = sorted({0.0, 1.0, *torch.linspace(-MARGIN, 1 + MARGIN, points, dtype=torch.float64).tolist()})
     radii = [share * length for share in sorted(shares)]
     with RowFile(run.path, FILE) as file:
         key = file.add_settings(settings)

@@ -8,7 +8,7 @@ measurement resumes. A complete one is read back and needs neither segments, wei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,17 @@ def measure_windows(
     notes += skip_notes(skipped)
     if not available:
         raise RunError(f"there is no run with windows to measure: {'; '.join(notes)}")
-    counter = _Counter(progress, sum(plan.n_evaluations for plan in available))
-    runs = []
+    total, done, runs = sum(plan.n_evaluations for plan in available), 0, []
+
+    def advance(n: int = 1) -> None:
+        nonlocal done
+        done += n
+        if progress is not None:
+            progress("evaluating windows", done, total)
+
     for plan in available:
         if plan.stored is None:
-            notes += _measure(plan, config, find_device(device), workers, counter)
+            notes += _measure(plan, config, find_device(device), workers, advance)
         elif plan.saved is not None and plan.stored != read_windows(plan.run)[-1]:
             with RowFile(plan.run.path, WINDOWS) as file:  # requested last, so --stored shows it from now on
                 file.mark_shown(file.add_settings(plan.stored.settings))
@@ -225,20 +231,8 @@ def _described(stored: RunWindows) -> str:
 # ------------------------------------------------------------ measuring
 
 
-class _Counter:
-    """Reports the evaluations of all runs as one."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def advance(self, n: int = 1) -> None:
-        self._done += n
-        if self._progress is not None:
-            self._progress("evaluating windows", self._done, self._total)
-
-
 def _measure(
-    plan: _Plan, config: WindowsConfig, device: torch.device, workers: int | None, counter: _Counter
+    plan: _Plan, config: WindowsConfig, device: torch.device, workers: int | None, advance: Callable[..., None]
 ) -> list[str]:
     """Measure what a run's file lacks, and return notes on how."""
     run, notes = plan.saved, list[str]()
@@ -251,7 +245,7 @@ def _measure(
         windows = SegmentWindows(load_segments(run.path / SEGMENTS), model, plan.settings["every"])
         for side in plan.sides:
             missing = [window for window in windows.all() if (side, (window.first, window.last)) not in done]
-            counter.advance(len(windows.all()) - len(missing))
+            advance(len(windows.all()) - len(missing))
             states = {name: state for name, state in _saved_states(run, config.average) if (side, name) not in done}
             if not missing and not states:
                 continue
@@ -268,7 +262,7 @@ def _measure(
                 measure("saved", {"weights": name})
             for window in windows.averages(missing):
                 measure("window", {"first": window.first, "last": window.last})
-                counter.advance()
+                advance()
         file.mark_shown(key)
     return notes
 

@@ -228,8 +228,8 @@ def _source_splits(sources: Sources, split: SourceSplit) -> tuple[DomainSplit, .
     )
 
 
-def stratified_subset(split: DomainSplit, n: int | None, seed: int = 0) -> DomainSplit:
-    """Choose at most `n` images of a split with the classes in proportion; the same seed gives the same images.
+def stratified_subset(split: DomainSplit, n: int | None) -> DomainSplit:
+    """Choose at most `n` images of a split with the classes in proportion, the same ones every time.
 
     >>> from swad.data import benchmarks
     >>> from swad.data.splits import hold_out
@@ -249,7 +249,7 @@ def stratified_subset(split: DomainSplit, n: int | None, seed: int = 0) -> Domai
     # Images that rounding left over go to the classes that lost most; among equals to the first class.
     for i in np.argsort(sizes - shares, kind="stable")[: n - int(sizes.sum())]:
         sizes[i] += 1
-    random = np.random.RandomState(seed)
+    random = np.random.RandomState(0)
     chosen: list[IntArray] = []
     for label, size in zip(classes, sizes, strict=True):
         chosen.append(np.sort(random.permutation(np.flatnonzero(labels == label))[:size]))
@@ -257,12 +257,12 @@ def stratified_subset(split: DomainSplit, n: int | None, seed: int = 0) -> Domai
     return replace(split, keys=keys)
 
 
-def mixed_groups(split: DomainSplit, size: int, seed: int = 0) -> DomainSplit:
+def mixed_groups(split: DomainSplit, size: int) -> DomainSplit:
     """Shuffle a split and cut it to whole groups, for algorithms whose predictions depend on the group of images.
 
     The images of a target are ordered by class, and a group of one class is unlike any batch in training.
     """
-    keys: IntArray = np.random.RandomState(seed).permutation(split.keys)
+    keys: IntArray = np.random.RandomState(0).permutation(split.keys)
     return replace(split, keys=keys[: max(1, len(split) // size) * size])
 
 

@@ -10,7 +10,7 @@ from helpers.measured_runs import RADII
 from swad.flatness._bound import bound
 from swad.flatness._divergence import Divergence
 from swad.results.figures.flatness import bound_figure, flatness_figure, method_colors, ranking_figure
-from swad.results.figures.style import FORMATS, PALETTE, save_figure, themed_svg
+from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.surfaces import surface_figure
 from swad.results.flatness_runs import (
     curves_by_target,
@@ -168,16 +168,6 @@ def test_labels_do_not_overlap(measured_runs):
         found = text_boxes(figure)
         pairs = [(a, b) for index, a in enumerate(found) for b in found[:index]]
         assert not [pair for pair in pairs if pair[0].overlaps(pair[1])]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FORMATS)
-def test_every_format_is_written_and_the_same_twice(measured_runs, tmp_path, kind):
-    groups = curves_by_target(one for run in measured_runs if (one := read_flatness(run)) is not None)
-    for draw in (lambda: flatness_figure(groups), lambda: surface_figure([read_surface(run) for run in measured_runs])):
-        one, two = (save_figure(draw(), tmp_path / f"{n}.{kind}").read_bytes() for n in (1, 2))
-        assert one == two
-        assert len(one) > 5000
 
 
 def test_the_bounds_figure_says_that_it_diverges():

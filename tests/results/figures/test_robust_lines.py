@@ -24,8 +24,3 @@ def test_every_curve_has_its_lowest_point_marked():
     assert [(dot.get_xdata()[0], dot.get_ydata()[0]) for dot in dots] == [(0.0, 0.1), (0.5, 2.0), (1.0, 7.0)]
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["loss", "worst within γ = 5 % of distance", "worst within γ = 10 % of distance", "lowest point"]
-
-
-def test_a_figure_needs_a_line():
-    with pytest.raises(ValueError, match="at least one line"):
-        robust_figure([])

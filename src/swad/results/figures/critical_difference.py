@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare: bool = False) -> Figure:
+def critical_difference_figure(ranked: MethodRanks, *, bare: bool = False) -> Figure:
     """Draw the average ranks of methods. Horizontal bars join methods that do not differ significantly.
 
     Args:
         ranked: The ranks.
-        width: Width of the figure in inches.
         bare: Leave out the sentence below, for a page that has its own.
     """
     require_matplotlib()
@@ -33,7 +32,7 @@ def critical_difference_figure(ranked: MethodRanks, *, width: float = 6.4, bare:
         [[0.0 if ranked.differ(first, second) else 1.0 for second in labels] for first in labels], labels, labels
     )
     with figure_style():
-        figure = new_figure(width, width)  # its height follows from the labels
+        figure = new_figure(6.4, 6.4)  # its height follows from the labels
         axes = figure.subplots()
         drawn = scikit_posthocs.critical_difference_diagram(
             dict(ranked.ranks),

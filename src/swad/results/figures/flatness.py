@@ -93,8 +93,6 @@ def flatness_figure(
         log: Whether the axis of F is logarithmic, which shows small radii next to large ones. It leaves out radius 0,
             and a band that reaches zero goes down to the edge.
     """
-    if not groups:
-        raise ValueError("a figure needs the flatness of at least one run, got none: measure it with `swad flatness`")
     sides = [side for side in sides if any(by_side.get(side) for by_side in groups.values())]  # no target, no unseen
     methods = list(dict.fromkeys(c.method for each in groups.values() for side in sides for c in each.get(side, ())))
     colors = method_colors(methods) if colors is None else colors
@@ -234,7 +232,6 @@ def ranking_figure(
     ranking: Ranking,
     *,
     quantity: str = "$F_γ$",
-    size: tuple[float, float] = (4.2, 3.0),
     colors: Mapping[str, int] | None = None,
 ) -> Figure:
     """Draw flatness against accuracy on the target, one point per method. Methods at the top left are best.
@@ -242,11 +239,10 @@ def ranking_figure(
     Args:
         ranking: The methods and their rank correlation.
         quantity: Label of the flatness.
-        size: Width and height of the panel in inches.
         colors: Indices in the palette by method, for figures that are shown together.
     """
     with figure_style():
-        figure = new_figure(size[0], size[1] + 0.4)
+        figure = new_figure(4.2, 3.4)
         axes = figure.subplots()
         colors = method_colors([row.method for row in ranking.rows]) if colors is None else colors
         others = [row.method for row in ranking.rows if row.method != "SWAD"]
@@ -275,12 +271,11 @@ def ranking_figure(
         return figure
 
 
-def bound_figure(bounds: Sequence[Any], *, size: tuple[float, float] = (5.0, 3.4)) -> Figure:
+def bound_figure(bounds: Sequence[Any]) -> Figure:
     """Draw every term of Theorem 1 against the radius, and their sum with the smallest confidence that is proved.
 
     Args:
         bounds: What `swad.flatness.bound` returned at several radii.
-        size: Width and height of the panel in inches.
     """
     if not bounds:
         raise ValueError("a figure needs the bound at one radius or more, got none")
@@ -289,7 +284,7 @@ def bound_figure(bounds: Sequence[Any], *, size: tuple[float, float] = (5.0, 3.4
     lows, highs = [bound.divergence_low / 2 for bound in bounds], [bound.divergence_high / 2 for bound in bounds]
     sums = [bound.theorem1["hoeffding"] for bound in bounds]
     with figure_style():
-        figure = new_figure(size[0], size[1] + 0.5)
+        figure = new_figure(5.0, 3.9)
         axes = figure.subplots()
         axes.axhspan(1, 1e9, color=FAINT, alpha=0.12, linewidth=0, zorder=0)
         axes.plot(radii, sums, color=FAINT, linewidth=5, label="sum")

@@ -54,17 +54,10 @@ class RobustLine:
         return min(zip(self.xs, values, strict=True), key=lambda point: point[1])
 
 
-def robust_figure(lines: Sequence[RobustLine], *, size: tuple[float, float] = (3.0, 2.9)) -> Figure:
-    """Draw the loss and the worst losses along a line, a panel for each run; a dot marks each curve's lowest point.
-
-    Args:
-        lines: One line per run.
-        size: Width and height of a panel in inches.
-    """
-    if not lines:
-        raise ValueError("a figure needs at least one line, got none")
+def robust_figure(lines: Sequence[RobustLine]) -> Figure:
+    """Draw the loss and the worst losses along a line, a panel for each run; a dot marks each curve's lowest point."""
     with figure_style():
-        figure = new_figure(size[0] * len(lines) + 0.3, size[1] + 0.5)
+        figure = new_figure(3.0 * len(lines) + 0.3, 3.4)
         panels = figure.subplots(1, len(lines), squeeze=False)[0]
         titles = run_titles([line.run for line in lines])
         for axes, line, title in zip(panels, lines, titles, strict=True):

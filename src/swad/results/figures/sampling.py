@@ -21,20 +21,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WIDTH = 3.3
+"""Width of a panel in inches."""
 
-def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]], *, width: float = 3.3) -> Figure:
+
+def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]]) -> Figure:
     """Draw a column for each average: its steps on the loss curve, then its weights on the loss surface.
 
     Args:
         surface: The plane, with snapshots of the trajectory and the averages as points.
         sampled: The steps that each average takes, by its name.
-        width: Width of a panel in inches.
     """
     markers = surface_markers({weights_label(surface.run, name) for name in sampled})
     with figure_style():
         ratio = (surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0])
-        heights = [1.9, *([min(1.0, max(0.35, ratio)) * width] * len(SIDE_LABELS))]
-        figure = new_figure((width + 0.7) * len(sampled), sum(heights) + 1.2)
+        heights = [1.9, *([min(1.0, max(0.35, ratio)) * WIDTH] * len(SIDE_LABELS))]
+        figure = new_figure((WIDTH + 0.7) * len(sampled), sum(heights) + 1.2)
         panels = figure.subplots(1 + len(SIDE_LABELS), len(sampled), squeeze=False, height_ratios=heights)
         for column, (name, steps) in enumerate(sampled.items()):
             label = weights_label(surface.run, name)

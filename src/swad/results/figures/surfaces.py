@@ -44,8 +44,6 @@ def surface_figure(
         width: Width of a panel in inches.
         bare: Leave out titles and legend, for a page that has its own.
     """
-    if not surfaces:
-        raise ValueError("a figure needs at least one surface, got none: measure it with `swad surface`")
     sides = [side for side in sides if any(side in surface.grids for surface in surfaces)]
     markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
     titles = run_titles([surface.run for surface in surfaces])
@@ -198,8 +196,6 @@ def line_figure(
         size: Width and height of a panel in inches.
         bare: Leave out titles and legend, for a page that has its own.
     """
-    if not surfaces:
-        raise ValueError("a figure needs at least one line, got none: measure it with `swad surface --line`")
     markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
     with figure_style():
         figure = new_figure(size[0] * len(surfaces) + 0.3, size[1] + (0 if bare else 0.4))

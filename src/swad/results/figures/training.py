@@ -7,7 +7,6 @@ threshold, and the averaged range shaded between t_s and t_e.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,8 +49,6 @@ def valley_figure(
         domains: The domains in the order of their colors, for figures that are shown together.
         bare: Leave out title, legend and typeset steps, for a page that has its own.
     """
-    if not runs:
-        raise ValueError("a figure needs at least one run, got none")
     shape = (len(metrics), len(runs))
     legend_height = 0.0 if bare else 0.45
     with figure_style():
@@ -83,9 +80,8 @@ def valley_figure(
 
 def save_valley_figures(
     results: Sequence[DatasetResults],
-    directory: str | os.PathLike[str],
-    average: str | None = None,
-    formats: Sequence[str] = ("svg", "pdf"),
+    directory: Path,
+    formats: Sequence[str],
 ) -> list[Path]:
     """Write one figure for each dataset, algorithm and trial, with a column per target; return the paths.
 
@@ -95,7 +91,6 @@ def save_valley_figures(
     Args:
         results: The runs of each dataset and the selection among them.
         directory: Directory of the figures.
-        average: The average whose range is shown and whose selection counts; by default the first one with a range.
         formats: Formats of the files.
     """
     written = []
@@ -111,26 +106,26 @@ def save_valley_figures(
             columns: list[RunData] = []
             figures: dict[str, list[RunData]] = {stem: columns}
             for _, candidates in sorted(by_target.items()):
-                selected = selected_run(dataset_results, candidates, average)
+                selected = selected_run(dataset_results, candidates)
                 if selected is not None:
                     columns.append(selected)
                 else:
                     figures |= {f"{stem}-{names[candidate.path]}": [candidate] for candidate in candidates}
             for name, runs in figures.items():
                 if runs:
-                    figure = valley_figure(runs, average)
-                    written += save_figures(figure, Path(directory) / file_stem([name]), formats)
+                    figure = valley_figure(runs)
+                    written += save_figures(figure, directory / file_stem([name]), formats)
     return written
 
 
-def selected_run(results: DatasetResults, candidates: Sequence[RunData], average: str | None = None) -> RunData | None:
+def selected_run(results: DatasetResults, candidates: Sequence[RunData]) -> RunData | None:
     """Return the run that was selected among those of a target and trial, preferably for the average that is drawn.
 
     A run without others needs no selection. None if there are several and none is selected.
     """
     if len(candidates) == 1:
         return candidates[0]
-    drawn = [average] if average else [name for run in candidates for name in valley_averages(run)[:1]]
+    drawn = [name for run in candidates for name in valley_averages(run)[:1]]
     methods = sorted(results.methods, key=lambda method: method.average not in drawn)
     paths = {run.path: run for run in candidates}
     selected = [result.run.path for method in methods for result in method.results if result.run.path in paths]
