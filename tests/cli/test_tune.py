@@ -37,7 +37,7 @@ def test_tune_names_bad_values(here, run):
     assert "--n-converge takes whole numbers such as 0,1,2, or START:STOP such as 0:9; got 'three'" in error(
         "--n-converge", "three"
     )
-    assert "--select must be iid or oracle; got 'best'" in error("--select", "best")
+    assert "--select must be one of iid, oracle, got 'best'" in error("--select", "best")
     both = error("--n-converge", "0", "--tolerance-ratio", "30")
     assert "n_converge (N_s)" in both
     assert "tolerance_ratio is relative" in both

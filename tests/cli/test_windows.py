@@ -41,7 +41,7 @@ def test_windows_names_bad_values(here, runs, tiny_run):
     def error(*options):
         return here("windows", *options, code=1).stderr
 
-    assert "--evaluate-on must be target, validation or both; got 'test'" in error(runs, "--evaluate-on", "test")
+    assert "--evaluate-on must be one of target, validation, both, got 'test'" in error(runs, "--evaluate-on", "test")
     assert "--every must be 1 or more, got 0" in error(runs, "--every", "0")
     assert "no windows.jsonl has a complete measurement: run `swad windows` first" in error(tiny_run, "--stored")
     assert "skipped: it kept no segments (train with --keep-segments)" in error(tiny_run)

@@ -276,7 +276,7 @@ def test_bad_input_is_named(runs, tmp_path):
         tune.grid((0, 3), (6, 0.5), (-1, 0.3))
     with pytest.raises(ValueError, match="at least one value"):
         tune.grid(())
-    with pytest.raises(ValueError, match="iid or oracle"):
+    with pytest.raises(ValueError, match="one of iid, oracle"):
         tune.tune([runs], GRID, select="last")
     with pytest.raises(ValueError, match="cannot be chosen on PACS: the evaluated runs are on digits"):
         tune.tune([runs], GRID[:1], counts_from="PACS")

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Workers
+from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Runs, Workers
+from swad.util.names import require_choice
 
 EXAMPLES = """
 swad tune runs/PACS
@@ -21,9 +22,7 @@ N_CONVERGE, N_TOLERANCE, TOLERANCE_RATIO, SEMANTICS = ["1,2,3,5"], ["3,6,10"], [
 
 
 def tune(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
-    ],
+    runs: Runs,
     n_converge: Annotated[
         list[str],
         typer.Option(
@@ -64,7 +63,7 @@ def tune(
         bool, typer.Option("--save-weights", help="Also save the averages with the chosen settings.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUNS/tune.")
+        Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUN/tune.")
     ] = None,
     figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
@@ -87,8 +86,7 @@ def tune(
         parse.numbers("tolerance-ratio", tolerance_ratio),
         parse.words(semantics),
     )
-    if select not in ("iid", "oracle"):
-        raise ValueError(f"--select must be iid or oracle; got {select!r}")
+    require_choice("--select", select, ("iid", "oracle"))
     formats = parse.figure_formats(figure_formats)
     folder = output if output is not None else runs[0] / "tune"
     with measuring() as progress:

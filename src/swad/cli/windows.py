@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Images, Stored, Workers
+from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Images, Runs, Stored, Workers
+from swad.util.names import require_choice
 
 EXAMPLES = """
 swad windows runs/PACS
@@ -19,9 +20,7 @@ swad windows runs/PACS --stored
 
 def windows(
     context: typer.Context,
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUNS", help="Run directories, or directories of runs such as a sweep.")
-    ],
+    runs: Runs,
     evaluate_on: Annotated[
         str, typer.Option(help="Images to evaluate on: target, validation (of the sources), or both.")
     ] = "both",
@@ -35,7 +34,7 @@ def windows(
     ] = "swad",
     stored: Stored = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUNS/windows.")
+        Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUN/windows.")
     ] = None,
     figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
@@ -53,8 +52,7 @@ def windows(
     from swad.results.windows import WINDOWS
 
     sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
-    if evaluate_on not in sides:
-        raise ValueError(f"--evaluate-on must be target, validation or both; got {evaluate_on!r}")
+    require_choice("--evaluate-on", evaluate_on, sides)
     n_images = parse.at_least("images", images, 0) or None
     config = WindowsConfig(
         sides[evaluate_on], n_images, None if every is None else parse.at_least("every", every, 1), average

@@ -123,10 +123,10 @@ def report_flatness(
     )
     if not measured:
         raise RunError(f"no {FLATNESS} has a complete measurement of these weights: run `swad flatness` first")
-    written = draw_flatness(measured, output, stem, formats, log)
+    written = _draw_flatness(measured, output, stem, formats, log)
     tables, content = flatness_tables(measured), flatness_summary(measured)
     if errors:
-        written += draw_flatness(errors, output, f"{stem}-error", formats, log)
+        written += _draw_flatness(errors, output, f"{stem}-error", formats, log)
         tables += flatness_tables(errors)
         content["error"] = flatness_summary(errors)
     summary = output / "flatness.json"
@@ -198,12 +198,8 @@ def report_surfaces(
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
-def draw_flatness(
-    measured: Sequence[RunFlatness],
-    output: Path,
-    stem: str = "flatness",
-    formats: Sequence[str] = FORMATS,
-    log: bool = False,
+def _draw_flatness(
+    measured: Sequence[RunFlatness], output: Path, stem: str, formats: Sequence[str], log: bool
 ) -> list[Path]:
     """Draw F against the radius, the rankings and the paired differences of every dataset, and return the files."""
     datasets = by_dataset(measured)

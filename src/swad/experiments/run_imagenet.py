@@ -24,6 +24,7 @@ from swad.results.imagenet_parts import BENCHMARK, PartResult, part_result
 from swad.robustness import backgrounds, imagenet, imagenet_c, imagenet_r
 from swad.robustness.backgrounds import ChallengeState
 from swad.robustness.evaluation import Classifier, Part, evaluate
+from swad.util.names import require_choice
 from swad.util.progress import Progress
 
 STATE = "challenge-state"
@@ -82,8 +83,7 @@ class EvaluationConfig:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        if self.precision not in ("fp32", "bf16"):
-            raise ValueError(f"--precision must be fp32 or bf16, got {self.precision!r}")
+        require_choice("--precision", self.precision, ("fp32", "bf16"))
 
 
 def measure_benchmarks(

@@ -36,7 +36,7 @@ from swad.results.tuning import (
     settings_table,
 )
 from swad.util.files import write_text
-from swad.util.names import file_stem
+from swad.util.names import file_stem, require_choice
 from swad.util.progress import Progress
 
 
@@ -126,8 +126,7 @@ def tune(
         save: Directory for the averages with the chosen settings, as weights files.
         progress: Called after every evaluation.
     """
-    if select not in ("iid", "oracle"):
-        raise ValueError(f"select must be iid or oracle, got {select!r}")
+    require_choice("select", select, ("iid", "oracle"))
     torch_device = find_device(device)
     runs, notes = find_tunable(paths, data)
     rows = [run.row(setting) for run in runs for setting in settings]

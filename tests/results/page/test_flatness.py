@@ -16,7 +16,6 @@ from swad.results.page.flatness import flatness_sections
 
 @pytest.mark.slow
 def test_the_page_shows_what_was_measured(measured_runs):
-    pytest.importorskip("jinja2")
     text = build_page(measured_runs)
     assert "Flatness on PACS" in text
     assert "mean over targets" in text
@@ -26,7 +25,6 @@ def test_the_page_shows_what_was_measured(measured_runs):
     assert "SWAD, 0.5 from the plane" in text
     assert "Loss on the plane through step-000050, step-000070, step-000090, photo as target, trial 0, seen" in text
     assert text.count("-1.00 to +1.00, which excludes nothing, with 3 methods, p = 0.33), Kendall +1.00") == 2
-    assert build_page(measured_runs) == text
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
         ElementTree.fromstring(svg)
     ids = re.findall(r'\bid="([^"]+)"', text)
@@ -87,7 +85,6 @@ def test_the_page_shows_worst_case_and_curvature_of_every_domain(tmp_path):
 
 @pytest.mark.slow
 def test_runs_measured_in_other_ways_are_not_averaged(measured_runs):
-    pytest.importorskip("jinja2")
     with RowFile(measured_runs[1].path, FLATNESS) as file:
         key = file.add_settings({"radii": list(RADII), "images": 10, "normalize": "filter"})
         rows = [row for row in file.rows if row["kind"] == "row"]
@@ -100,7 +97,6 @@ def test_runs_measured_in_other_ways_are_not_averaged(measured_runs):
 
 
 def test_a_page_without_measurements_has_no_such_section(tmp_path):
-    pytest.importorskip("jinja2")
     run = write_measured_run(tmp_path / "a")
     (run.path / FLATNESS).unlink()
     (run.path / SURFACE).unlink()
@@ -110,7 +106,6 @@ def test_a_page_without_measurements_has_no_such_section(tmp_path):
 
 
 def test_names_in_the_page_are_escaped(tmp_path):
-    pytest.importorskip("jinja2")
     evil = "<img src=x onerror=alert(1)>"
     text = build_page([write_measured_run(tmp_path / "a", target=evil, dataset=evil)])
     assert "<img" not in text

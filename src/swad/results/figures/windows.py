@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from swad.results.comparisons import Comparison
-from swad.results.figures.style import INK, figure_style, require_matplotlib
+from swad.results.figures.style import INK, figure_style, new_figure, require_matplotlib
 from swad.results.windows import LAST_SHARE, RunWindows, Window, WindowGroup
 from swad.util.names import counted
 from swad.util.statistics import mean
@@ -36,13 +36,11 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
     """
     require_matplotlib()
     from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    width = 1.3 + 3.9 * len(compared)
     points = [100 * comparison.difference for windows in compared.values() for comparison in windows.values()]
     with figure_style():
-        figure = Figure(figsize=(width, 4.5), layout=ConstrainedLayoutEngine(h_pad=0.06))
+        figure = new_figure(1.3 + 3.9 * len(compared), 4.5)
+        figure.set_layout_engine("constrained", h_pad=0.06)
         panels = figure.subplots(1, len(compared), squeeze=False)[0]
         colors = _color_scale(points)
         for axes, (side, windows) in zip(panels, compared.items(), strict=True):
