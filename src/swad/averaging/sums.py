@@ -269,11 +269,6 @@ class Segment(WeightSum):
         self._count, self.upper_bound = total.weight, int(total.weight)
         self.last, self._buffers = total.last, total._buffers
 
-    @classmethod
-    def zeros(cls, tracked: TrackedTensors, offload: bool = False) -> Self:
-        """Not for segments, which allocate memory at their first update."""
-        raise NotImplementedError
-
 
 class FusedUpdate:
     """One pass over the weights for everything that the members of a group do with them at a step.

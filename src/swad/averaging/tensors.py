@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from swad.util.names import require_choice
+from swad.util.names import listed, require_choice
 
 Buffers = Literal["copy", "average"]
 Patterns = str | Sequence[str] | None
@@ -348,9 +348,7 @@ def _compare(group: str, expected: dict[str, Tensor], actual: dict[str, Tensor])
 def _problems(**names_by_problem: list[str]) -> str:
     """Return the problems that have names, each with the first five of them."""
     return "; ".join(
-        f"{problem.replace('_', ' ')} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
-        for problem, names in names_by_problem.items()
-        if names
+        f"{problem.replace('_', ' ')} {listed(names, 5)}" for problem, names in names_by_problem.items() if names
     )
 
 
