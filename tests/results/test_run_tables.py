@@ -22,7 +22,7 @@ from swad.results.run_tables import (
 )
 from swad.results.runs import RunData, find_runs
 from swad.results.tables import OURS, PAPER
-from swad.results.training_curves import valley
+from swad.results.training_curves import valleys
 
 
 def target_values(runs: list[RunData], target: str, average: str) -> list[float]:
@@ -158,8 +158,7 @@ def test_algorithms_and_datasets_have_their_own_rows_and_tables(tmp_path_factory
 
 def test_ranges_and_timings(runs: list[RunData], faulty: list[RunData]) -> None:
     table = ranges_table(runs)
-    state = valley(runs[0], "swad")
-    assert state is not None
+    state = valleys(runs[0])["swad"]
     assert [cell.value for cell in table.rows[0].cells[1:4]] == [state.start, state.end, state.n_averaged]
     never = next(row for row in ranges_table(faulty).rows if row.name.startswith("sketch"))
     assert never.cells[-1].printed == "none"

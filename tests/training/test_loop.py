@@ -69,9 +69,8 @@ def test_records_contain_what_selection_and_report_read(finished_run):
     for label in labels:
         out = {r.domain for r in run.records if r.average == label and r.split == "out" and r.metric == "accuracy"}
         assert out == {*sources, "paper"}
-    assert training_curves.valley_averages(run) == ["swad"]
-    valley = training_curves.valley(run, "swad")
-    assert valley is not None
+    assert list(training_curves.valleys(run)) == ["swad"]
+    valley = training_curves.valleys(run)["swad"]
     assert valley.start is not None
     assert valley.n_averaged == valley.end - valley.start + 1
     for metric in ("seconds_total", "seconds_per_step", "seconds_evaluation"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from swad.results.labels import algorithm_label, differing_hyperparameters, method_label, run_label
 from swad.results.run_data import RunData, setting_text
-from swad.results.training_curves import last_step, valley, valley_averages
+from swad.results.training_curves import last_step, valleys
 from swad.util.names import NO_TARGET, counted, listed
 
 
@@ -22,9 +22,8 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
         steps = run.config.get("steps")
         if not run.finished:
             problems.append(f"{name} is unfinished: it has reached step {last_step(run):,} of {steps or 'unknown'}.")
-        for average in valley_averages(run):
-            state = valley(run, average)
-            if run.finished and state is not None and state.threshold is None:
+        for average, averaged in valleys(run).items():
+            if run.finished and averaged.threshold is None:
                 not_converged[average].append(name)
         for text in run.warnings:
             if "never converged" not in text:  # these are listed by average

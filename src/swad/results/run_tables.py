@@ -22,7 +22,7 @@ from swad.results.run_data import RunData
 from swad.results.selection import weights_step
 from swad.results.selectors import ORACLES
 from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
-from swad.results.training_curves import final_value, valley, valley_averages
+from swad.results.training_curves import final_value, valleys
 from swad.util.statistics import mean
 
 PaperRows = Literal["few", "all", "none"]
@@ -304,14 +304,11 @@ def selected_runs_table(results: DatasetResults) -> Table:
 
 def ranges_table(runs: Iterable[RunData]) -> Table:
     """Build the table of averaged ranges: first and last step, number of weights, and threshold."""
-    runs = [run for run in runs if valley_averages(run)]
+    runs = [run for run in runs if valleys(run)]
     names, identify = _identifying_columns(runs)
     rows = []
     for index, run in enumerate(runs):
-        for average in valley_averages(run):
-            averaged = valley(run, average)
-            if averaged is None:
-                continue
+        for average, averaged in valleys(run).items():
             threshold = Cell(text="none") if averaged.threshold is None else Cell(averaged.threshold, decimals=4)
             steps = (Cell(value, decimals=0) for value in (averaged.start, averaged.end, averaged.n_averaged))
             label = Cell(text=weights_label(run, average))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from swad.results.run_data import RunData
@@ -28,37 +28,20 @@ Curve = tuple[list[int], list[float]]
 """Steps and values, in the order of the steps."""
 
 
-def valley_averages(run: RunData) -> list[str]:
-    """Return the names of the averages with a loss valley, "swad" first."""
-    names = {
-        key.average for key in run.table.series if key.average is not None and key.metric in ("start_step", "threshold")
-    }
-    return sorted(names, key=lambda name: (name != "swad", name))
+def valleys(run: RunData) -> dict[str, Valley]:
+    """Return the last recorded state of every loss valley by the name of its average, "swad" first."""
+    final: dict[str, dict[str, float]] = {}
+    for key, (_, values) in run.table.series.items():
+        if key.average is not None and key.metric in ("start_step", "end_step", "n_averaged", "threshold"):
+            final.setdefault(key.average, {})[key.metric] = values[-1]
+    names = [name for name, values in final.items() if "start_step" in values or "threshold" in values]
+    return {name: _valley(name, final[name]) for name in sorted(names, key=lambda name: (name != "swad", name))}
 
 
-def valley(run: RunData, average: str) -> Valley | None:
-    """Return the last recorded state of an average's valley; None if the average has no valley."""
-    metrics = ("start_step", "end_step", "n_averaged", "threshold")
-    final = {
-        key.metric: values[-1]
-        for key, (_, values) in run.table.series.items()
-        if key.average == average and key.metric in metrics
-    }
-    if not final:
-        return None
-
-    def whole(metric: str) -> int | None:
-        value = final.get(metric, math.nan)
-        return int(value) if math.isfinite(value) else None
-
-    threshold = final.get("threshold", math.nan)
-    return Valley(
-        average,
-        whole("start_step"),
-        whole("end_step"),
-        whole("n_averaged"),
-        threshold if math.isfinite(threshold) else None,
-    )
+def _valley(average: str, values: Mapping[str, float]) -> Valley:
+    finite = {metric: value for metric, value in values.items() if math.isfinite(value)}
+    start, end, n = (int(finite[name]) if name in finite else None for name in ("start_step", "end_step", "n_averaged"))
+    return Valley(average, start, end, n, finite.get("threshold"))
 
 
 def source_curves(run: RunData, metric: str) -> dict[str, Curve]:

@@ -11,7 +11,7 @@ from swad.results.figures.training import save_valley_figures, valley_figure
 from swad.results.method_results import collect_results
 from swad.results.records import Record
 from swad.results.runs import RunData, find_runs
-from swad.results.training_curves import mean_curve, source_curves, valley
+from swad.results.training_curves import mean_curve, source_curves, valleys
 
 
 def test_the_panel_shows_curves_threshold_and_range(runs: list[RunData]) -> None:
@@ -23,8 +23,7 @@ def test_the_panel_shows_curves_threshold_and_range(runs: list[RunData]) -> None
         assert list(drawn[domain].get_xdata()) == steps
         assert list(drawn[domain].get_ydata()) == values
     assert list(drawn["mean"].get_ydata()) == mean_curve(curves.values())[1]
-    state = valley(run, "swad")
-    assert state is not None
+    state = valleys(run)["swad"]
     assert set(drawn["threshold"].get_ydata()) == {state.threshold}
     for panel in (loss, accuracy):
         upright = {line.get_xdata()[0] for line in panel.lines if len(set(line.get_xdata())) == 1}

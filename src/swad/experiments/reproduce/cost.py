@@ -18,7 +18,7 @@ from swad.results.comparisons import compare
 from swad.results.runs import RunData
 from swad.results.selection import target_accuracy
 from swad.results.tables import PAPER, Cell, Row, Table
-from swad.results.training_curves import valley
+from swad.results.training_curves import valleys
 from swad.util.statistics import mean
 
 DATASETS = ("PACS",)
@@ -123,9 +123,7 @@ def _accuracies(runs: Sequence[RunData]) -> dict[tuple[str, int], float]:
 
 def _moved(run: RunData, whole: RunData) -> tuple[int, int]:
     """Return by how many steps the range of SWAD moved."""
-    one, other = valley(run, "swad"), valley(whole, "swad")
-    assert one is not None
-    assert other is not None
+    one, other = valleys(run)["swad"], valleys(whole)["swad"]
     return abs((one.start or 0) - (other.start or 0)), abs((one.end or 0) - (other.end or 0))
 
 

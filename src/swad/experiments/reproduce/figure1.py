@@ -18,7 +18,7 @@ from swad.results.figures.robust_lines import RobustLine, robust_figure
 from swad.results.labels import weights_label
 from swad.results.runs import RunData
 from swad.results.tables import Cell, Row, Table
-from swad.results.training_curves import valley
+from swad.results.training_curves import valleys
 from swad.util.names import counted
 
 DATASETS = ("PACS",)
@@ -67,7 +67,7 @@ def _edge_notes(lines: list[RobustLine]) -> list[str]:
 
 def _is_last(run: RunData) -> bool:
     """Whether SWAD averaged the last weights alone, because the validation loss never converged."""
-    averaged = valley(run, "swad")
+    averaged = valleys(run).get("swad")
     return averaged is None or averaged.n_averaged == 1
 
 

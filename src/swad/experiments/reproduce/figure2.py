@@ -23,7 +23,7 @@ from swad.results.labels import weights_label
 from swad.results.runs import RunData, load_run
 from swad.results.surfaces import RunSurface, read_surface
 from swad.results.tables import Cell, Row, Table
-from swad.results.training_curves import valley
+from swad.results.training_curves import valleys
 from swad.training.defaults import averaging_plan
 
 DATASETS = ("PACS",)
@@ -78,7 +78,7 @@ def sampling_table(dataset: str, runs: list[tuple[RunData, dict[str, tuple[int, 
     """Build the table of the steps that each method takes, and how many of them are in the loss valley."""
     rows = []
     for run, sampled in runs:
-        averaged = valley(run, "swad")
+        averaged = valleys(run).get("swad")
         for name, steps in sampled.items():
             inside = [s for s in steps if averaged and (averaged.start or 0) <= s <= (averaged.end or 0)]
             cells = (

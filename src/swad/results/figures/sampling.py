@@ -14,7 +14,7 @@ from swad.results.figures.style import FAINT, INK, PALETTE, RANGE, add_legend, f
 from swad.results.figures.surfaces import LABEL_SIZE, MARKER_INK, draw_contours, surface_markers
 from swad.results.labels import weights_label
 from swad.results.surfaces import CORNERS, RunSurface
-from swad.results.training_curves import Valley, mean_curve, source_curves, valley
+from swad.results.training_curves import Valley, mean_curve, source_curves, valleys
 from swad.util.names import counted
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _draw_curve(axes: Axes, surface: RunSurface, steps: Sequence[int], color: st
     run = surface.run
     xs, ys = mean_curve(source_curves(run, "loss").values())
     axes.plot(xs, ys, color=INK, label="validation loss", zorder=3)
-    averaged = valley(run, "swad")
+    averaged = valleys(run).get("swad")
     if averaged is not None:
         _draw_regions(axes, averaged, xs[-1])
     # Between two evaluations the loss is not known, so weights are drawn on the line that connects them.

@@ -15,7 +15,7 @@ from swad.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_s
 from swad.results.labels import directory_names
 from swad.results.method_results import DatasetResults
 from swad.results.runs import RunData
-from swad.results.training_curves import Curve, Valley, mean_curve, source_curves, valley, valley_averages
+from swad.results.training_curves import Curve, Valley, mean_curve, source_curves, valleys
 from swad.util.names import file_stem
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ def valley_figure(
         order = [*domains, *sorted(drawn - set(domains))]
         colors = {domain: PALETTE[index % len(PALETTE)] for index, domain in enumerate(order)}
         for column, run in enumerate(runs):
-            names = valley_averages(run)
-            name = average or (names[0] if names else None)
-            averaged = valley(run, name) if name else None
+            found = valleys(run)
+            averaged = found.get(average) if average else next(iter(found.values()), None)
             for row, metric in enumerate(metrics):
                 axes = panels[row][column]
                 _panel(axes, run, metric, averaged, colors)
@@ -125,7 +124,7 @@ def selected_run(results: DatasetResults, candidates: Sequence[RunData]) -> RunD
     """
     if len(candidates) == 1:
         return candidates[0]
-    drawn = [name for run in candidates for name in valley_averages(run)[:1]]
+    drawn = [name for run in candidates for name in list(valleys(run))[:1]]
     methods = sorted(results.methods, key=lambda method: method.average not in drawn)
     paths = {run.path: run for run in candidates}
     selected = [result.run.path for method in methods for result in method.results if result.run.path in paths]

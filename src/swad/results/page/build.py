@@ -38,8 +38,7 @@ from swad.results.training_curves import (
     last_step,
     mean_curve,
     source_curves,
-    valley,
-    valley_averages,
+    valleys,
 )
 from swad.util.files import write_text
 from swad.util.names import NO_TARGET
@@ -255,14 +254,14 @@ def _key_rows(table: Table) -> frozenset[str]:
 
 
 def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
-    names = valley_averages(run)
+    averaged = next(iter(valleys(run).values()), None)
     panels = tuple(_panel(f"{id}-{metric}", run, metric, domains) for metric in METRICS if source_curves(run, metric))
     steps = run.config.get("steps")
     return Trial(
         id,
         run.trial,
-        weights_label(run, names[0]) if names else "",
-        valley(run, names[0]) if names else None,
+        "" if averaged is None else weights_label(run, averaged.average),
+        averaged,
         max(steps if isinstance(steps, int) else 0, last_step(run)),  # the published schedule has one step more
         run.finished,
         panels,

@@ -23,7 +23,7 @@ from swad.results.run_tables import AVERAGE, MISSING
 from swad.results.selection import target_accuracy, validation_accuracy
 from swad.results.selectors import ORACLES
 from swad.results.tables import OURS, Cell, Row, Table
-from swad.results.training_curves import final_value, last_step, source_curves, valley, valley_averages
+from swad.results.training_curves import final_value, last_step, source_curves, valleys
 from swad.util.codes import Codes
 from swad.util.garbage import paused_garbage_collection
 from swad.util.names import NO_TARGET
@@ -166,9 +166,8 @@ def _interval_factors(results: Sequence[DatasetResults]) -> dict[int, float]:
 def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
     ranges = []
     for run in runs:
-        names = valley_averages(run)
-        state = valley(run, names[0]) if names else None
-        ranges.append(None if state is None else [names[0], state.start, state.end, state.n_averaged, state.threshold])
+        own = next(iter(valleys(run).values()), None)
+        ranges.append(None if own is None else [own.average, own.start, own.end, own.n_averaged, own.threshold])
     return {
         "name": directory_names(runs),
         "dataset": _coded(run.table_name for run in runs),
