@@ -8,12 +8,13 @@ import pty
 import re
 import select
 import subprocess
+import sys
 import time
 
 import pytest
 from rich.console import Console
 
-from helpers.commands import SWAD, environment
+from helpers.commands import environment
 from swad.training.display import BarDisplay
 
 
@@ -21,7 +22,8 @@ from swad.training.display import BarDisplay
 def test_bars_in_a_terminal(tmp_path):
     """On a real pseudo-terminal: bars with the loss, the phase and the time left."""
     parent, child = pty.openpty()
-    command = [*SWAD, "train", "digits", "-t", "paper", "--steps", "120", "--evaluate-every", "10", "-o", str(tmp_path)]
+    options = {"dataset": "digits", "target": "paper", "steps": 120, "evaluate_every": 10, "output": str(tmp_path)}
+    command = [sys.executable, "-c", f"import swad; swad.train({options}, progress=True)"]
     process = subprocess.Popen(command, stdout=child, stderr=child, env=environment() | {"TERM": "xterm-256color"})
     os.close(child)
     seen = b""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from helpers.commands import environment
 from helpers.forked import run
 from helpers.runs import short
+from swad import algorithms
 from swad.algorithms import erm
 from swad.training import failures
 from swad.training.loop import ConfigError, RunError, train
@@ -26,19 +29,29 @@ ALGORITHM = Faulty
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_error_in_an_own_algorithm_names_its_line(tmp_path, jobs):
+@pytest.fixture
+def faulty(tmp_path) -> Path:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "faulty.py").write_text(FAULTY)
+    return tmp_path / "own" / "faulty.py"
+
+
+def test_an_error_in_an_own_algorithm_names_its_line(tmp_path, monkeypatch, faulty):
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(faulty.parent)])
+    with pytest.raises(RunError) as caught:
+        train(short(tmp_path / "run", algorithm="faulty"))
+    place = f"({faulty}, line 8, in loss); set SWAD_TRACEBACK=1 to see the traceback"
+    assert str(caught.value) == f"faulty failed with KeyError: 'pixels' {place}"
+
+
+@pytest.mark.slow
+def test_an_error_in_a_process_of_a_command_is_one_line(tmp_path, faulty):
     command = ["-m", "swad", "train", "digits", "-t", "paper", "-t", "board", "--algorithm", "faulty", "--steps", "4"]
-    variables = environment() | {"SWAD_ALGORITHMS": str(tmp_path / "own")}
-    command += ["--jobs", jobs, "-o", str(tmp_path / "runs")]
-    ended = run(command, env=variables)
+    command += ["--jobs", "2", "-o", str(tmp_path / "runs")]
+    ended = run(command, env=environment() | {"SWAD_ALGORITHMS": str(faulty.parent)})
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert "faulty failed with KeyError: 'pixels'" in line
-    assert f"({tmp_path / 'own' / 'faulty.py'}, line 8, in loss); set SWAD_TRACEBACK=1" in line
+    assert f"faulty failed with KeyError: 'pixels' ({faulty}, line 8, in loss); set SWAD_TRACEBACK=1" in line
 
 
 @pytest.mark.parametrize(
