@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.averages import Net, OneHot, reload, run_scenario, small_conv, train, train_captured, uniform, weights_of
+from helpers.averages import (
+    Net,
+    OneHot,
+    reload,
+    run_scenario,
+    scaled_steps,
+    small_conv,
+    train,
+    train_captured,
+    uniform,
+    weights_of,
+)
 from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
@@ -188,17 +199,10 @@ def test_a_repr_says_where_the_average_stands():
 def test_a_repr_never_waits_for_the_device(make, grouped, monkeypatch):
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     average = make(model)
     if grouped:
         average = AverageGroup(model, {"average": average})
-    average.attach(optimizer)
-    for step in range(1, 7):
-        optimizer.zero_grad()
-        scaler.scale(model(torch.randn(4, 3)).square().mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
+    for step in scaled_steps(model, average, 6):
         if step == 4:
             average.observe(1.0)
 

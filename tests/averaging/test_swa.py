@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.averages import OneHot, drive, uniform, weights_of
+from helpers.averages import OneHot, drive, scaled_steps, uniform, weights_of
 from swad import SMA, SWA
 
 
@@ -50,15 +50,8 @@ def test_without_opt_overfit_is_a_dense_fixed_window():
 def test_a_window_stays_closed_whatever_comes_after():
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     average = SWA(model, start=1, end=4)
-    average.attach(optimizer)
-    for step in range(1, 11):
-        optimizer.zero_grad()
-        scaler.scale(model(torch.randn(4, 3)).square().mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
+    for step in scaled_steps(model, average, 10):
         if step == 5:
             average.observe(1.0)
         if step > 5:

@@ -51,6 +51,20 @@ def train(model, optimizer, steps, seed=0, after=lambda step: None):
         after(step)
 
 
+def scaled_steps(model, averager, steps, overflows=()):
+    """Train a linear model with a GradScaler and a fused optimizer that `averager` follows; yield after each step."""
+    optimizer = torch.optim.Adam(model.parameters(), 0.05, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    averager.attach(optimizer)
+    for step in range(1, steps + 1):
+        loss = model(torch.randn(4, 3)).square().mean() * (float("inf") if step in overflows else 1)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        yield step
+
+
 class Counting(nn.Linear):
     def __init__(self) -> None:
         super().__init__(3, 2)
