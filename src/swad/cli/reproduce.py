@@ -131,7 +131,7 @@ def reproduce(
     from swad.cli._problems import Problems
     from swad.experiments.reproduce.config import make_config
     from swad.experiments.reproduce.items import ITEMS, get_items
-    from swad.experiments.reproduce.run import cost_lines, estimate_line
+    from swad.experiments.reproduce.run import cost_lines, cost_of, estimate_line
     from swad.util.progress import progress_report
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
@@ -174,16 +174,18 @@ def reproduce(
     if items is None:
         _print_items(list(ITEMS.values()), config)
         return
-    for line in cost_lines(items, config):
+    cost = cost_of(items, config)
+    for line in cost_lines(items, config, cost):
         print(line, flush=True)
     if dry_run or config.scale != "smoke":  # there, measuring a step takes as long as a run
         with progress_report() as progress:
-            if line := estimate_line(items, config, launch.slots(config.device), progress):
+            if line := estimate_line(config, cost, launch.slots(config.device), progress):
                 print(line, flush=True)
     if dry_run:
         print("Nothing was written.", flush=True)
         return
-    _train(items, config, launch, retry_failed)
+    if cost.missing:
+        _train(items, config, launch, cost.missing, retry_failed)
     _build(items, config)
 
 
@@ -210,15 +212,12 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
     )
 
 
-def _train(items: list[Reproduction], config: PaperConfig, launch: Launch, retry_failed: bool) -> None:
+def _train(items: list[Reproduction], config: PaperConfig, launch: Launch, missing: int, retry_failed: bool) -> None:
     """Train the missing runs. Failed ones are listed: the items are built without them."""
     from swad.cli._launch import print_failures, show_runs
-    from swad.experiments.reproduce.run import cost_of, train_missing
+    from swad.experiments.reproduce.run import train_missing
     from swad.experiments.sweep.directory import SweepDir
 
-    missing = cost_of(items, config).missing
-    if not missing:
-        return
     with show_runs(SweepDir(config.output), launch, config.device, missing) as (launcher, display):
         status = train_missing(items, config, launcher, retry_failed=retry_failed, display=display)
     print_failures(status)

@@ -86,9 +86,8 @@ def _cost(sweep: SweepDir, plan: Plan) -> Cost:
     return Cost(plan.total, len(plan.runs) - len(sweep.unfinished(plan).runs), plan)
 
 
-def cost_lines(items: Sequence[Reproduction], config: PaperConfig) -> list[str]:
+def cost_lines(items: Sequence[Reproduction], config: PaperConfig, cost: Cost) -> list[str]:
     """State the cost of several items: runs, and what is measured after training."""
-    cost = cost_of(items, config)
     names = ", ".join(item.name for item in items)
     datasets = sorted({name for item in items for name in config.measured_datasets(item.datasets)})
     missing = sorted({name for item in items for name in item.datasets if name not in config.datasets})
@@ -102,20 +101,18 @@ def cost_lines(items: Sequence[Reproduction], config: PaperConfig) -> list[str]:
     return lines
 
 
-def estimate_line(
-    items: Sequence[Reproduction], config: PaperConfig, slots: int | None, progress: Progress | None = None
-) -> str:
+def estimate_line(config: PaperConfig, cost: Cost, slots: int | None, progress: Progress | None = None) -> str:
     """State the time and disk space of the runs that are missing, from a few measured steps; empty if none is.
 
     Args:
         config: Data and scale.
+        cost: The runs.
         slots: How many runs train at a time, if it is known.
         progress: Called before every measurement.
     """
-    sweep = SweepDir(config.output)
-    missing = sweep.unfinished(cost_of(items, config).plan)
-    if not missing.total:
+    if not cost.missing:
         return ""
+    missing = SweepDir(config.output).unfinished(cost.plan)
     estimates = estimate(missing, config.datasets, config.device, slots, progress)
     seconds, size, complete = totals(estimates)
     limit = "about " if complete else "at least "
