@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,9 @@ def test_a_reader_keeps_its_images_while_another_process_rebuilds(root, folder):
     change_image(root, folder)
     assert (open_cache(read(root), folder, log=lambda line: None).images != before).any()
     assert (held.images == before).all()
+    known = weakref.ref(held)
+    del held
+    assert known() is None, "a deleted file that is still mapped would take disk space"
 
 
 def test_a_read_only_cache_can_be_used(root, folder, monkeypatch):

@@ -274,7 +274,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
         options[name] = special.convert(options[name])
     # A dataset whose file names no domains is read; but not one large domain, which takes long to list.
     reads = not benchmark.domains and benchmark.defaults.recipe != IMAGENET
-    dataset = benchmarks.load(benchmark.name, data_dir) if reads else None
+    dataset = benchmarks.load(benchmark.name, data_dir, check_counts=options["check_counts"]) if reads else None
     domains = benchmark.domains if dataset is None else dataset.domain_names
     folder = data_dir.resolve().name if benchmark.name == "folder" else benchmark.name
     algorithms = dict.fromkeys(map(canonical_name, options.pop("algorithm") or [SETTINGS["algorithm"].default]))

@@ -106,6 +106,7 @@ def open_cache(
                 return cache
             if cache:
                 log(f"image cache {path}: {cache}; rebuilding it")
+                _verify.cache_clear()  # so that the disk space of the old one can be freed
             build_cache(path, dataset, size, available_cores() if workers is None else max(1, workers), progress)
             cache = _open(path, dataset)
     except OSError as error:
