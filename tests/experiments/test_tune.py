@@ -220,7 +220,7 @@ def test_runs_without_segments_show_the_steps_of_every_setting(fresh, tmp_path):
     bare = tune.tune([fresh], GRID)
     assert not bare.chosen
     assert [row.spans for row in bare.rows] == [row.spans for row in both.rows]
-    report = tune.write_tuning(bare, tmp_path / "out")
+    report = tune.report_tuning(bare, tmp_path / "out")
     assert [path.name for path in report.written] == ["tuning.csv"]
     assert len((tmp_path / "out" / "tuning.csv").read_text().splitlines()) == 1 + 2 * len(GRID)
 
@@ -237,7 +237,7 @@ def test_runs_without_a_target_are_a_group_of_their_own(runs, tmp_path):
     ]
     chosen = choose(rows)
     assert chosen == {("digits", "erm"): first, ("digits, no target", "erm"): second}
-    report = tune.write_tuning(tune.Tuning(tuple(rows), chosen, (), (), ()), tmp_path)
+    report = tune.report_tuning(tune.Tuning(tuple(rows), chosen, (), (), ()), tmp_path)
     assert [table.title for table in report.tables[:2]] == [
         "Settings of SWAD: digits, ERM",
         "Settings of SWAD: digits, no target, ERM",

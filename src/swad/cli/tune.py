@@ -101,4 +101,4 @@ def tune(
             save=folder / "weights" if save_weights else None,
             progress=progress,
         )
-    print_report(tuning.write_tuning(result, folder, select, formats))  # type: ignore[arg-type]
+    print_report(tuning.report_tuning(result, folder, select, formats))  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def windows(
     once they are complete, it needs no segments, weights or images.
     """
     from swad.cli._console import measuring, print_report
-    from swad.experiments.run_windows import WindowsConfig, measure_windows, stored_windows, write_windows
+    from swad.experiments.run_windows import WindowsConfig, measure_windows, report_windows, stored_windows
     from swad.results.windows import WINDOWS
 
     sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
@@ -65,4 +65,4 @@ def windows(
             measured = measure_windows(
                 runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
             )
-    print_report(write_windows(measured, output if output is not None else runs[0] / "windows", formats))
+    print_report(report_windows(measured, output if output is not None else runs[0] / "windows", formats))

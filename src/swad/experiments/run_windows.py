@@ -130,7 +130,7 @@ def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
     return MeasuredWindows(tuple(runs), tuple(notes))
 
 
-def write_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str] = ("svg",)) -> Report:
+def report_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str] = ("svg",)) -> Report:
     """Write the windows of all runs and the heat maps, and return the tables.
 
     Args:

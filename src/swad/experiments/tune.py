@@ -176,7 +176,9 @@ def sensitivity(
     return evaluate_rows(runs, rows, sides, find_device(device), workers, progress)
 
 
-def write_tuning(tuning: Tuning, folder: Path, select: TuneSelect = "iid", formats: Sequence[str] = ("svg",)) -> Report:
+def report_tuning(
+    tuning: Tuning, folder: Path, select: TuneSelect = "iid", formats: Sequence[str] = ("svg",)
+) -> Report:
     """Write the rows and the heat maps of a search, and return its tables.
 
     Args:

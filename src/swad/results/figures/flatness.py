@@ -156,17 +156,9 @@ def _for_log_axis(curves: Sequence[FlatnessCurve]) -> list[FlatnessCurve]:
     shown = []
     for curve in curves:
         first = bisect_right(curve.radii, 0.0)
-        low = tuple(max(value, edge) for value in curve.low[first:])  # keeps nan, which has no band
-        shown.append(
-            replace(
-                curve,
-                radii=curve.radii[first:],
-                mean=curve.mean[first:],
-                low=low,
-                high=curve.high[first:],
-                measured=curve.measured[first:],
-            )
-        )
+        columns = {name: getattr(curve, name)[first:] for name in ("radii", "mean", "low", "high", "measured")}
+        columns["low"] = tuple(max(value, edge) for value in columns["low"])  # keeps nan, which has no band
+        shown.append(replace(curve, **columns))
     return shown
 
 
