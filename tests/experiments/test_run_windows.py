@@ -156,7 +156,7 @@ def test_one_side_can_be_added_to_another(fresh):
     (note,) = stored_windows([fresh]).notes
     assert note == f"{fresh / 'paper-1'} skipped: its measurement is not complete"
     without = dataclasses.replace(run, config={**run.config, "target": None})
-    assert read_windows(without)[0].dataset == "digits, no target"
+    assert read_windows(without)[0].group[0] == "digits, no target"
 
 
 def test_an_average_is_measured_with_the_buffers_of_its_last_update(tmp_path):

@@ -6,10 +6,12 @@ import csv
 import io
 import math
 import statistics
+from pathlib import Path
 
 import pytest
 
 from swad.results.figures.windows import windows_figure
+from swad.results.runs import RunData
 from swad.results.window_tables import choices_table, compared_windows_csv, windows_csv
 from swad.results.windows import BEST, RunWindows, WindowGroup, all_windows, by_group
 
@@ -20,9 +22,11 @@ def made_up(target="photo", trial=0, start=200, end=400, noise=0.0, **changes) -
     """The later a window starts, the better; windows that end early are worse; SWAD has 0.8."""
     windows = {(b, e): 0.7 + 0.02 * b + 0.01 * e + noise * (b + 1) for b, e in all_windows(5)}
     accuracies = {"windows": {"target": windows}, "weights": {"target": {"swad": 0.8, "last": 0.75}}}
-    fields = {"run": f"{target}-{trial}", "dataset": "PACS", "algorithm": "erm", "average": "swad"}
-    fields |= {"target": target, "trial": trial, "start": start, "end": end, "segments": SEGMENTS, "images": 50}
-    return RunWindows(**{**fields, **accuracies, **changes})
+    config = {"target": target, "trial": trial, "dataset": "PACS", "algorithm": "erm"}
+    config |= {name: changes.pop(name) for name in ("dataset", "algorithm") if name in changes}
+    run = RunData(Path(f"{target}-{trial}"), config, (), True)
+    fields = {"average": "swad", "start": start, "end": end, "segments": SEGMENTS, "images": 50}
+    return RunWindows(run, **{**fields, **accuracies, **changes})
 
 
 def group(**changes) -> WindowGroup:

@@ -151,7 +151,7 @@ def report_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[st
             write_text(written[-1], compared_windows_csv(group, windows))
         figure = windows_figure(group, compared)
         written += save_figures(figure, folder / name, formats)
-    row_files = tuple(stored_path(Path(run.run) / WINDOWS) for run in measured.runs)
+    row_files = tuple(stored_path(run.run.path / WINDOWS) for run in measured.runs)
     return Report(tuple(tables), tuple(written), row_files, (*measured.notes, *notes))
 
 

@@ -127,7 +127,7 @@ def windows_csv(runs: Iterable[RunWindows]) -> str:
             own = run.weights[side][run.average]
             for (begin, end), accuracy in accuracies.items():
                 steps = run.segments[begin][0], run.segments[end][1]
-                identity = (run.run, run.dataset, run.algorithm, run.target, run.trial, side)
+                identity = (run.run.path, *run.group, *run.unit, side)
                 rows.append([*identity, *steps, accuracy, run.average, own, accuracy - own])
     return csv_text(rows)
 

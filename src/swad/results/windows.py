@@ -37,13 +37,7 @@ Window = tuple[int, int]
 class RunWindows:
     """The accuracies of all windows of one run on one or both sides, and of weights that the run saved."""
 
-    run: str
-    """The run directory."""
-    dataset: str
-    """As in the titles of tables: runs without a target are not compared with others."""
-    algorithm: str
-    target: str
-    trial: int
+    run: RunData
     average: str
     """The average of the run that the windows are compared with."""
     start: int
@@ -62,8 +56,13 @@ class RunWindows:
 
     @property
     def group(self) -> tuple[str, str]:
-        """Dataset and algorithm: the runs that are compared together."""
-        return self.dataset, self.algorithm
+        """Dataset, as in the titles of tables, and algorithm: the runs that are compared together."""
+        return self.run.table_name, self.run.algorithm
+
+    @property
+    def unit(self) -> tuple[str, int]:
+        """Target and trial."""
+        return self.run.target, self.run.trial
 
     @property
     def own(self) -> Window:
@@ -126,11 +125,7 @@ def _measurement(run: RunData, rows: Sequence[Row]) -> RunWindows | None:
         if len(windows.get(side, {})) == len(every) and settings["average"] in weights.get(side, {})
     ]
     return RunWindows(
-        run=str(run.path),
-        dataset=run.table_name,
-        algorithm=run.algorithm,
-        target=run.target,
-        trial=run.trial,
+        run=run,
         average=settings["average"],
         start=settings["range"][0],
         end=settings["range"][1],
@@ -155,18 +150,17 @@ class WindowGroup:
 
     def __post_init__(self) -> None:
         first = self.runs[0]
-        seen: dict[tuple[str, int], str] = {}
+        seen: dict[tuple[str, int], RunWindows] = {}
         for run in self.runs:
-            if (run.target, run.trial) in seen:
+            if (other := seen.setdefault(run.unit, run)) is not run:
                 raise ValueError(
                     f"runs of one dataset and algorithm must differ in target or trial, and "
-                    f"{seen[run.target, run.trial]} and {run.run} do not (give the runs of one setting)"
+                    f"{other.run.path} and {run.run.path} do not (give the runs of one setting)"
                 )
-            seen[run.target, run.trial] = run.run
             if any(getattr(run, name) != getattr(first, name) for name in ("segments", "average", "images")):
                 raise ValueError(
-                    f"windows must have the same segments, average and images, and those of {first.run} and {run.run} "
-                    "do not (measure them together, or show their last ones with --stored)"
+                    f"windows must have the same segments, average and images, and those of {first.run.path} and "
+                    f"{run.run.path} do not (measure them together, or show their last ones with --stored)"
                 )
         if not self.sides:
             raise ValueError("its runs are complete on no common side (measure all with --evaluate-on both)")
@@ -223,12 +217,12 @@ class WindowGroup:
         accuracies: Mapping[str, Sequence[float]],
         compare: Callable[..., list[Comparison]] = compare_accuracies,
     ) -> dict[str, Comparison]:
-        units = [(run.target, run.trial) for run in self.runs]
+        units = [run.unit for run in self.runs]
         own = [run.weights[side][run.average] for run in self.runs]
         by_unit = {
             label: dict(zip(units, values, strict=True)) for label, values in {self.baseline: own, **accuracies}.items()
         }
-        comparisons = compare(by_unit, self.baseline, dataset=self.runs[0].dataset)
+        comparisons = compare(by_unit, self.baseline, dataset=self.runs[0].group[0])
         return {comparison.method: comparison for comparison in comparisons}
 
     @property
@@ -273,10 +267,10 @@ def by_group(runs: Iterable[RunWindows]) -> tuple[list[WindowGroup], list[str]]:
 
 
 def _complete_trials(runs: Sequence[RunWindows]) -> WindowGroup:
-    targets = {run.target for run in runs}
-    by_trial = {trial: {run.target for run in runs if run.trial == trial} for trial in sorted({r.trial for r in runs})}
+    targets, trials = (set(column) for column in zip(*(run.unit for run in runs), strict=True))
+    by_trial = {trial: {run.run.target for run in runs if run.run.trial == trial} for trial in sorted(trials)}
     left_out = tuple(trial for trial in by_trial if by_trial[trial] != targets)
-    complete = tuple(run for run in runs if run.trial not in left_out)
+    complete = tuple(run for run in runs if run.run.trial not in left_out)
     if not complete:
         raise ValueError(
             f"no trial holds out all of {', '.join(sorted(targets))} (train the missing runs, or give those of one "

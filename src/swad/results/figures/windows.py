@@ -55,7 +55,7 @@ def windows_figure(group: WindowGroup, compared: Mapping[str, Mapping[Window, Co
         handles = {text: mark for axes in panels for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         style = {"fontsize": 7.5, "handlelength": 1.4, "borderaxespad": 0, "frameon": True, "edgecolor": "none"}
         panels[-1].legend(handles.values(), handles, loc="lower right", **style)
-        trials = len({run.trial for run in group.runs})
+        trials = len({run.run.trial for run in group.runs})
         over = counted(len(group.runs), "run") + (f", {trials} trials" if trials > 1 else "")
         figure.suptitle(f"{group.name}: all windows ({over})", fontsize=10)
     return figure
