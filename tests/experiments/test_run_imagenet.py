@@ -287,7 +287,7 @@ def test_the_command_on_a_model_that_always_answers_dog(here, trees, tmp_path):
     assert float(wrong["shot_noise", "CE"]) == pytest.approx(500 / sum(ALEXNET_ERRORS["shot_noise"]))
     done = here(*command, "--seed", "1", "--images", "5", code=1)
     assert "on all of their stored images: leave out --images, --seed" in done.stderr
-    assert "must be fp32 or bf16" in here(*command, "--precision", "fp16", code=1).stderr
+    assert "must be one of fp32, bf16" in here(*command, "--precision", "fp16", code=1).stderr
     assert "is no directory of runs" in here("robustness", model, code=1).stderr
     done = here("robustness", tmp_path, "--precision", "bf16", "--batch-size", "8", code=1)
     assert "only benchmarks take --precision, --batch-size: leave it out" in done.stderr
