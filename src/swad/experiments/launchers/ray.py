@@ -24,7 +24,7 @@ from swad.experiments.launchers.base import Launcher, LauncherError, Outcome, Ta
 from swad.experiments.launchers.work import Train, describe, failed, leave_broken_device, train_task
 from swad.results.records import RECORDS
 from swad.util.files import write_json
-from swad.util.signals import interrupt_once
+from swad.util.signals import handle_signals, interrupt_once
 
 OBJECT_STORE_BYTES = 200 * 2**20
 """Memory of a Ray that is started here for what its processes share."""
@@ -202,11 +202,8 @@ def _work(task: Task, options: _WorkerOptions) -> Outcome | _NotShared:
     import torch
 
     torch.set_num_threads(max(1, int(options.cpus)))
-    before = signal.signal(signal.SIGTERM, interrupt_once)  # of a machine that leaves; Ray's handler would exit at once
-    try:
+    with handle_signals(interrupt_once, [signal.SIGTERM]):  # of a machine that leaves; Ray's would exit at once
         outcome = train_task(task, options.train, lock_seconds=LOCK_SECONDS)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     leave_broken_device(outcome)
     if outcome.status == "interrupted" and not outcome.elsewhere:
         # Its machine leaves, or the launcher stops. The checkpoint is saved; without a result Ray starts the run again

@@ -114,8 +114,7 @@ def estimate(
         cost = _RunCost(runs[0].config, name[0] in at_hand)
         seconds = None if speed is None else share * sum(cost.seconds(run.config, speed) for run in runs)
         sizes = [cost.bytes(run.config) for run in runs]  # some runs may keep more files than others
-        known = [size for size in sizes if size is not None]
-        total = round(share * sum(known)) if len(known) == len(sizes) else None
+        total = None if None in sizes else round(share * sum(filter(None, sizes)))
         estimates.append(GroupEstimate(*name, number, seconds, total, basis))
     return estimates
 
