@@ -116,11 +116,8 @@ class EpochLoader(TrainLoader):
         inputs = {"rows": torch.from_numpy(rows)}
         if self.in_memory:
             return inputs
-        numbers = self.domain_of(rows)
-        domains, keys = [self.splits[i].domain for i in numbers], (rows - self._offsets[numbers]).tolist()
         first = self.positions.start + part * size
-        seeds = [(self.seed, step, position) for position in range(first, first + size)]
-        images = zip(domains, keys, seeds, strict=True)
+        images = [(*image, (self.seed, step, first + i)) for i, image in enumerate(self.locate(rows))]
         if self._decoder is None:
             pixels = [augmented(domain, key, self._transform, seed) for domain, key, seed in images]
             return {**inputs, "images": torch.stack(pixels)}

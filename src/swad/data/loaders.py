@@ -153,6 +153,12 @@ class TrainLoader:
         found: IntArray = np.searchsorted(self._offsets, rows, side="right") - 1
         return found
 
+    def locate(self, rows: IntArray) -> list[tuple[Domain, int]]:
+        """Return the domain of each image, and its index there."""
+        numbers = self.domain_of(rows)
+        keys = (rows - self._offsets[numbers]).tolist()
+        return [(self.splits[number].domain, key) for number, key in zip(numbers, keys, strict=True)]
+
     def inputs(self, start: int, stop: int) -> Iterator[tuple[int, Inputs]]:
         """Iterate over ``(step, inputs)`` of steps ``start`` to ``stop``, inclusive; `finish` makes the batches.
 
@@ -192,10 +198,9 @@ class TrainLoader:
         groups = self.rows(step).reshape(-1, len(self.positions))
         for view in range(self.views):
             for group, rows in enumerate(groups):
-                for position, row, number in zip(self.positions, rows, self.domain_of(rows), strict=True):
-                    domain, key = self.splits[number].domain, int(row - self._offsets[number])
+                for position, image in zip(self.positions, self.locate(rows), strict=True):
                     seed = (self.seed, step, group, position, view)
-                    images.append(augmented(domain, key, self._transform, seed))
+                    images.append(augmented(*image, self._transform, seed))
         return torch.stack(images)
 
     def _split_views(self, images: Tensor) -> Tensor:
