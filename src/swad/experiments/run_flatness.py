@@ -85,8 +85,7 @@ class FlatnessConfig:
             "normalize": self.normalize,
             "seed": self.seed,
             "device": device.type,
-            **_pattern_settings(self.include, self.exclude),
-            **_changed_settings(split=self.split, logits=self.logits, precision=self.precision_of(run, device)),
+            **_changed_settings(self, logits=self.logits, precision=self.precision_of(run, device)),
         }
 
 
@@ -289,8 +288,7 @@ def _measure_missing(
     names = [name for name in run.full_names(names) if name != WINDOW]
     with RowFile(run.path, FLATNESS) as file:
         images_used = {**run.image_settings(config.n_images), "device": torch_device.type}
-        further = {**_pattern_settings(config.include, config.exclude), **_changed_settings(split=config.split)}
-        key = file.add_settings({**settings, **images_used, **further})
+        key = file.add_settings({**settings, **images_used, **_changed_settings(config)})
         run.require_same_weights(file, key, names)
         missing = [name for name in names if not file.rows_of(key, kind=kind, weights=name)]
         if missing:
@@ -302,15 +300,10 @@ def _measure_missing(
         return [row for name in names for row in file.rows_of(key, kind=kind, weights=name)]
 
 
-def _pattern_settings(include: Sequence[str], exclude: Sequence[str]) -> dict[str, list[str]]:
-    """Return the patterns that are not empty, so that results for all parameters keep the key they have without."""
-    patterns = {"include": list(include), "exclude": list(exclude)}
-    return {name: values for name, values in patterns.items() if values}
-
-
-def _changed_settings(**settings: str) -> dict[str, str]:
+def _changed_settings(config: FlatnessConfig, **further: str) -> dict[str, Any]:
     """Return the settings that differ from the default, so that earlier results keep the key they have without."""
-    defaults = {"split": "training", "logits": "raw", "precision": "fp32"}
+    settings = {"include": list(config.include), "exclude": list(config.exclude), "split": config.split, **further}
+    defaults = {"include": [], "exclude": [], "split": "training", "logits": "raw", "precision": "fp32"}
     return {name: value for name, value in settings.items() if value != defaults[name]}
 
 

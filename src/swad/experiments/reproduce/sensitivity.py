@@ -16,7 +16,7 @@ from swad.experiments import tune
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
-from swad.results.figures.sensitivity import sensitivity_figure
+from swad.results.figures.tuning import sensitivity_figure
 from swad.results.tables import Cell, Row, Table
 from swad.results.tuning import TuneRow, ValleySetting
 from swad.util.statistics import mean

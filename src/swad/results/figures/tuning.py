@@ -1,12 +1,12 @@
-"""Heat maps of a search over N_s, N_e and r: one panel for each r and definition, the chosen setting framed."""
+"""Accuracies of settings of SWAD: heat maps of a search over N_s, N_e and r, and lines against each of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swad.results.figures.style import INK, figure_style, new_figure, require_matplotlib
+from swad.results.figures.style import FAINT, INK, PALETTE, add_legend, figure_style, new_figure, require_matplotlib
 from swad.results.labels import algorithm_label
 from swad.results.tuning import TuneRow, TuneSelect, ValleySetting, score_settings
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_COLUMNS = 4
+
+Curves = Mapping[str, Sequence[tuple[float, float]]]
+"""Points (value of the setting, accuracy) by the name of a line."""
 
 
 def tuning_figure(rows: Sequence[TuneRow], chosen: ValleySetting | None = None, select: TuneSelect = "iid") -> Figure:
@@ -69,4 +72,33 @@ def tuning_figure(rows: Sequence[TuneRow], chosen: ValleySetting | None = None, 
         figure.colorbar(image, ax=grid, label=f"{split} accuracy, %", shrink=0.9)
         dataset, algorithm = rows[0].group
         figure.suptitle(f"{dataset}, {algorithm_label(algorithm)}", fontsize=10)
+    return figure
+
+
+def sensitivity_figure(panels: Mapping[str, Curves], marked: Mapping[str, float], title: str = "") -> Figure:
+    """Draw accuracies in percent against the settings; a vertical line marks the paper's value.
+
+    Args:
+        panels: Lines by the label of a setting.
+        marked: The paper's value by the label of a setting.
+        title: Title above all panels.
+    """
+    with figure_style():
+        figure = new_figure(2.7 * len(panels), 2.9)
+        grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+        for axes, (label, curves) in zip(grid, panels.items(), strict=True):
+            if label in marked:
+                axes.axvline(marked[label], color=FAINT, linewidth=0.8, linestyle=":")
+            for name, points in curves.items():
+                values, accuracies = zip(*points, strict=True)
+                color = PALETTE[names.index(name) % len(PALETTE)]
+                axes.plot(values, accuracies, marker="o", markersize=3, color=color, label=name)
+            axes.set_xlabel(label)
+            axes.set_xticks(sorted({value for points in curves.values() for value, _ in points}))
+            axes.grid(axis="y")
+        grid[0].set_ylabel("Accuracy, %")
+        if title:
+            figure.suptitle(title, fontsize=10)
+        add_legend(figure)
     return figure
