@@ -106,7 +106,7 @@ def measure(
         torch.cuda.reset_peak_memory_stats()
         torch.backends.cudnn.benchmark = False
     torch._dynamo.reset()
-    sources = hold_out(dataset, 0).sources
+    sources = hold_out(dataset, dataset.domain_names[0]).sources
     dist = Dist(torch.device(device))
     used = cache if row.input_pipeline == "gpu" else None
     start = time.perf_counter()

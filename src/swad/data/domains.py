@@ -223,14 +223,12 @@ class Dataset:
         """Names of the domains; their order is the domains' numbering."""
         return tuple(domain.name for domain in self.domains)
 
-    def index(self, domain: str | int) -> int:
-        """Return the number of a domain, given its name or number."""
+    def index(self, domain: str) -> int:
+        """Return the number of a domain."""
         names = self.domain_names
-        if isinstance(domain, int) and not isinstance(domain, bool) and 0 <= domain < len(names):
-            return domain
-        if isinstance(domain, str) and domain in names:
+        if domain in names:
             return names.index(domain)
-        hint = did_you_mean(str(domain), names)
+        hint = did_you_mean(domain, names)
         raise DataError(f"dataset {self.name} has no domain {domain!r}; it has {', '.join(names)}{hint and ': '}{hint}")
 
 

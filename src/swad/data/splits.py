@@ -151,7 +151,7 @@ class HeldOut(NamedTuple):
 
 def hold_out(
     dataset: Dataset,
-    target: str | int | Sequence[str | int] | None,
+    target: str | Sequence[str] | None,
     *,
     trial: int = 0,
     three_way: bool = False,
@@ -162,11 +162,11 @@ def hold_out(
     same validation images for every target.
 
     Args:
-        target: Name or number of the domain to hold out, or several. None or (): train on all domains.
+        target: Name of the domain to hold out, or several. None or (): train on all domains.
         trial: Number of the random split; the paper uses 0, 1 and 2.
         three_way: Split 60/20/20 instead of 80/20.
     """
-    targets = [target] if isinstance(target, str | int) else list(target or ())
+    targets = [target] if isinstance(target, str) else list(target or ())
     held_out = {dataset.index(domain) for domain in targets}
     if len(held_out) == len(dataset.domains):
         raise DataError(

@@ -81,7 +81,7 @@ def test_a_small_copy_can_be_read(benchmark, tmp_path):
             folders = [file.split("/")[1] for file in domain.files]
             assert [dataset.classes[label] for label in domain.labels] == folders
     if min(len(domain) for domain in dataset.domains) >= 5:
-        assert hold_out(dataset, 0).target.names == dataset.domain_names[:1]
+        assert hold_out(dataset, dataset.domain_names[0]).target.names == dataset.domain_names[:1]
 
 
 def test_a_missing_folder_is_a_one_line_error(benchmark, tmp_path):
