@@ -121,3 +121,24 @@ def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str
     if others:
         notes.append(f"Not of the paper, so compared with nothing printed: {', '.join(others)}.")
     return notes
+
+
+def each_dataset(build: Callable[[Results, str, Sequence[str]], Report], datasets: Sequence[str]) -> Build:
+    """Return what builds an item dataset by dataset, with notes on those that are not at hand.
+
+    Args:
+        build: ``build(results, dataset, names)``; the names tell a figure of this dataset from those of others.
+        datasets: The paper's datasets of the item.
+    """
+
+    def build_all(results: Results) -> Report:
+        measured = results.config.measured_datasets(datasets)
+        reports = [build(results, dataset, [dataset] if len(measured) > 1 else []) for dataset in measured]
+        tables = [table for report in reports for table in report.tables]
+        return Report(
+            (*tables, *availability_notes(results.config, datasets)),
+            tuple(path for report in reports for path in report.written),
+            tuple(path for report in reports for path in report.row_files),
+        )
+
+    return build_all

@@ -7,10 +7,10 @@ toward the flat one. The worst losses are found by gradient ascent, so they are 
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.robust_line import FILE, measure_robust_line
 from swad.experiments.saved_run import open_run
@@ -78,24 +78,18 @@ def _measure(results: Results, run: RunData) -> RobustLine:
     return measure_robust_line(saved, ENDS, SHARES, points=points, n_images=config.images, **results.measuring)
 
 
-def _build(results: Results) -> Report:
+def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
+    runs = results.first_trial(dataset, ERM)
+    different = [run for run in runs if not _is_last(run)]
     tables: list[Table | str] = []
-    written: list[Path] = []
-    row_files: list[Path] = []
-    datasets = results.config.measured_datasets(DATASETS)
-    for dataset in datasets:
-        runs = results.first_trial(dataset, ERM)
-        different = [run for run in runs if not _is_last(run)]
-        if skipped := [run for run in runs if _is_last(run)]:
-            names = ", ".join("+".join(run.targets) for run in skipped)
-            tables.append(f"{dataset}, target {names}: no line, because the average of SWAD is the last weights.")
-        if not different:
-            continue
-        lines = [_measure(results, run) for run in different]
-        written += results.save(robust_figure(lines), "figure1", *[dataset] * (len(datasets) > 1))
-        row_files += [run.path / FILE for run in different]
-        tables.append(robust_table(dataset, lines))
-    return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written), tuple(row_files))
+    if skipped := ["+".join(run.targets) for run in runs if _is_last(run)]:
+        which = ", ".join(skipped)
+        tables.append(f"{dataset}, target {which}: no line, because the average of SWAD is the last weights.")
+    if not different:
+        return Report(tuple(tables), ())
+    lines = [_measure(results, run) for run in different]
+    written = results.save(robust_figure(lines), "figure1", *names)
+    return Report((*tables, robust_table(dataset, lines)), tuple(written), tuple(run.path / FILE for run in different))
 
 
 ITEMS = (
@@ -103,7 +97,7 @@ ITEMS = (
         "figure1",
         "Robust risk minimization and flat minima",
         lambda config: (ERM,),
-        _build,
+        each_dataset(_build, DATASETS),
         DATASETS,
         measures="the worst loss along a line, for every target",
         trial_zero=True,

@@ -6,6 +6,7 @@ of the same run: the plane through the first and the last snapshot of the valley
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -13,7 +14,7 @@ from torch import nn
 from swad.averaging import registry
 from swad.averaging.swa import SWA
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import SavedRun, open_run
@@ -93,24 +94,17 @@ def sampling_table(dataset: str, runs: list[tuple[RunData, dict[str, tuple[int, 
     return Table(f"{dataset}: the weights that SWA and SWAD average", columns, tuple(rows), notes, "Target")
 
 
-def _build(results: Results) -> Report:
-    tables: list[Table | str] = []
+def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
+    runs = results.first_trial(dataset, ERM)
     written: list[Path] = []
-    row_files: list[Path] = []
-    datasets = results.config.measured_datasets(DATASETS)
-    for dataset in datasets:
-        runs = results.first_trial(dataset, ERM)
-        sampled = []
-        for run in runs:
-            saved = open_run(run.path, results.config.data)
-            steps = sampled_steps(saved)
-            drawing = sampling_figure(_measure(results, saved), steps)
-            names = [dataset] * (len(datasets) > 1) + ["+".join(run.targets)] * (len(runs) > 1)
-            written += results.save(drawing, "figure2", *names)
-            row_files.append(run.path / SURFACE)
-            sampled.append((run, steps))
-        tables.append(sampling_table(dataset, sampled))
-    return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written), tuple(row_files))
+    sampled = []
+    for run in runs:
+        saved = open_run(run.path, results.config.data)
+        steps = sampled_steps(saved)
+        drawing = sampling_figure(_measure(results, saved), steps)
+        written += results.save(drawing, "figure2", *names, *["+".join(run.targets)] * (len(runs) > 1))
+        sampled.append((run, steps))
+    return Report((sampling_table(dataset, sampled),), tuple(written), tuple(run.path / SURFACE for run in runs))
 
 
 ITEMS = (
@@ -118,7 +112,7 @@ ITEMS = (
         "figure2",
         "Which weights SWA and SWAD average",
         lambda config: (ERM,),
-        _build,
+        each_dataset(_build, DATASETS),
         DATASETS,
         measures="the loss on a plane, for every target",
         trial_zero=True,

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 from swad.experiments.flatness_report import measure_surfaces, report_surfaces
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.figure3 import write_run_page
 from swad.experiments.reproduce.trainings import ERM
 from swad.results.runs import load_run
-from swad.results.tables import Table
 
 DATASETS = ("PACS",)
 
 
-def _build(results: Results) -> Report:
+def _measure(results: Results, dataset: str, names: Sequence[str]) -> Report:
     config = results.config
-    tables: list[Table | str] = []
-    written: list[Path] = []
-    row_files: list[Path] = []
-    datasets = config.measured_datasets(DATASETS)
-    for dataset in datasets:
-        paths, notes = measure_surfaces(
-            [run.path for run in results.first_trial(dataset, ERM)],
-            data=config.data,
-            steps=config.grid,
-            n_images=config.images,
-            **results.measuring,
-        )
-        stem = "figure4" if len(datasets) == 1 else f"figure4-{dataset}"
-        report = report_surfaces(paths, ["plane"], output=results.folder("figure4"), stem=stem, formats=config.formats)
-        tables += [*notes, *report.tables]
-        written += report.written
-        row_files += report.row_files
-    written.append(write_run_page(results.folder("figure4"), [load_run(path.parent) for path in row_files]))
-    return Report((*tables, *availability_notes(config, DATASETS)), tuple(written), tuple(row_files))
+    paths, notes = measure_surfaces(
+        [run.path for run in results.first_trial(dataset, ERM)],
+        data=config.data,
+        steps=config.grid,
+        n_images=config.images,
+        **results.measuring,
+    )
+    stem, folder = "-".join(["figure4", *names]), results.folder("figure4")
+    report = report_surfaces(paths, ["plane"], output=folder, stem=stem, formats=config.formats)
+    return replace(report, tables=(*notes, *report.tables))
+
+
+def _build(results: Results) -> Report:
+    report = each_dataset(_measure, DATASETS)(results)
+    page = write_run_page(results.folder("figure4"), [load_run(path.parent) for path in report.row_files])
+    return replace(report, written=(*report.written, page))
 
 
 ITEMS = (

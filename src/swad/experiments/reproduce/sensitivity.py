@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from swad.data import benchmarks
 from swad.experiments import tune
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.results.figures.tuning import sensitivity_figure
 from swad.results.tables import Cell, Row, Table
@@ -94,27 +93,23 @@ def _validation(rows: Sequence[TuneRow]) -> float:
     return 100 * mean(row.validation for row in rows if row.validation is not None)
 
 
-def _build(results: Results) -> Report:
-    tables: list[Table | str] = []
-    written: list[Path] = []
-    for dataset in results.config.measured_datasets(DATASETS):
-        runs = results.first_trial(dataset, ERM_THREE_WAY)
-        center = ValleySetting(tolerance_ratio=benchmarks.get(dataset).defaults.tolerance_ratio)
-        around = settings_around(center)
-        settings = list(dict.fromkeys(setting for members in around.values() for setting in members))
-        rows = tune.sensitivity([run.path for run in runs], settings, data=results.config.data, **results.measuring)
-        tables.append(sensitivity_table(dataset, rows, center))
-        panels = {}
-        for name, members in around.items():
-            by_value = {_shown(name, setting): [row for row in rows if row.setting == setting] for setting in members}
-            panels[f"${LABELS[name]}$"] = {
-                "target": [(value, _target(own)) for value, own in by_value.items()],
-                "source validation": [(value, _validation(own)) for value, own in by_value.items()],
-            }
-        marked = {f"${label}$": _shown(name, center) for name, label in LABELS.items()}
-        figure = sensitivity_figure(panels, marked, f"{dataset}: SWAD around the paper’s settings (dotted)")
-        written += results.save(figure, "sensitivity", dataset)
-    return Report((*tables, *availability_notes(results.config, DATASETS)), tuple(written))
+def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
+    runs = results.first_trial(dataset, ERM_THREE_WAY)
+    center = ValleySetting(tolerance_ratio=benchmarks.get(dataset).defaults.tolerance_ratio)
+    around = settings_around(center)
+    settings = list(dict.fromkeys(setting for members in around.values() for setting in members))
+    rows = tune.sensitivity([run.path for run in runs], settings, data=results.config.data, **results.measuring)
+    panels = {}
+    for name, members in around.items():
+        by_value = {_shown(name, setting): [row for row in rows if row.setting == setting] for setting in members}
+        panels[f"${LABELS[name]}$"] = {
+            "target": [(value, _target(own)) for value, own in by_value.items()],
+            "source validation": [(value, _validation(own)) for value, own in by_value.items()],
+        }
+    marked = {f"${label}$": _shown(name, center) for name, label in LABELS.items()}
+    figure = sensitivity_figure(panels, marked, f"{dataset}: SWAD around the paper’s settings (dotted)")
+    written = results.save(figure, "sensitivity", dataset)  # with the dataset also if it is the only one
+    return Report((sensitivity_table(dataset, rows, center),), tuple(written))
 
 
 ITEMS = (
@@ -122,7 +117,7 @@ ITEMS = (
         "sensitivity",
         "Sensitivity of SWAD to N_s, N_e and r",
         lambda config: (ERM_THREE_WAY,),
-        _build,
+        each_dataset(_build, DATASETS),
         DATASETS,
         measures="averages of other ranges, from the kept segments",
         trial_zero=True,
