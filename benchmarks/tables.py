@@ -290,7 +290,7 @@ def windows(source: Path) -> Table | None:
 def window_choices(source: Path) -> Table:
     """Points of windows and live weights above SWAD, with their intervals, on several datasets and both sides."""
     groups = _window_groups(source)
-    columns = {(group.runs[0].dataset, side): group.compare_choices(side) for group in groups for side in BEST}
+    columns = {(group.runs[0].run.dataset, side): group.compare_choices(side) for group in groups for side in BEST}
     labels = dict.fromkeys(label for compared in columns.values() for label in compared)
     own = [Cell(text=f"{100 * next(iter(compared.values())).baseline_accuracy:.1f} %") for compared in columns.values()]
     rows = [
