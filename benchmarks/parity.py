@@ -16,7 +16,8 @@ from typing import Any
 
 from measurements import header, write
 from swad.results.records import RecordError
-from swad.results.runs import RunData, find_runs
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs
 from swad.results.training_curves import mean_curve, source_curves
 
 

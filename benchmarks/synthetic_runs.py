@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.results.records import Record
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.training.config import FORMAT, SETTINGS
 
 DATASETS = {

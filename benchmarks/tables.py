@@ -38,8 +38,9 @@ from swad.results.flatness_tables import interval_cell, points_table
 from swad.results.labels import algorithm_label
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.records import Record
+from swad.results.run_data import RunData
 from swad.results.run_tables import PaperRows, accuracy_table
-from swad.results.runs import RunData, find_runs
+from swad.results.runs import find_runs
 from swad.results.surfaces import read_surface
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.window_tables import choices_table

@@ -38,7 +38,7 @@ from swad.experiments.saved_run import SavedRun
 from swad.results.corruption_errors import severity_curves
 from swad.results.flatness_rows import RowFile, read_rows
 from swad.results.imagenet_parts import PartResult, stored_errors
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.robustness import backgrounds
 from swad.robustness.corruptions import SEVERITIES
 from swad.robustness.evaluation import decode

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from swad.results.method_results import DatasetResults, MethodResults
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import Selection, TargetResult
 
 Gains = dict[str, np.ndarray]

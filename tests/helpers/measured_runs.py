@@ -12,7 +12,8 @@ from helpers.landscapes import Point
 from swad.flatness import Comparison, local
 from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile
 from swad.results.records import Record, RecordWriter
-from swad.results.runs import RunData, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import load_run
 
 RADII = (0.0, 5.0, 10.0)
 STEEP = {"best": 3.0, "swa": 2.0, "swad": 1.0}

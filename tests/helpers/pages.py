@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.results.page.build import write_page
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 
 def build_page(runs: Sequence[RunData], **options: Any) -> str:

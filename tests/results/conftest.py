@@ -4,7 +4,8 @@ import pytest
 
 from helpers.measured_runs import write_measured_run
 from helpers.run_tree import make_tree, write_run
-from swad.results.runs import RunData, find_runs
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs
 
 
 @pytest.fixture(scope="session")

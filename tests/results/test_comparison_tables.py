@@ -17,7 +17,8 @@ from swad.results.comparison_tables import (
 )
 from swad.results.comparisons import ALL_DATASETS, compare_methods, compare_over_datasets
 from swad.results.method_results import DatasetResults, collect_results
-from swad.results.runs import RunData, find_runs
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from helpers.configs import roles
 from helpers.run_tree import write_run
 from swad.results.diagnostics import find_problems
 from swad.results.record_table import RecordTable
-from swad.results.runs import RunData, find_runs
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs
 
 
 def test_runs_with_different_settings_are_named(runs: list[RunData]) -> None:

@@ -20,7 +20,8 @@ from swad.results.flatness_runs import (
 from swad.results.flatness_stats import FlatnessCurve, average_curves, mean_over_targets
 from swad.results.flatness_summary import by_dataset
 from swad.results.records import Record, RecordWriter
-from swad.results.runs import RunData, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import load_run
 
 
 def test_curves_are_read_averaged_over_trials_and_over_targets(measured_runs, tmp_path):

@@ -10,7 +10,7 @@ from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, severit
 from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.flatness_rows import RowFile
 from swad.results.imagenet_parts import BENCHMARK, CORRUPTIONS, PartResult, read_stored_errors
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 
 def measured(root: Path, weights: str, errors: dict[str, float], trial: int = 0, **changes: object) -> RunData:

@@ -8,7 +8,7 @@ from scipy import stats
 
 from swad.results.method_ranks import MethodRanks, rank_results, rank_scores
 from swad.results.method_results import collect_results
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 NAMES = ("a", "b", "c", "d")
 

@@ -11,6 +11,7 @@ from helpers.python_process import start_python
 from helpers.run_tree import PACS, make_tree, write_run
 from swad.results.column_marks import TEST, significantly_lower
 from swad.results.method_results import collect_results
+from swad.results.run_data import RunData
 from swad.results.run_tables import (
     PaperRows,
     accuracy_table,
@@ -20,7 +21,7 @@ from swad.results.run_tables import (
     selected_runs_table,
     timings_table,
 )
-from swad.results.runs import RunData, find_runs
+from swad.results.runs import find_runs
 from swad.results.tables import OURS, PAPER
 from swad.results.training_curves import valleys
 

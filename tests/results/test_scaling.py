@@ -12,8 +12,8 @@ from swad.results.diagnostics import find_problems
 from swad.results.method_results import collect_results
 from swad.results.page.build import shown_runs
 from swad.results.page.sweep import build_sweep
+from swad.results.run_data import RunData
 from swad.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
-from swad.results.runs import RunData
 
 
 def runs_of(trials: int, draws: int) -> list[RunData]:

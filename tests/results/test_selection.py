@@ -9,7 +9,7 @@ from helpers.configs import roles
 from swad.results.method_results import collect_results
 from swad.results.record_table import RecordTable, SeriesKey
 from swad.results.records import Record
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import select, source_accuracy
 from swad.results.selection_file import make_selection
 from swad.results.selectors import ORACLES, SELECTORS, SelectedStep, SelectionError, SourceView, iid, source_view

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swad.results.figures.windows import windows_figure
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.window_tables import choices_table, compared_windows_csv, windows_csv
 from swad.results.windows import BEST, RunWindows, WindowGroup, all_windows, by_group
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from swad.results.comparisons import Comparison
     from swad.results.method_results import DatasetResults
-    from swad.results.runs import RunData
+    from swad.results.run_data import RunData
     from swad.results.tables import Table
 
 MAX_ROWS = 48

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from swad.results.runs import RunData, find_runs
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs
 
 BASELINE_EVERY = {"domainnet": 1000}
 """Updates between two evaluations in DomainBed, the paper's baseline, for datasets other than `USUAL_EVERY`."""

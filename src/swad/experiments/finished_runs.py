@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swad.experiments.saved_run import SavedRun, open_run
-from swad.results.runs import RunData, find_runs
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs
 from swad.training.run_dir import RunError
 from swad.util.progress import Progress
 

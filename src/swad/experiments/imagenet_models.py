@@ -15,7 +15,8 @@ from swad.experiments.saved_run import fingerprint
 from swad.models import networks, weight_files
 from swad.models.networks import InputConfig
 from swad.results.labels import directory_names, weights_label
-from swad.results.runs import RunData, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import load_run
 from swad.robustness import backgrounds
 from swad.robustness.evaluation import N_CLASSES
 from swad.robustness.folders import imagenet_classes

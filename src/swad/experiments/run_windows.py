@@ -31,7 +31,7 @@ from swad.results.figures.style import save_figures
 from swad.results.figures.windows import windows_figure
 from swad.results.flatness_rows import RowFile
 from swad.results.records import RECORDS
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.tables import Table
 from swad.results.window_tables import choices_table, compared_windows_csv, windows_csv
 from swad.results.windows import LIVE, SIDES, WINDOWS, RunWindows, by_group, read_windows

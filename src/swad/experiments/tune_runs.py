@@ -23,7 +23,7 @@ from swad.experiments.saved_run import SavedRun, open_run
 from swad.experiments.segment_runs import build_estimate, build_loaders, build_network
 from swad.results.flatness_rows import Row, RowFile
 from swad.results.records import RECORDS
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.tuning import TuneRow, ValleySetting
 from swad.training.defaults import averaging_plan
 from swad.training.distributed import Dist

@@ -14,7 +14,7 @@ from typing import Any
 from swad.results.comparisons import Comparison, compare, correct
 from swad.results.flatness_rows import last_shown, latest_rows, read_rows
 from swad.results.labels import weights_label
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.util.statistics import contributions, half_widths, mean
 
 ROBUSTNESS = "robustness.jsonl"

@@ -29,7 +29,7 @@ from swad.results.flatness_stats import (
     subtract_curves,
 )
 from swad.results.labels import weights_label
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 if TYPE_CHECKING:
     from swad.results.rank_correlation import Ranking

@@ -17,7 +17,7 @@ from swad.results import domainbed
 from swad.results.failures import read_failure
 from swad.results.record_table import RecordTable, read_record_table
 from swad.results.records import CONFIG, DONE, LOCK, RECORDS, Record, RecordError, make_frame
-from swad.results.run_data import RunData as RunData
+from swad.results.run_data import RunData
 from swad.results.summary import MIN_RUNS, Signature, read_summary, signature, write_summary
 from swad.util.files import sha256
 from swad.util.garbage import paused_garbage_collection

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swad.results.flatness_rows import SURFACE, Row, last_shown, read_rows
 from swad.results.flatness_stats import SIDES
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 CORNERS = ("1", "2", "3")
 """Names of the corner points in the file."""

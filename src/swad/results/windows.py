@@ -14,7 +14,7 @@ from itertools import combinations_with_replacement
 from swad.results.comparisons import Comparison, compare_accuracies, compare_together
 from swad.results.flatness_rows import Row, read_rows
 from swad.results.labels import algorithm_label, method_label
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.util.statistics import mean
 
 WINDOWS = "windows.jsonl"

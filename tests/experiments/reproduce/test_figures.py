@@ -20,7 +20,8 @@ from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import open_run
 from swad.results.figures.robust_lines import RobustLine
 from swad.results.figures.sampling import sampling_figure, trajectory
-from swad.results.runs import RunData, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import load_run
 from swad.results.surfaces import read_surface
 from swad.training.run_dir import RunError
 

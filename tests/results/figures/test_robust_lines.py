@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from swad.results.figures.robust_lines import RobustLine, robust_figure
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 
 def line(target: str) -> RobustLine:

@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 from swad.results.figures import style
 from swad.results.figures.style import FORMATS, save_figure, themed_svg
 from swad.results.figures.training import valley_figure
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 
 @pytest.mark.parametrize("kind", FORMATS)

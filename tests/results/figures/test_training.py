@@ -10,7 +10,8 @@ from swad.results.figures.style import save_figure
 from swad.results.figures.training import save_valley_figures, valley_figure
 from swad.results.method_results import collect_results
 from swad.results.records import Record
-from swad.results.runs import RunData, find_runs
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs
 from swad.results.training_curves import mean_curve, source_curves, valleys
 
 

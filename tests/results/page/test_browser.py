@@ -8,8 +8,8 @@ import pytest
 from helpers.browser import emulate
 from helpers.contrast import contrast
 from swad.results.page.build import write_page
+from swad.results.run_data import RunData
 from swad.results.run_tables import accuracy_tables
-from swad.results.runs import RunData
 from swad.results.tables import OURS
 
 pytest.importorskip("jinja2")

@@ -14,8 +14,9 @@ from helpers.pages import build_page
 from swad.results.diagnostics import find_problems
 from swad.results.method_results import collect_results
 from swad.results.page.build import _key_rows, shown_runs, write_page
+from swad.results.run_data import RunData
 from swad.results.run_tables import results_table
-from swad.results.runs import RunData, find_runs
+from swad.results.runs import find_runs
 
 
 def test_the_page_needs_no_network(runs: list[RunData]) -> None:

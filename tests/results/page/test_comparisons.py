@@ -8,7 +8,7 @@ pytest.importorskip("matplotlib")
 from helpers.pages import build_page
 from swad.results.method_results import collect_results
 from swad.results.page.comparisons import comparison_section
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 
 def test_the_section_has_the_table_and_ranks_where_there_are_several_datasets(runs: list[RunData]) -> None:

@@ -21,8 +21,8 @@ from swad.results.page import sweep
 from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.record_table import RecordTable
 from swad.results.records import Record
+from swad.results.run_data import RunData
 from swad.results.run_tables import accuracy_table
-from swad.results.runs import RunData
 from swad.results.selection import select
 from swad.results.training_curves import source_curves
 

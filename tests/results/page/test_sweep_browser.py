@@ -19,7 +19,7 @@ from swad.results.comparisons import compare
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.build import write_page
 from swad.results.records import Record
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import validation_accuracy
 from swad.results.training_curves import source_curves
 from swad.util.paired import paired_test

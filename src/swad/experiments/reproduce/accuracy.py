@@ -16,7 +16,7 @@ from swad.experiments.reproduce.methods import QUOTED, Method
 from swad.results.column_marks import legend, mark_column
 from swad.results.comparisons import Accuracies
 from swad.results.published import Number, Printed
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import Selection, select
 from swad.results.selectors import SelectionError
 from swad.results.tables import PAPER, Cell, Row, Table, percent_cell

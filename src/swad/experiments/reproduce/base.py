@@ -14,7 +14,8 @@ from swad.experiments.sweep.directory import SweepDir, runs_folder
 from swad.experiments.sweep.spec import SweepSpec
 from swad.results.figures.style import save_figures
 from swad.results.records import DONE
-from swad.results.runs import RunData, find_runs, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import find_runs, load_run
 from swad.training.run_dir import RunError
 from swad.util.progress import Progress
 

@@ -15,7 +15,7 @@ from swad.experiments.reproduce.base import Reproduction, Results, availability_
 from swad.experiments.reproduce.config import PAPER_DATASETS
 from swad.experiments.reproduce.trainings import ERM, Training, validation_subsample
 from swad.results.comparisons import compare
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import target_accuracy
 from swad.results.tables import PAPER, Cell, Row, Table
 from swad.results.training_curves import valleys

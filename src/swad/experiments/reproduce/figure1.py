@@ -16,7 +16,7 @@ from swad.experiments.robust_line import FILE, measure_robust_line
 from swad.experiments.saved_run import open_run
 from swad.results.figures.robust_lines import RobustLine, robust_figure
 from swad.results.labels import weights_label
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valleys
 from swad.util.names import counted

@@ -21,7 +21,8 @@ from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.figures.sampling import sampling_figure
 from swad.results.flatness_rows import SURFACE
 from swad.results.labels import weights_label
-from swad.results.runs import RunData, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import load_run
 from swad.results.surfaces import RunSurface, read_surface
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valleys

@@ -17,7 +17,8 @@ from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
 from swad.experiments.run_flatness import FlatnessConfig
 from swad.experiments.saved_run import open_run
 from swad.results.page.build import write_page
-from swad.results.runs import RunData, RunList, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import RunList, load_run
 from swad.training.run_dir import RunError
 
 LIVE = "live"

@@ -27,7 +27,8 @@ from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, read_co
 from swad.results.figures.robustness import severity_figure
 from swad.results.imagenet_parts import stored_errors
 from swad.results.page.build import write_page
-from swad.results.runs import RunData, RunList, load_run
+from swad.results.run_data import RunData
+from swad.results.runs import RunList, load_run
 from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.training.run_dir import RunError
 from swad.util.names import plain

@@ -25,7 +25,7 @@ from swad.algorithms import registry as algorithms
 from swad.experiments.sweep.search import grid_points
 from swad.experiments.sweep.spec import SweepSpec
 from swad.results.labels import algorithm_label
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.selection import validation_accuracy
 from swad.results.tables import Cell, Row, Table
 from swad.util.statistics import mean

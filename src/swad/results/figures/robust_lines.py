@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from swad.results.figures.style import FAINT, INK, PALETTE, add_legend, figure_style, new_figure
 from swad.results.labels import run_titles, weights_label
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

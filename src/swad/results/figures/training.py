@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from swad.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_style, new_figure, save_figures
 from swad.results.labels import directory_names
 from swad.results.method_results import DatasetResults
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.training_curves import Curve, Valley, mean_curve, source_curves, valleys
 from swad.util.names import file_stem
 

@@ -36,7 +36,7 @@ from swad.results.flatness_tables import (
 )
 from swad.results.labels import weights_label
 from swad.results.page.section import PANEL, Figures, LegendEntry, Plot, Section
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 from swad.results.surfaces import RunSurface, read_surface
 
 SYMBOLS = {

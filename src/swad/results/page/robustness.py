@@ -11,7 +11,7 @@ from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import themed_svg
 from swad.results.imagenet_parts import read_stored_errors
 from swad.results.page.section import PANEL, Figures, LegendEntry, Plot, Section
-from swad.results.runs import RunData
+from swad.results.run_data import RunData
 
 LEAD = (
     "The mean error over corruptions against their severity; severity 0 is the clean image. Lower is more robust. "
