@@ -239,11 +239,11 @@ def test_an_average_that_starts_too_early_is_reported(tmp_path, finished_run):
     callback = RecordingCallback()
     settings = {"hyperparameters": {"batch_size": 8, "lr": 1e-6}, "averages": ("swad:n_converge=2",)}
     result = train(short(tmp_path / "run", **settings), callback=callback)
-    assert any("above chance (2.303)" in warning for warning in result.warnings)
+    assert any("not below chance (2.303)" in warning for warning in result.warnings)
     assert {f"warning: {warning}" for warning in result.warnings} <= set(callback.messages)
     problems = find_problems([load_run(tmp_path / "run")])
-    assert any("above chance (2.303)" in problem for problem in problems)
-    assert not any("above chance" in problem for problem in find_problems([load_run(finished_run)]))
+    assert any("not below chance (2.303)" in problem for problem in problems)
+    assert not any("below chance" in problem for problem in find_problems([load_run(finished_run)]))
 
 
 def test_an_error_in_the_final_report_keeps_the_finished_training(tmp_path, finished_run, monkeypatch):

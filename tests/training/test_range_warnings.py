@@ -16,7 +16,7 @@ FELL_LATER = "but the validation loss fell later, to 0.2 at step 40: raise n_con
         (10, [0.5, 0.6, 0.5, 0.7], f"swad starts at the first evaluation (step 10), {NEVER_FELL}"),
         (10, [0.5, 0.6, 0.6, 0.2], f"swad starts at the first evaluation (step 10), {FELL_LATER}"),
         (20, [0.5, 0.4, 0.6, 0.2], None),
-        (20, [1.2, 1.1, 1.2, 0.9], "swad starts at step 20 with a validation loss of 1.1, above chance (0.6931)"),
+        (20, [1.2, 1.1, 1.2, 0.9], "swad starts at step 20 with a validation loss of 1.1, not below chance (0.6931)"),
     ],
 )
 def test_ranges_that_start_too_early(start, losses, expected):

@@ -60,7 +60,7 @@ def _early_start(name: str, start: int | None, losses: Mapping[int, float], n_cl
         )
     if losses[after[0]] > chance:
         texts.append(
-            f"{name} starts at step {start} with a validation loss of {losses[after[0]]:.4g}, above chance "
+            f"{name} starts at step {start} with a validation loss of {losses[after[0]]:.4g}, not below chance "
             f"({chance:.4g}), so it averages weights that have learned nothing: train longer or raise n_converge"
         )
     return texts
