@@ -137,6 +137,7 @@ def test_unknown_names_suggest_yours(folder, monkeypatch):
         AverageError, match=r"'nonsense': choose from swad, .*, own_late, own_lawa, or .* SWAD_AVERAGES$"
     ):
         registry.parse("nonsense")
+    assert len(registry.problems(["nonsense", "nonsense:skip=0.5,as=other"], PLAN)) == 1
     monkeypatch.setattr(own, "__path__", [str(folder / "nowhere")])
     with pytest.raises(AverageError, match=r"SWAD_AVERAGES must name existing folders, got .*nowhere"):
         registry.parse("own_late")

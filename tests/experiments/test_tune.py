@@ -80,6 +80,13 @@ def test_accuracies_and_steps_are_those_that_the_run_recorded(fresh):
         assert rows[row.run, row.setting] == row
 
 
+def test_a_run_with_an_average_whose_file_is_gone_can_be_tuned(runs):
+    run = tune_runs.find_tunable([runs], None)[0][0]
+    averages = ("gone:skip=0.5", *run.saved.config.evaluation.averages)
+    saved = dataclasses.replace(run.saved, config=run.saved.config.replace(averages=averages))
+    assert dataclasses.replace(run, saved=saved).trained() == run.trained()
+
+
 @pytest.mark.parametrize(("pipeline", "recipe"), [("torchvision", None), ("gpu", None), ("gpu", "imagenet")])
 def test_a_cache_is_opened_for_the_runs_that_read_from_one(pipeline, recipe, monkeypatch):
     """A cache of ImageNet would take hours to build, and a run of its recipe reads none."""

@@ -314,7 +314,7 @@ def problems(texts: Iterable[str], plan: Plan | None) -> list[str]:
             parse_all(texts)
         except AverageError as error:
             errors.append(str(error))
-    return errors
+    return list(dict.fromkeys(errors))
 
 
 def _value(average: str, name: str, text: str, wanted: type) -> Any:

@@ -106,8 +106,11 @@ class TunableRun:
         names = {field.name for field in dataclasses.fields(ValleySetting)}
         ratio = averaging_plan(self.saved.config).tolerance_ratio
         settings = {}
-        for spec in registry.parse_all(self.saved.config.evaluation.averages):
-            if spec.name in _DEFINITIONS and set(spec.options) <= {*names, "nonfinite", "offload"}:
+        for text in self.saved.config.evaluation.averages:
+            if text.partition(":")[0] not in _DEFINITIONS:  # among others, the user's own, whose file may be gone
+                continue
+            spec = registry.parse(text)
+            if set(spec.options) <= {*names, "nonfinite", "offload"}:
                 own = {name: value for name, value in spec.options.items() if name in names}
                 default = ValleySetting(tolerance_ratio=ratio, semantics=_DEFINITIONS[spec.name])
                 settings[spec.label] = dataclasses.replace(default, **own)
