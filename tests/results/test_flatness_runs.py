@@ -65,6 +65,9 @@ def test_the_last_measurement_counts_and_some_weights_can_be_chosen(tmp_path):
     assert found is not None
     assert found.settings["images"] == 99
     assert found.curves["seen"][0].mean == (math.inf,)
+    with RowFile(run.path, FLATNESS) as file:
+        file.append({**row, "weights": "ema", "low": "nan", "high": "nan", "n_directions": 6})
+    assert [read_flatness(run, names).n_directions for names in (["ema"], ["swa"], [])] == [6, 2, 2]
     assert read_flatness(run, ["swad"]) is None
     assert read_flatness(RunData(tmp_path, {}, (), True)) is None
 

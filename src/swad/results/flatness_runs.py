@@ -118,7 +118,7 @@ def read_flatness(run: RunData, weights: Sequence[str] = (), measure: str = "los
         settings,
         curves,
         {name: weights_label(run, name) for name in chosen},
-        int(results[-1]["n_directions"]),
+        min(int(row["n_directions"]) for row in results if row["weights"] in chosen),
         reference,
         tuple(_stored_differences(run, [row for row in stored if row["first"] in chosen])),
         worst_case,
