@@ -133,6 +133,14 @@ def other_shape(root: Path, folder: Path) -> None:
     change_index(folder, shape=[20, 10, 24, 3], sizes=[[20, 24]] * 20)
 
 
+def no_shape(root: Path, folder: Path) -> None:
+    change_index(folder, shape=[])
+
+
+def empty_shape(root: Path, folder: Path) -> None:
+    change_index(folder, shape=[10, 0, 24, 3])
+
+
 def no_index(root: Path, folder: Path) -> None:
     (only_cache(folder) / INDEX).unlink()
 
@@ -154,6 +162,8 @@ def short_data(root: Path, folder: Path) -> None:
         (no_checksums, "its index does not match its images (checksums 0, expected 1)"),
         (few_sizes, "its index does not match its images (sizes (3, 2), expected (10, 2))"),
         (other_shape, "(images 20, expected 10; sizes (20, 2), expected (10, 2))"),
+        (no_shape, "it cannot be read (IndexError"),
+        (empty_shape, "it cannot be read (ZeroDivisionError"),
         (no_index, "it cannot be read (FileNotFoundError"),
         (short_data, "its index does not match its images (bytes 1000, expected 14400)"),
         (damage_data, "images 0 to 63 are damaged (wrong checksum)"),

@@ -175,7 +175,7 @@ def _open(path: Path, dataset: Dataset) -> ImageCache | str | None:
         if change := _describe_change(index["domains"], fingerprint(dataset)):
             return change
         return _verify(path, files, tuple(_starts(dataset).items()), sum(map(len, dataset.domains)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
         return f"it cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
 
 
