@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
@@ -187,6 +188,13 @@ def test_a_moved_model_is_recorded_anew():
     model[0].weight.data = model[0].weight.data.clone() * 2
     found, wanted = local(model, replayed, [0.5], 2), local(model, loss, [0.5], 2)
     torch.testing.assert_close(found.losses["photo"], wanted.losses["photo"], rtol=1e-6, atol=1e-7)
+
+
+def test_a_copy_of_a_captured_loss_function_computes_the_same():
+    loss = captured(image_losses(images()), network())
+    copied, model = copy.deepcopy(loss), network().eval()
+    assert copied.n_images == loss.n_images
+    assert all(torch.equal(losses, loss(model)[domain]) for domain, losses in copied(model).items())
 
 
 @gpu

@@ -44,6 +44,8 @@ class Captured:
 
     def __getattr__(self, name: str) -> Any:
         """Return what else the wrapped function offers: `parts` and `n_images` for gradients, `precision`, `fit`."""
+        if name.startswith("__"):  # copy and pickle ask for these before there is a `loss_fn`
+            raise AttributeError(name)
         return getattr(self.loss_fn, name)
 
     def __call__(self, model: nn.Module) -> Returned:
