@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from helpers.python_process import start_python
 from swad.util import jsonl
+from swad.util.files import FileLock, FileLockedError
 from swad.util.jsonl import JsonlWriter, read_lines
 
 
@@ -142,11 +143,12 @@ def test_truncate_removes_what_was_written_after_the_offset(tmp_path: Path) -> N
         writer.write("{}")
 
 
+@pytest.mark.parametrize("truncates", [True, False])
 def test_a_disk_that_fills_up_during_a_write_leaves_nothing_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truncates: bool
 ) -> None:
     path = tmp_path / "rows.jsonl"
-    writer = JsonlWriter(path)
+    writer = JsonlWriter(path, FileLock(tmp_path / "lock"))
     writer.write("1")
     write = os.write
     sizes = []
@@ -155,14 +157,26 @@ def test_a_disk_that_fills_up_during_a_write_leaves_nothing_of_it(
         sizes.append(len(data))
         if len(sizes) == 1:
             return write(fd, data[:30])
+        return full()
+
+    def full(*_: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(jsonl.os, "write", nearly_full)
+    if not truncates:
+        monkeypatch.setattr(jsonl.os, "ftruncate", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*rows.jsonl'") as caught:
         writer.write("2" * 100)
     assert "\n" not in str(caught.value)
     assert len(sizes) == 2
     monkeypatch.undo()
+    if not truncates:  # the torn line stays for the next writer, and nothing is glued to it
+        with pytest.raises(ValueError, match="closed"):
+            writer.write("3")
+        with pytest.raises(FileLockedError):
+            FileLock(tmp_path / "lock")
+        writer.close()
+        writer = JsonlWriter(path, FileLock(tmp_path / "lock"))
     writer.write("3")
     writer.close()
     assert lines_of(path) == ["1", "3"]
