@@ -104,6 +104,14 @@ def test_no_target(monkeypatch, own_dataset):
         configs("folder", *options, "--algorithm", "coral", monkeypatch=monkeypatch)
 
 
+def test_a_plus_may_be_part_of_a_domain_s_name(monkeypatch, own_dataset, tmp_path):
+    shutil.copytree(own_dataset, tmp_path / "places")
+    (tmp_path / "places" / "east").rename(tmp_path / "places" / "far+east")
+    options = ["-d", str(tmp_path / "places"), "--network", "test_resnet", "--weights", "random"]
+    runs = configs("folder", *options, "-t", "far+east,north+south", monkeypatch=monkeypatch)
+    assert [config.data.targets for config in runs] == [("far+east",), ("north", "south")]
+
+
 def test_one_run_for_each_algorithm(monkeypatch):
     algorithms = ["--algorithm", "erm,CORAL", "--algorithm", "ERM"]
     runs = configs("digits", "-t", "paper", *algorithms, monkeypatch=monkeypatch)

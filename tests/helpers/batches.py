@@ -22,7 +22,8 @@ def iterate(loader: TrainLoader, start: int, stop: int) -> Iterator[Batch]:
 
 def batch_at(loader: TrainLoader, step: int) -> Batch:
     """Return the batch of a step."""
-    return next(iterate(loader, step, step))
+    (batch,) = iterate(loader, step, step)
+    return batch
 
 
 def keys_at(loader: TrainLoader, step: int) -> list[IntArray]:
