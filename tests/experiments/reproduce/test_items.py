@@ -12,10 +12,34 @@ pytest.importorskip("sklearn")
 
 from swad.experiments.flatness_report import Report
 from swad.experiments.launchers.local import LocalLauncher
-from swad.experiments.reproduce.base import Reproduction, Results
+from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig, make_config
 from swad.experiments.reproduce.items import ITEMS, get_items
 from swad.experiments.reproduce.run import INDEX, Cost, build_item, cost_of, item_costs, train_missing
+
+
+@pytest.mark.parametrize(
+    ("datasets", "stems", "notes"),
+    [
+        (("PACS",), ["item"], ["Not at hand, so not trained: VLCS."]),
+        (
+            ("PACS", "digits", "VLCS"),
+            ["item-digits", "item-PACS", "item-VLCS"],
+            ["Not of the paper, so compared with nothing printed: digits."],
+        ),
+    ],
+)
+def test_figures_of_several_datasets_have_names_of_their_own(tmp_path, datasets, stems, notes):
+    def build(results, dataset, names):
+        path = results.folder("item") / "-".join(["item", *names])
+        return Report((f"table of {dataset}",), (path,), (tmp_path / dataset,))
+
+    results = Results(PaperConfig(tmp_path, "full", datasets))
+    report = each_dataset(build, ["PACS", "VLCS"])(results)
+    measured = results.config.measured_datasets(["PACS", "VLCS"])
+    assert list(report.tables) == [*(f"table of {name}" for name in measured), *notes]
+    assert [path.name for path in report.written] == stems
+    assert [path.name for path in report.row_files] == list(measured)
 
 
 @pytest.mark.slow
