@@ -72,6 +72,24 @@ def test_the_last_measurement_counts_and_some_weights_can_be_chosen(tmp_path):
     assert read_flatness(RunData(tmp_path, {}, (), True)) is None
 
 
+def test_worst_case_and_curvature_stand_with_the_loss_alone(tmp_path):
+    run = write_measured_run(tmp_path / "a")
+    with RowFile(run.path, FLATNESS) as file:
+        key = file.add_settings({"radii": [7.0], "measure": "error"})
+        row = {"kind": "row", "weights": "swa", "domain": "seen", "radius": 7.0, "mean": 0.1, "low": 0.0, "high": 0.2}
+        file.append({"key": key, **row, "n_directions": 2})
+        file.mark_shown(key)
+        for kind in ("worst_case", "curvature"):
+            further = file.add_settings({kind: True})
+            file.append({"key": further, "kind": kind, "weights": "swa", "domain": "seen"})
+            file.mark_shown(further)
+    shown = {measure: read_flatness(run, measure=measure) for measure in ("loss", "error")}
+    assert {name: (len(each.worst_case), len(each.curvature)) for name, each in shown.items()} == {
+        "loss": (1, 1),
+        "error": (0, 0),
+    }
+
+
 def test_methods_are_ranked_over_targets(measured_runs):
     found = [one for run in measured_runs if (one := read_flatness(run)) is not None]
     order = rank_methods(found, "unseen", 10.0)
