@@ -80,7 +80,7 @@ def test_lists_with_options():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("swat", "there is no average 'swat': did you mean 'swa'?"),
+        ("swat", "there is no average 'swat' among swad, swad_text"),
         ("ema:decay=fast", "decay must be a number, got 'fast'"),
         ("ema:decay=nan", "decay must be a number"),
         ("swa:start=1.5", "start must be a whole number"),

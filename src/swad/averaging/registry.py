@@ -210,10 +210,8 @@ def _entry(name: str) -> _Entry:
     if name in _ENTRIES:
         return _ENTRIES[name]
     if name not in known:
-        hint = did_you_mean(name, known) or (
-            f"choose from {', '.join(known)}, or name the folder of your own average in SWAD_AVERAGES"
-        )
-        raise AverageError(f"there is no average {name!r}: {hint}")
+        hint = did_you_mean(name, known) or "name the folder of your own averages in SWAD_AVERAGES"
+        raise AverageError(f"there is no average {name!r} among {', '.join(known)}: {hint}")
     try:
         return _own_entry(name, own.get(name))
     except PluginError as error:
