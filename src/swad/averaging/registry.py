@@ -219,7 +219,7 @@ def _entry(name: str) -> _Entry:
 
 
 def _own_entry(name: str, cls: type[Average]) -> _Entry:
-    """Describe an average of a user: its options are the parameters with a number, a word or a truth as default."""
+    """Describe an average of a user: its options are the parameters whose default is a number, string or boolean."""
     parameters = dict(inspect.signature(cls).parameters)
     gets_plan = parameters.pop("plan", None) is not None
     options = {
