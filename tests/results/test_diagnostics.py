@@ -6,7 +6,7 @@ import pytest
 from helpers.configs import roles
 from helpers.run_tree import write_run
 from swad.results.diagnostics import find_problems
-from swad.results.record_table import RecordTable
+from swad.results.record_table import RecordTable, SeriesKey
 from swad.results.run_data import RunData
 from swad.results.runs import find_runs
 
@@ -40,6 +40,24 @@ def test_runs_that_differ_only_in_the_machine_are_repeats(runs: list[RunData], m
     problems = " ".join(find_problems([runs[0], again]))
     assert "2 runs have the same settings" in problems
     assert "differ in" not in problems
+
+
+@pytest.mark.parametrize(("last", "diverged"), [(0.39, True), (0.41, False)])
+def test_runs_whose_accuracy_falls_by_more_than_half_are_named(
+    runs: list[RunData], last: float, diverged: bool
+) -> None:
+    """The fall of the mean over the sources counts, to the last evaluation; the held-out domain does not."""
+    accuracies = {
+        SeriesKey("r", domain, "out", "accuracy", None): ([100, 200, 300], values)
+        for domain, values in (
+            ("one source", [0.7, 0.9, last + 0.3]),
+            ("another", [0.3, 0.7, last - 0.3]),
+            (runs[0].target, [0.9, 0.9, 0.0]),
+        )
+    }
+    run = replace(runs[0], records=RecordTable.from_series(accuracies))
+    problems = [text for text in find_problems([run]) if "diverged" in text]
+    assert [f"(80.0 to {100 * last:.1f} %)" in text for text in problems] == [True] * diverged
 
 
 def test_every_problem_is_named(runs: list[RunData], faulty: list[RunData]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -211,6 +212,22 @@ def test_a_training_that_diverged_stops_whatever_is_averaged(tmp_path, averages)
         train(short(tmp_path / "run", **settings), callback=callback)
     assert callback.steps[-1] == 4
     assert not math.isfinite([r.value for r in read_records(tmp_path / "run") if r.metric == "valley_loss"][-1])
+
+
+def test_a_fall_of_the_validation_accuracy_below_half_is_reported_once(tmp_path, monkeypatch):
+    accuracies, callback = iter([0.2, 0.8, 0.41, 0.39, 0.1, 0.9]), RecordingCallback()
+    validate = evaluation.Evaluator.validation_scores
+
+    def scores(evaluator, model):
+        accuracy = next(accuracies)
+        return {
+            domain: replace(score, correct=accuracy * score.n) for domain, score in validate(evaluator, model).items()
+        }
+
+    monkeypatch.setattr(evaluation.Evaluator, "validation_scores", scores)
+    train(short(tmp_path / "run", averages=()), callback=callback)
+    (message,) = [message for message in callback.messages if "diverge" in message]
+    assert message.startswith("warning: the validation accuracy fell below half of its best, 80.0 % at step 8")
 
 
 def test_an_average_that_skips_losses_that_are_not_finite_lets_the_training_end(tmp_path):

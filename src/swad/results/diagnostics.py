@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from swad.results.labels import algorithm_label, differing_hyperparameters, method_label, run_label
 from swad.results.run_data import RunData, setting_text
-from swad.results.training_curves import last_step, valleys
+from swad.results.training_curves import last_step, mean_curve, source_curves, valleys
 from swad.util.names import NO_TARGET, counted, listed
 
 
@@ -17,6 +17,7 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
     problems = []
     not_converged: dict[str, list[str]] = defaultdict(list)  # runs by average
     warned: dict[str, list[str]] = defaultdict(list)  # runs by warning
+    diverged: list[str] = []
     for run in runs:
         name = run_label(run)
         steps = run.config.get("steps")
@@ -28,6 +29,8 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
         for text in run.warnings:
             if "never converged" not in text:  # these are listed by average
                 warned[text].append(name)
+        if fall := _fall_of_accuracy(run):
+            diverged.append(f"{name} ({fall})")
         nonfinite = sum(
             sum(not math.isfinite(value) for value in values)
             for key, (_, values) in run.table.series.items()
@@ -42,8 +45,24 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
             "training: train longer or evaluate more often."
         )
     problems += [f"{_listed(names)}: {text}." for text, names in warned.items()]
+    if diverged:
+        problems.append(
+            f"{_listed(diverged)}: the validation accuracy of the live weights fell by more than half, so the training "
+            "diverged: lower lr or the weight of the algorithm's penalty, or set clip."
+        )
     problems += _mixtures(runs) + _unequal_choices(runs) + _repeats(runs)
     return problems
+
+
+def _fall_of_accuracy(run: RunData) -> str:
+    """Say from where to where validation accuracy fell, if it ended below half of its best; "" if it did not.
+
+    Accuracy tells more than the loss, which also grows when a network that overfits becomes too sure.
+    """
+    _, accuracies = mean_curve(source_curves(run, "accuracy").values())
+    if not accuracies or accuracies[-1] >= max(accuracies) / 2:
+        return ""
+    return f"{100 * max(accuracies):.1f} to {100 * accuracies[-1]:.1f} %"
 
 
 def _listed(names: Sequence[str]) -> str:

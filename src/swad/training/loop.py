@@ -289,7 +289,13 @@ class _Run:
         except ValueError as error:
             raise RunError(f"step {step}: {error}") from None
         self.output.append(self._valley_records(statuses))
-        training.update_best(mean([score.accuracy for score in scores.values()]))
+        accuracy = mean([score.accuracy for score in scores.values()])
+        training.update_best(accuracy)
+        if accuracy < (best := training.best).accuracy / 2:
+            self.output.log(
+                f"warning: the validation accuracy fell below half of its best, {100 * best.accuracy:.1f} % at step "
+                f"{best.step}: the training seems to diverge"
+            )
         losses = {domain: score.loss for domain, score in scores.items()}
         accuracies = {domain: score.accuracy for domain, score in scores.items()}
         self.callback.on_evaluation(step, train_loss, losses, accuracies, statuses)
