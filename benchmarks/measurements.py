@@ -1,4 +1,4 @@
-"""What benchmarks share: the command line, waiting for a GPU, CUDA graphs, and the JSON file of the measurements."""
+"""What benchmarks share: the command line, directories, waiting for a GPU, CUDA graphs, and the JSON file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,35 @@ import torch
 from swad.models.cuda_graph import CapturedGraph, run_on_stream
 
 
-def make_parser(doc: str) -> argparse.ArgumentParser:
-    """Return a parser that describes itself by the first line of a docstring, with the option --json."""
+def make_parser(doc: str, sections: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return a parser that describes itself by the first line of a docstring, with --json and a flag per section."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write the measurements to this file")
+    for name in sections:
+        flag, text = f"--{name.replace('_', '-')}", "only this section, and others that are named"
+        parser.add_argument(flag, action="store_true", help=text)
     return parser
+
+
+def measure_sections(sections: Mapping[str, Callable[[], Any]], arguments: argparse.Namespace) -> None:
+    """Measure the sections that are named on the command line, or all; print and write them."""
+    named, report = {name for name in sections if getattr(arguments, name)}, header()
+    for name, section in sections.items():
+        if name in (named or sections):
+            report[name] = section()
+            print(f"{name}: {json.dumps(report[name])}", flush=True)
+            write(report, arguments.json)
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """Make a temporary directory in memory (/dev/shm), where there is such a place: the disk is not measured."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="swad-benchmark-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def wait(device: str) -> None:

@@ -1,43 +1,32 @@
-"""Measure what a sweep costs besides its runs: scheduling, planning, tables, a large cluster, and a worker's next run.
+"""Measure what a sweep costs besides its runs: scheduling, planning, tables, and a large cluster.
 
-    python benchmarks/sweep.py --json benchmarks/results/sweep-cpu.json       # all sections that need no GPU
+    python benchmarks/sweep.py --json benchmarks/results/sweep-cpu.json       # all sections
     python benchmarks/sweep.py --overhead --plan                              # only these
     python benchmarks/sweep.py --cluster --runs 10000 --workers 100           # a smaller cluster
-    python benchmarks/sweep.py --warm-worker --data data --weights resnet50.safetensors    # on a GPU
-    python benchmarks/sweep.py --shared-gpu --steps 1000 --data data --weights resnet50.safetensors
 
-overhead     A sweep of short runs on the digits with one local worker: the time of the whole sweep beyond the time that
-             the worker spends in its runs, which is measured in the worker.
-plan         DomainBed's plan for one algorithm: expanded, counted, and the state of every run read.
-table        Finished runs, with the records of real ones, read and tabulated: first without a summary, then with it.
-cluster      A sweep with threads as workers, in which only the training function is replaced: it sleeps and writes the
-             files of a finished run. One run in a hundred loses its worker half way. At the end every record is
-             counted, and the share of time that workers were busy is printed.
-warm worker  Two runs of a local worker on image files: where the time of each goes.
-shared gpu   As many runs with one, two and three workers on one GPU, without and with NVIDIA's Multi-Process Service,
-             after a short run that warms each worker up: seconds for a run.
+overhead  A sweep of short runs on the digits with one local worker: the time of the whole sweep beyond the time that
+          the worker spends in its runs, which is measured in the worker.
+plan      DomainBed's plan for one algorithm: expanded, counted, and the state of every run read.
+table     Finished runs, with the records of real ones, read and tabulated: first without a summary, then with it.
+cluster   A sweep with threads as workers, in which only the training function is replaced: it sleeps and writes the
+          files of a finished run. One run in a hundred loses its worker half way. At the end every record is
+          counted, and the share of time that workers were busy is printed.
 
-Directories are made in memory (/dev/shm) where there is such a place, so that the disk is not measured.
+What the workers of a GPU cost is measured by `workers.py`.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import queue
 import shutil
-import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from measurements import header, make_parser, write
+from measurements import directory, make_parser, measure_sections
 from swad.experiments.launchers.base import Outcome, Task
 from swad.experiments.launchers.local import LocalLauncher
 from swad.experiments.launchers.work import train_task
@@ -51,16 +40,6 @@ from swad.results.runs import find_runs
 from swad.training import loop
 from swad.training.config import RunConfig
 from swad.training.run_dir import RunDir, read_done
-
-
-@contextmanager
-def directory() -> Iterator[Path]:
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix="swad-sweep-", dir=parent))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -270,231 +249,25 @@ def cluster(n_runs: int, n_workers: int, run_seconds: float) -> dict[str, float]
     }
 
 
-# -- warm worker -----------------------------------------------------------------------------------------------------
-
-PARTS = {
-    "load dataset": ("swad.training.loop", "load_dataset"),
-    "identify images": ("swad.training.loop", "domain_contents"),
-    "open image cache": ("swad.training.loop", "open_cache"),
-    "images to device": ("swad.data.cached_loader", "build_store"),
-    "build network": ("swad.models.networks", "build"),
-    "fuse kernels": ("swad.training.state", "fuse_kernels"),
-    "save weights": ("swad.training.output", "save_weights"),
-}
-"""Functions outside steps and evaluation, which do not call one another."""
-
-
-def train_timed(config: RunConfig, *, callback: object | None = None) -> None:
-    """Train, and write where the time went into the run directory. Runs in the worker."""
-    import importlib
-
-    spent: dict[str, float] = defaultdict(float)
-    originals = []
-
-    def timed(label: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*arguments, **options)
-            finally:
-                spent[label] += time.perf_counter() - start
-
-        return call
-
-    targets: list[tuple[Any, str, str]] = [
-        (importlib.import_module(module), name, label) for label, (module, name) in PARTS.items()
-    ]
-    targets += [(RunDir, "save_checkpoint", "save checkpoint"), (RunDir, "finish", "write result")]
-    targets += [(loop._Run, "_build", "whole set-up")]
-    graphs = importlib.import_module("swad.models.cuda_graph")
-    targets += [(graphs.CapturedGraph, "__init__", "capture graphs (in steps and evaluation)")]
-    for owner, name, label in targets:
-        originals.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, timed(label, getattr(owner, name)))
-    start = time.perf_counter()
-    try:
-        result = loop.train(config)
-    finally:
-        for owner, name, function in originals:
-            setattr(owner, name, function)
-    total = time.perf_counter() - start
-    values = {r.metric: r.value for r in read_records(config.output) if r.metric.startswith("seconds")}
-    steps, evaluation = values["seconds_per_step"] * result.steps, values["seconds_evaluation"]
-    outside = total - steps - evaluation
-    known = sum(spent[label] for label in PARTS) + spent["save checkpoint"] + spent["write result"]
-    times = {"total": total, "steps": steps, "evaluation": evaluation, "outside": outside, **spent}
-    times["other"] = outside - known
-    (config.output / "times.json").write_text(json.dumps(times))
-
-
-def warm_worker(n_runs: int, n_images: int, **options: Any) -> dict[str, dict[str, float]]:
-    """Train runs that hold out one domain after another in one worker."""
-    with directory() as folder:
-        tasks = pacs_tasks(folder, n_runs, n_images, cache=folder / "cache", **options)
-        measured = {}
-        with LocalLauncher(1, train=train_timed) as launcher:
-            for number, task in enumerate(tasks, 1):
-                start = time.perf_counter()
-                launcher.submit([task])
-                (outcome,) = launcher.wait()
-                assert outcome.status == "finished", outcome.message
-                times = json.loads((task.config.output / "times.json").read_text())
-                times["start worker, imports, scheduling"] = time.perf_counter() - start - times["total"]
-                measured[f"run {number}"] = times
-                print(
-                    f"run {number}: " + ", ".join(f"{label} {value:.2f}" for label, value in times.items()), flush=True
-                )
-    return measured
-
-
-def pacs_tasks(
-    folder: Path, n_runs: int, n_images: int, *, data_dir: Path | None, steps: int, **options: Any
-) -> list[Task]:
-    """Return runs that hold out one domain after another, on PACS or on noise in files like its own."""
-    options |= {
-        "dataset": "PACS",
-        "data_dir": data_dir or synthetic_images(folder / "data", n_images),
-        "check_counts": False,
-        "steps": steps,
-        "evaluate_every": max(1, steps // 10),
-        "averages": ("swad", "swa", "ema"),
-        "input_pipeline": "gpu",
-    }
-    targets = ("sketch", "photo", "cartoon", "art_painting")
-    return [
-        Task(str(i), RunConfig.from_options(output=folder / f"run-{i}", target=targets[i % 4], trial=i // 4, **options))
-        for i in range(n_runs)
-    ]
-
-
-def synthetic_images(folder: Path, n_images: int) -> Path:
-    """Files with the names of PACS: noise, the same few images again and again."""
-    import io
-
-    import numpy as np
-    from PIL import Image
-
-    from swad.data import benchmarks
-
-    random, contents = np.random.RandomState(0), []
-    for _ in range(50):
-        file = io.BytesIO()
-        noise = random.randint(0, 255, (57, 57, 3)).astype(np.uint8)
-        Image.fromarray(noise).resize((227, 227)).save(file, "JPEG")
-        contents.append(file.getvalue())
-    domains, n = benchmarks.get("PACS").domains, 0
-    for domain in domains:
-        for label in ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"):
-            path = folder / "PACS" / domain / label
-            path.mkdir(parents=True)
-            for i in range(n_images // len(domains) // 7):
-                (path / f"{i:04d}.jpg").write_bytes(contents[n % len(contents)])
-                n += 1
-    return folder
-
-
-# -- shared gpu ------------------------------------------------------------------------------------------------------
-
-
-def shared_gpu(n_runs: int, n_images: int, *, data_dir: Path | None, steps: int, **options: Any) -> dict[str, float]:
-    """Measure the seconds for a run with several workers on one GPU; with MPS where it is installed."""
-    measured = {}
-    with directory() as folder:
-        options |= {"data_dir": data_dir or synthetic_images(folder / "data", n_images), "cache": folder / "cache"}
-        for service in (nullcontext(""), mps(folder)) if shutil.which(MPS_CONTROL) else (nullcontext(""),):
-            with service as suffix:
-                for n_workers in (1, 2, 3):
-                    name = f"{n_workers} at a time{suffix}"
-                    with LocalLauncher(n_workers) as launcher:
-                        finish(launcher, pacs_tasks(folder / name / "warm-up", n_workers, 0, steps=20, **options))
-                        start = time.perf_counter()
-                        finish(launcher, pacs_tasks(folder / name, n_runs, 0, steps=steps, **options))
-                        measured[name] = (time.perf_counter() - start) / n_runs
-                    print(f"{name}: {measured[name]:.1f} s for a run", flush=True)
-                    shutil.rmtree(folder / name)
-    return measured
-
-
-MPS_CONTROL = "nvidia-cuda-mps-control"
-
-
-@contextmanager
-def mps(folder: Path) -> Iterator[str]:
-    """Start NVIDIA's Multi-Process Service for the processes that are started inside."""
-    import subprocess
-
-    place = folder / "mps"
-    place.mkdir()
-    os.environ.update(CUDA_MPS_PIPE_DIRECTORY=str(place), CUDA_MPS_LOG_DIRECTORY=str(place))
-    subprocess.run([MPS_CONTROL, "-d"], check=True)
-    try:
-        yield ", MPS"
-    finally:
-        subprocess.run([MPS_CONTROL], input="quit\n", text=True, check=False)
-        del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
-
-
-def finish(launcher: LocalLauncher, tasks: Sequence[Task]) -> None:
-    launcher.submit(tasks)
-    outcomes: list[Outcome] = []
-    while len(outcomes) < len(tasks):
-        outcomes += launcher.wait()
-    assert all(outcome.status == "finished" for outcome in outcomes), outcomes
-
-
 # -- the report ------------------------------------------------------------------------------------------------------
 
 
-MEASURED_BY_DEFAULT = ("overhead", "plan", "table", "cluster")
-ON_A_GPU = ("warm_worker", "shared_gpu")
-
-
 def main() -> None:
-    parser = make_parser(__doc__)
-    for section in MEASURED_BY_DEFAULT + ON_A_GPU:
-        parser.add_argument(
-            f"--{section.replace('_', '-')}", action="store_true", help="only this section, and others that are named"
-        )
+    parser = make_parser(__doc__, sections=("plan", "overhead", "table", "cluster"))
     parser.add_argument("--runs", type=int, default=100_000, help="runs of the cluster")
     parser.add_argument("--workers", type=int, default=1000, help="workers of the cluster")
     parser.add_argument("--run-seconds", type=float, default=6.0, help="mean time of a run of the cluster")
     parser.add_argument("--sizes", default="500,1000,2000,5000", help="numbers of runs to tabulate")
     parser.add_argument("--overhead-runs", type=int, default=20)
-    parser.add_argument(
-        "--steps", type=int, default=300, help="steps of a run for overhead, warm-worker and shared-gpu"
-    )
-    parser.add_argument("--data", type=Path, help="directory that contains PACS. Default: noise in files like its own")
-    parser.add_argument("--images", type=int, default=9991, help="number of those files")
-    parser.add_argument("--weights", default="random", help="safetensors file of the network")
-    parser.add_argument("--network", default="resnet50.tv_in1k")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--warm-runs", type=int, default=3)
-    parser.add_argument("--shared-runs", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=300, help="steps of a run for overhead")
     arguments = parser.parse_args()
-    named = {name for name in MEASURED_BY_DEFAULT + ON_A_GPU if getattr(arguments, name)}
-    on_images = {
-        "n_images": arguments.images,
-        "data_dir": arguments.data,
-        "weights": arguments.weights,
-        "freeze_bn": True,
-        "network": arguments.network,
-        "device": arguments.device,
-        "steps": arguments.steps,
-    }
-    report = header()
-    measure: dict[str, Callable[[], Any]] = {
+    sections = {
         "plan": plan,
         "overhead": lambda: overhead(arguments.overhead_runs, arguments.steps),
         "table": lambda: table([int(size) for size in arguments.sizes.split(",")]),
         "cluster": lambda: cluster(arguments.runs, arguments.workers, arguments.run_seconds),
-        "warm_worker": lambda: warm_worker(arguments.warm_runs, **on_images),
-        "shared_gpu": lambda: shared_gpu(arguments.shared_runs, **on_images),
     }
-    for name, section in measure.items():
-        if name in (named or MEASURED_BY_DEFAULT):
-            report[name] = section()
-            print(f"{name}: {json.dumps(report[name])}", flush=True)
-            write(report, arguments.json)
+    measure_sections(sections, arguments)
 
 
 if __name__ == "__main__":
