@@ -10,6 +10,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,19 @@ def wait(device: str) -> None:
     """Wait for the work on a GPU; a CPU has done it."""
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def timed(function: Callable[[], object], n: int, device: str) -> float:
+    """Return milliseconds per call, the better of two rounds."""
+    best = float("inf")
+    for _ in range(2):
+        wait(device)
+        start = time.perf_counter()
+        for _ in range(n):
+            function()
+        wait(device)
+        best = min(best, (time.perf_counter() - start) / n * 1e3)
+    return best
 
 
 def captured(function: Callable[[], object], warm_up: int = 1) -> Callable[[], object]:

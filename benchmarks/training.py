@@ -5,7 +5,6 @@
     python benchmarks/training.py --data data --whole --json out.json   # and whole runs, from process start to files
     python benchmarks/training.py --curves                           # against batch, image size, domains, averages
     python benchmarks/training.py --rows "CUDA graph" --plain        # against a plain loop with torch.compile
-    python benchmarks/training.py --demo                             # a step of the demo and of a plain loop
 
 Every row trains with the code of `swad train`. *step* is the wall time of a step, including data and averages. Each
 part is also measured alone, captured in a CUDA graph if the row's engine captures the step: *data* builds a batch,
@@ -18,30 +17,24 @@ end of the third step, including compilation. Lower limits on an H200: about 6 m
 
 from __future__ import annotations
 
-import copy
 import json
-import multiprocessing
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from measurements import captured, header, make_parser, wait, write
+from measurements import captured, header, make_parser, timed, wait, write
 from swad.data import benchmarks
 from swad.data.cache import ImageCache, open_cache
 from swad.data.domains import ArrayDomain, Dataset, ImageSpec
-from swad.data.splits import DomainSplit, hold_out
+from swad.data.splits import hold_out
 from swad.models import networks
 from swad.training.config import RunConfig
 from swad.training.distributed import Dist
@@ -203,19 +196,6 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
     }
 
 
-def timed(function: Callable[[], object], n: int, device: str) -> float:
-    """Return milliseconds per call, the better of two rounds."""
-    best = float("inf")
-    for _ in range(2):
-        wait(device)
-        start = time.perf_counter()
-        for _ in range(n):
-            function()
-        wait(device)
-        best = min(best, (time.perf_counter() - start) / n * 1e3)
-    return best
-
-
 def whole(data: Path, network: str, weights: str, steps: int) -> dict[str, float]:
     """Return seconds to build the image cache, and from process start to saved averages with cold and warm kernels."""
     measured = {}
@@ -280,106 +260,6 @@ def curves(network: str, device: str, steps: int, engine: str) -> dict[str, list
     return measured
 
 
-def demo_loops() -> dict[str, Callable[[], object]]:
-    """Return two functions that make a step of the demo: ours, and a plain loop with torchvision's transforms."""
-    from torch.nn import functional
-    from torch.utils.data import DataLoader, RandomSampler
-
-    from swad.experiments.demo import make_configs
-
-    config = resolve(make_configs(Path("unused"), (0,), None, "cpu")[0])
-    torch.set_num_threads(config.machine.threads or torch.get_num_threads())
-    sources = hold_out(benchmarks.load("digits", None), config.data.targets).sources
-    training = Training(config, sources, Dist(torch.device("cpu")), None, lambda text: None)
-    stream = training.loader.inputs(1, 10**9)
-    model = copy.deepcopy(training.predictor)
-    mean = torch.optim.swa_utils.AveragedModel(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    per_domain = training.algorithm.hyperparameters.batch_size
-    loaders = []
-    for part in sources.train:
-        plain = PlainImages(part, sources.image_spec)
-        sampler = RandomSampler(plain, replacement=True, num_samples=10**7)
-        loaders.append(DataLoader(plain, per_domain, sampler=sampler, num_workers=1, persistent_workers=True))
-    streams: list[Iterator[list[torch.Tensor]]] = []
-
-    def plain_step() -> None:
-        streams.extend(iter(loader) for loader in loaders[len(streams) :])  # workers start when they are needed
-        batches = [next(batch_stream) for batch_stream in streams]
-        images, labels = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
-        optimizer.zero_grad()
-        functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        mean.update_parameters(model)
-
-    return {"ours": lambda: training.train_step(*next(stream)), "plain": plain_step}
-
-
-class PlainImages(torch.utils.data.Dataset):
-    """A split of a domain with torchvision's transforms."""
-
-    def __init__(self, part: DomainSplit, image_spec: ImageSpec) -> None:
-        from torchvision.transforms import v2
-
-        self.part = part
-        self.transform = v2.Compose(
-            [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(image_spec.mean, image_spec.std)]
-        )
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        key = self.part.keys[i]
-        return self.transform(self.part.domain.image(key)), int(self.part.domain.labels[key])
-
-
-def demo(steps: int) -> dict[str, float]:
-    """Compare a step of the demo with a plain loop on this CPU: one run alone, and one run per core as in the demo."""
-    loops = demo_loops()
-    for step in loops.values():
-        timed(step, 20, "cpu")
-    alone: dict[str, list[float]] = {name: [] for name in loops}
-    for _ in range(5):  # interleaved, so that other load on the machine affects both
-        for name, step in loops.items():
-            alone[name].append(timed(step, steps // 5, "cpu"))
-    measured = {f"alone_{name}_ms": min(values) for name, values in alone.items()}
-    measured["alone_ratio"] = measured["alone_plain_ms"] / measured["alone_ours_ms"]
-    del loops, step  # this stops the workers
-    filled: dict[str, list[float]] = {name: [] for name in alone}
-    for _ in range(2):
-        for name, values in filled.items():
-            values.append(on_every_core(name, steps))
-    measured |= {f"filled_{name}_ms": min(values) for name, values in filled.items()}
-    measured["filled_ratio"] = measured["filled_plain_ms"] / measured["filled_ours_ms"]
-    return measured
-
-
-def on_every_core(name: str, steps: int) -> float:
-    """Return the milliseconds per step of the whole machine, with a run on every core."""
-    n = len(os.sched_getaffinity(0))
-    context = multiprocessing.get_context("spawn")
-    ready, queue = context.Barrier(n), context.SimpleQueue()
-    runs = [context.Process(target=_time_steps, args=(name, steps, ready, queue)) for _ in range(n)]
-    for run in runs:
-        run.start()
-    times = [queue.get() for _ in runs]
-    for run in runs:
-        run.join()
-    return statistics.mean(times) / n
-
-
-def _time_steps(name: str, steps: int, ready: Barrier, queue: SimpleQueue[float]) -> None:
-    step = demo_loops()[name]
-    timed(step, 20, "cpu")
-    ready.wait()
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    queue.put((time.perf_counter() - start) / steps * 1e3)
-    ready.wait()  # keep every core busy until the last process is done
-
-
 def show(rows: dict[str, dict[str, float]]) -> None:
     columns = ("step_ms", "images_per_s", "data_ms", "network_ms", "optimizer_ms", "averages_ms", "evaluation_ms",
                "peak_gib", "first_step_s")  # fmt: skip
@@ -393,48 +273,38 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="directory that contains PACS. Default: random images of its shape")
     parser.add_argument("--network", default="resnet50.tv_in1k")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=None,
-        help="steps per measurement. Default: 40 on a GPU, 2 on a CPU, 500 with --demo",
-    )
+    parser.add_argument("--steps", type=int, help="steps per measurement. Default: 40 on a GPU, 2 on a CPU")
     parser.add_argument("--whole", action="store_true", help="also time whole runs; needs --data")
     parser.add_argument("--curves", action="store_true", help="also measure the cost curves")
-    parser.add_argument("--demo", action="store_true", help="only compare a step of the demo with a plain loop")
     parser.add_argument("--rows", default="", help="only rows whose name contains this text")
     parser.add_argument("--plain", action="store_true", help="also measure a plain compiled loop, which takes a minute")
     parser.add_argument("--weights", default="random")
     arguments = parser.parse_args()
     device, network = arguments.device, arguments.network
-    report = {**header(), "network": "small" if arguments.demo else network}
-    if arguments.demo:
-        report["demo"] = measured = demo(arguments.steps or 500)
-        print(", ".join(f"{name} {value:.2f}" for name, value in measured.items()))
-    else:
-        steps = arguments.steps or (40 if device == "cuda" else 2)
-        dataset = benchmarks.load("PACS", arguments.data) if arguments.data else synthetic(4, 400, 227)
-        with tempfile.TemporaryDirectory() as folder:
-            cache = open_cache(dataset, folder)
-            rows = report["rows"] = {}
-            for row in ROWS:
-                if arguments.rows in row.name and (device == "cuda" or row.engine == EAGER):
-                    rows[row.name] = measure(row, dataset, cache, network, device, steps)
-                    print(f"{row.name}: {rows[row.name]['step_ms']:.2f} ms per step", flush=True)
-            if arguments.plain:
-                rows[PLAIN] = plain(network, device, steps)
-                print(f"{PLAIN}: {rows[PLAIN]['step_ms']:.2f} ms per step", flush=True)
-        show(rows)
-        write(report, arguments.json)
-        if arguments.curves:
-            report["curves"] = curves(network, device, steps, "graph" if device == "cuda" else EAGER)
-            write(report, arguments.json)
-        if arguments.whole:
-            if arguments.data is None:
-                raise SystemExit("--whole needs image files: pass the directory that contains PACS with --data")
-            report["whole"] = measured = whole(arguments.data, network, arguments.weights, 5000)
-            print(", ".join(f"{name} {value:.2f}" for name, value in measured.items()))
+    steps = arguments.steps or (40 if device == "cuda" else 2)
+    report = {**header(), "network": network}
+    dataset = benchmarks.load("PACS", arguments.data) if arguments.data else synthetic(4, 400, 227)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = open_cache(dataset, folder)
+        rows = report["rows"] = {}
+        for row in ROWS:
+            if arguments.rows in row.name and (device == "cuda" or row.engine == EAGER):
+                rows[row.name] = measure(row, dataset, cache, network, device, steps)
+                print(f"{row.name}: {rows[row.name]['step_ms']:.2f} ms per step", flush=True)
+        if arguments.plain:
+            rows[PLAIN] = plain(network, device, steps)
+            print(f"{PLAIN}: {rows[PLAIN]['step_ms']:.2f} ms per step", flush=True)
+    show(rows)
     write(report, arguments.json)
+    if arguments.curves:
+        report["curves"] = curves(network, device, steps, "graph" if device == "cuda" else EAGER)
+        write(report, arguments.json)
+    if arguments.whole:
+        if arguments.data is None:
+            raise SystemExit("--whole needs image files: pass the directory that contains PACS with --data")
+        report["whole"] = measured = whole(arguments.data, network, arguments.weights, 5000)
+        print(", ".join(f"{name} {value:.2f}" for name, value in measured.items()))
+        write(report, arguments.json)
     shutil.rmtree("unused", ignore_errors=True)
 
 
