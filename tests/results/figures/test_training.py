@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,18 @@ def test_curves_and_range_are_not_cut_off_at_the_ends_of_the_axes(tmp_path: Path
         assert right > 100
     assert loss.get_ylim()[0] < 0
     assert accuracy.get_ylim()[1] > 100
+
+
+def test_a_diverged_run_shows_its_valley_and_its_early_peak(tmp_path: Path) -> None:
+    losses = [1.0, 0.4, 0.5, 2.0, 5e12, 3.0, *[2.0] * 9]
+    records = [Record("r", 100 * n, "art", "out", "loss", loss) for n, loss in enumerate(losses)]
+    records += [Record("r", 100 * n, "art", "out", "accuracy", 0.9 if n == 1 else 0.2) for n in range(len(losses))]
+    run = RunData(tmp_path, {"target": "photo"}, tuple(records), finished=True)
+    loss, accuracy = valley_figure([run]).axes
+    assert loss.get_yscale() == "log"
+    assert loss.get_ylim()[0] < 0.4
+    assert loss.get_ylim()[1] > 5e12
+    assert loss.yaxis.get_major_formatter()(1e12) == "1e12"
+    assert accuracy.get_ylim()[1] > 90
+    usual = [dataclasses.replace(record, value=min(record.value, 5.0)) for record in records]
+    assert valley_figure([dataclasses.replace(run, records=tuple(usual))]).axes[0].get_yscale() == "linear"

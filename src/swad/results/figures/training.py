@@ -7,6 +7,7 @@ threshold, and the averaged range shaded between t_s and t_e.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ METRICS = {"loss": "Validation loss", "accuracy": "Validation accuracy, %"}
 RANGE_LABEL = "averaged range"
 MARGIN = 0.02
 """Space around the data as a share of an axis, so that lines and the range are not cut off at its ends."""
+
+DIVERGED = 100
+"""A loss of this many times the median makes the axis logarithmic: on a linear one, all other losses would look 0."""
 
 
 def valley_figure(
@@ -155,30 +159,42 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
     last = max((step for curve in curves.values() for step in curve[0]), default=1)
     right = max(last, total if isinstance(total, int) else 0)
     axes.set_xlim(-MARGIN * right, (1 + MARGIN) * right)
-    low, high = _limits(list(curves.values()), metric, averaged)
-    if math.isfinite(low) and math.isfinite(high):
-        axes.set_ylim(scale * low, scale * high)
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+    _fit_values(axes, list(curves.values()), metric, averaged)
 
 
-def _limits(curves: Sequence[Curve], metric: str, averaged: Valley | None) -> tuple[float, float]:
+def _fit_values(axes: Axes, curves: Sequence[Curve], metric: str, averaged: Valley | None) -> None:
     """Fit the axis to the steps after the first tenth, because the initial fall would flatten the valley."""
-    late = []
-    for steps, values in curves:
-        late += [value for step, value in zip(steps, values, strict=True) if step >= 0.1 * steps[-1]]
-    late = [value for value in late if math.isfinite(value)]
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    points = [point for curve in curves for point in zip(*curve, strict=True) if math.isfinite(point[1])]
+    last = max((step for step, _ in points), default=0)
+    late = [value for step, value in points if step >= 0.1 * last]
     if not late:
-        return math.nan, math.nan
+        return
     if metric == "accuracy":
-        low, high = min(late), max(late)
+        low, high = min(late), max(value for _, value in points)  # a run that diverges is best at first
         margin = 0.06 * (high - low or 0.1)
-        return max(-MARGIN, low - margin), min(1 + MARGIN, high + margin)
+        axes.set_ylim(100 * max(-MARGIN, low - margin), 100 * min(1 + MARGIN, high + margin))
+        return
     if averaged is not None and averaged.threshold is not None:
         late.append(1.1 * averaged.threshold)
-    return -MARGIN * max(late), 1.06 * max(late)
+    low, high = min(value for _, value in points), max(late)
+    if low > 0 and high > DIVERGED * statistics.median(late):
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.5, 1.5 * high)
+        axes.yaxis.set_major_locator(LogLocator(numticks=6))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+        axes.minorticks_off()
+    else:
+        axes.set_ylim(-MARGIN * high, 1.06 * high)
+
+
+def _power(value: float) -> str:
+    return f"{value:g}" if 1e-3 <= value < 1e4 else f"1e{round(math.log10(value))}"
 
 
 def _mark_range(axes: Axes, averaged: Valley | None, bare: bool) -> None:
