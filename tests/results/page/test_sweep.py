@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+import math
 import re
 import struct
 import zlib
@@ -130,12 +131,12 @@ def curves_of(packed: str, number: int) -> list[dict[str, dict[int, float | None
     header, levels = json.loads(content[4 : 4 + size]), memoryview(content[4 + size :]).cast("H")
     assert (4 + size) % 2 == 0
     found = []
-    for low, scale, *series in header["runs"][number]:
+    for is_log, low, scale, *series in header["runs"][number]:
         curves = {}
         for domain, steps, start in zip(series[::3], series[1::3], series[2::3], strict=True):
             values = levels[start : start + len(header["steps"][steps])]
             curves[header["domains"][domain]] = {
-                step: None if level == 65535 else low + scale * level
+                step: None if level == 65535 else math.exp(low + scale * level) if is_log else low + scale * level
                 for step, level in zip(header["steps"][steps], values, strict=True)
             }
         found.append(curves)
@@ -171,6 +172,26 @@ def test_long_curves_are_thinned_and_values_that_are_not_finite_are_gaps() -> No
     assert gaps[:3] == [None, None, None]
     assert gaps[3:] == pytest.approx([0.4, 0.5, 0.6, 0.7], abs=1e-5)
     assert curves_of(built.curves, 2) == [{}, {}]
+
+
+def test_losses_of_a_run_that_diverged_keep_their_digits() -> None:
+    losses = [0.5, float("-inf"), 5e12, 2.25, float("nan")]
+    records = [Record("r", step, "s", "out", "loss", loss) for step, loss in enumerate(losses)]
+    diverged = RunData(Path("a"), {"dataset": "D", "target": "t"}, records, True)
+    shown = list(curves_of(explorer([diverged]).curves, 0)[0]["s"].values())
+    assert shown[1] is shown[4] is None
+    assert [shown[0], shown[2], shown[3]] == pytest.approx([0.5, 5e12, 2.25], rel=1e-3)
+
+
+def test_a_setting_is_searched_if_runs_of_one_algorithm_differ_in_it() -> None:
+    config = {"dataset": "D", "target": "t", "trial": 0}
+    runs = [
+        RunData(Path(name), config | {"algorithm": name, "hyperparameters": {"alpha": alpha}}, (), True)
+        for name, alpha in (("mixup", 0.2), ("mixstyle", 0.1))
+    ]
+    assert not explorer(runs).has_search
+    runs.append(RunData(Path("c"), config | {"algorithm": "mixup", "hyperparameters": {"alpha": 0.4}}, (), True))
+    assert explorer(runs).has_search
 
 
 def test_a_large_page_has_no_row_and_no_figure_for_each_run(

@@ -322,6 +322,34 @@ def test_runs_without_averages_are_explored_too(
     assert page.get_log("browser") == []
 
 
+def test_one_trial_beside_others_wins_nothing_and_a_diverged_loss_is_legible(
+    chromium: Any, searched: list[RunData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swad.results.page.build.MAX_FIGURES", 0)
+    runs = [run for run in searched if run.algorithm == "erm" or run.trial == 0]
+    first = next(run for run in runs if run.algorithm == "coral")
+    records = [
+        dataclasses.replace(record, value=5e12) if record.metric == "loss" and record.step == 4000 else record
+        for record in first.records
+    ]
+    other = Record("r", 5000, "photo", "out", "accuracy", 0.5, "swad_text")  # of one run alone
+    runs[runs.index(first)] = dataclasses.replace(first, records=(*records, other))
+    page = open_page(chromium, write_page(runs, tmp_path / "report.html"))
+    shown = texts(page, "#wins-table")
+    order = [row[0] for row in shown]
+    of_one_trial = [
+        cell for row in shown for name, cell in zip(order, row[2:], strict=True) if "CORAL" in row[0] + name
+    ]
+    assert {cell for cell in of_one_trial if cell} == {"0–8–0"}
+    chosen = "return document.getElementById('run-filters').elements.weights.selectedOptions[0].text"
+    assert page.execute_script(chosen) == "swad"
+    page.execute_script(f"return showRun({[run.path for run in runs].index(first.path)})")
+    ticks = [each.text for each in page.find_elements("css selector", "dialog figure:first-of-type svg text")]
+    assert "1e10" in ticks
+    assert max(map(len, ticks)) < 6
+    assert page.get_log("browser") == []
+
+
 # ------------------------------------------------------------ 5,000 runs
 
 

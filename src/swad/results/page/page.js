@@ -102,7 +102,8 @@ function readValues(figure, { box, steps, digits, series }) {
       mark.className = "line";
       if (one.color) mark.style.setProperty("--line", `var(--series-${one.color})`);
       const number = document.createElement("em");
-      number.textContent = typeof point[1] === "number" ? point[1].toFixed(digits) : point[1];
+      number.textContent = typeof point[1] !== "number" ? point[1]
+        : Math.abs(point[1]) < 1e4 ? point[1].toFixed(digits) : point[1].toExponential(2).replace("e+", "e");
       line.append(mark, one.name, number);
       reading.append(line);
     }

@@ -63,6 +63,8 @@ const sweep = { data: null, curves: null, byCell: new Map(), listeners: [] };
 async function startSweep() {
   const data = JSON.parse(new TextDecoder().decode(await unpack("sweep-data")));
   sweep.data = data;
+  sweep.hasTests = Object.keys(data.intervals).length > 0; // without a second trial there is none
+  sweep.preferred = data.weights.includes("swad") ? data.weights.indexOf("swad") : data.weights.length - 1;
   const { method, dataset, run } = data.results;
   sweep.selected = new Set(run);
   method.forEach((each, index) => {
@@ -174,7 +176,7 @@ const ROUNDING = 1e-7, MOST_FLIPPED = 10;
 // Student's t. Flipping takes too long for more than ten; there, Student's t is nearly the same.
 function isClear(differences) {
   const n = differences.length, center = average(differences);
-  if (n === 1) return Math.abs(center) > ROUNDING;
+  if (n === 1) return !sweep.hasTests && Math.abs(center) > ROUNDING;
   if (n >= 6 && n <= MOST_FLIPPED) {
     const tolerance = ROUNDING * n;
     let below = 0, above = 0;
@@ -202,7 +204,7 @@ function startComparisons() {
     if (!scores[method].has(key)) scores[method].set(key, new Map());
     scores[method].get(key).set(results.trial[index], results.accuracy[index]);
   });
-  document.getElementById("wins-rule").textContent = Object.keys(sweep.data.intervals).length
+  document.getElementById("wins-rule").textContent = sweep.hasTests
     ? "A win is a difference that the paired test over trials shows at the 5 % level; all else is a tie. The tests are not corrected for their number, so one win alone shows little."
     : "There is one trial, so there is no interval: the higher accuracy counts, which shows a tendency and no difference.";
   const cache = new Map();

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from swad.results.column_marks import legend
-from swad.results.labels import algorithm_label, directory_names
+from swad.results.labels import algorithm_label, differing_hyperparameters, directory_names
 from swad.results.method_results import DatasetResults, evaluated_averages, same_kind
 from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import AVERAGE, MISSING
@@ -42,6 +43,8 @@ LIVE = "selected step"
 _MISSING = 65535
 _LEVELS = 65534
 """A curve is stored in whole numbers up to this one, between the smallest and the largest value of its run."""
+_WIDE = 1000
+"""Curves with a larger value are stored by their logarithms."""
 
 
 @dataclass(frozen=True)
@@ -208,13 +211,13 @@ def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
         for run in runs
     ]
     shown_elsewhere = ("dataset", "algorithm", "target", "trial")
+    searched = {name for name in differing_hyperparameters(runs) if any(name in run.hyperparameters for run in runs)}
     settings = []
     for name in dict.fromkeys(name for each in flat for name in each if name not in shown_elsewhere):
         codes = Codes()
         indices = [codes.code(setting_text(each[name])) if name in each else -1 for each in flat]
         if len(set(indices)) > 1:
-            searched = any(name in run.hyperparameters for run in runs) and len(codes.items) > 1
-            settings.append({"name": name, "searched": searched, "values": codes.items, "codes": indices})
+            settings.append({"name": name, "searched": name in searched, "values": codes.items, "codes": indices})
     return sorted(settings, key=lambda setting: (not setting["searched"], setting["name"]))
 
 
@@ -241,10 +244,15 @@ def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
             numbers = np.array(shown, dtype=np.float64) * scale
             finite = numbers[np.isfinite(numbers)]
             low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+            # Levels of equal width would turn the usual losses of a run that diverged into zeros.
+            is_log = low > 0 and high > _WIDE
+            if is_log:
+                with np.errstate(invalid="ignore"):  # of -inf, which is a gap
+                    numbers, low, high = np.log(numbers), math.log(low), math.log(high)
             levels = np.nan_to_num((numbers - low) / ((high - low) or 1.0) * _LEVELS, posinf=0.0, neginf=0.0)
             data.append(np.where(np.isfinite(numbers), np.rint(levels), _MISSING).astype("<u2").tobytes())
             offset += len(shown)
-            entry.append([_round(low, 6), _round((high - low) / _LEVELS, 12), *series])
+            entry.append([int(is_log), _round(low, 6), _round((high - low) / _LEVELS, 12), *series])
         index.append(entry)
     header = json.dumps({"steps": steps_seen.items, "domains": domains.items, "runs": index}, separators=(",", ":"))
     text = header.encode()

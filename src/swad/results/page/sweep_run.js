@@ -21,7 +21,7 @@ async function loadCurves() {
   header.runs.forEach((metrics, run) => {
     const dataset = sweep.data.runs.dataset.codes[run];
     if (!byDataset.has(dataset)) byDataset.set(dataset, new Set());
-    for (const [, , ...series] of metrics) for (let i = 0; i < series.length; i += 3) byDataset.get(dataset).add(series[i]);
+    for (const [, , , ...series] of metrics) for (let i = 0; i < series.length; i += 3) byDataset.get(dataset).add(series[i]);
   });
   const colors = new Map([...byDataset].map(([dataset, codes]) => {
     const names = [...codes].map((code) => header.domains[code]).sort();
@@ -34,13 +34,14 @@ async function loadCurves() {
 // The curves of a run: name, color and [step, value] of each source, and of their mean.
 function curvesOf(run, metric) {
   const { header, levels, colors } = sweep.curves;
-  const [low, scale, ...codes] = header.runs[run][metric];
+  const [isLog, low, scale, ...codes] = header.runs[run][metric];
+  const value = (level) => (isLog ? Math.exp(low + scale * level) : low + scale * level);
   const palette = colors.get(sweep.data.runs.dataset.codes[run]);
   const series = [];
   for (let i = 0; i < codes.length; i += 3) {
     const name = header.domains[codes[i]], steps = header.steps[codes[i + 1]], start = codes[i + 2];
     const at = steps.map((step, place) => [step, levels[start + place]])
-      .map(([step, level]) => [step, level === 65535 ? "not finite" : low + scale * level]);
+      .map(([step, level]) => [step, level === 65535 ? "not finite" : value(level)]);
     series.push({ name, color: palette.get(name), at });
   }
   if (series.length > 1) {
@@ -69,19 +70,23 @@ function curveFigure(title, series, range, isLoss) {
   const values = points.map((point) => point[1]);
   if (isLoss && range && range[4] !== null) values.push(range[4]);
   let low = Math.min(...values), high = Math.max(...values);
+  // The loss of a run that diverged, as in the drawn figures: on a linear axis all other losses would look 0.
+  const isLog = isLoss && low > 0 && high > 100 * [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
+  const scaled = isLog ? Math.log10 : (value) => value;
+  [low, high] = [scaled(low), scaled(high)];
   const margin = (high - low) * 0.05 || 0.5;
   low -= margin; high += margin;
   const steps = [0, Math.max(...points.map((point) => point[0]), 1)];
   const x = (step) => box[0] + ((step - steps[0]) / (steps[1] - steps[0])) * (box[2] - box[0]);
-  const y = (value) => box[3] - ((value - low) / (high - low)) * (box[3] - box[1]);
+  const y = (value) => box[3] - ((scaled(value) - low) / (high - low)) * (box[3] - box[1]);
   if (range && range[1] !== null && range[2] !== null) {
     const left = x(range[1]), right = x(Math.min(range[2], steps[1]));
     svg.append(draw("rect", { class: "averaged", x: left, y: box[1], width: Math.max(right - left, 1), height: box[3] - box[1] }));
   }
-  const [rows, digits] = niceTicks(low, high, 4);
-  for (const tick of rows) {
+  const [ticks, digits] = niceTicks(low, high, 4);
+  for (const tick of isLog ? ticks.filter(Number.isInteger).map((power) => 10 ** power) : ticks) {
     svg.append(draw("line", { class: "grid", x1: box[0], x2: box[2], y1: y(tick), y2: y(tick) }),
-      draw("text", { x: box[0] - 6, y: y(tick) + 4, "text-anchor": "end" }, tick.toFixed(digits)));
+      draw("text", { x: box[0] - 6, y: y(tick) + 4, "text-anchor": "end" }, isLog ? shortNumber(tick) : tick.toFixed(digits)));
   }
   for (const tick of niceTicks(steps[0], steps[1], 5)[0]) {
     svg.append(draw("text", { x: x(tick), y: box[3] + 18, "text-anchor": "middle" }, tick.toLocaleString("en")));
@@ -178,7 +183,7 @@ function candidates(run) {
   const { runs, weights, validation, settings } = sweep.data;
   const alike = (other) => ["dataset", "algorithm", "target"].every((column) => runs[column].codes[run] === runs[column].codes[other])
     && runs.trial[run] === runs.trial[other];
-  const place = weights.length - 1;
+  const place = sweep.preferred;
   const score = (each) => (weights.length ? validation[place][each] ?? -1 : -1);
   const others = runs.trial.map((_, number) => number).filter(alike).sort((a, b) => score(b) - score(a));
   if (others.length < 2 || !weights.length) return [];

@@ -53,7 +53,7 @@ function startHeatmap() {
     const wanted = select.value !== "" && options.some(([value]) => String(value) === select.value) ? select.value : preferred;
     fill(select, options, wanted ?? (options.length ? options[0][0] : ""));
   };
-  keep(fields.weights, weights.map((name, place) => [place, name]), weights.length - 1);
+  keep(fields.weights, weights.map((name, place) => [place, name]), sweep.preferred);
   keep(fields.dataset, listed("dataset", all));
 
   // Each choice narrows the next: algorithms of the dataset, targets and searched settings of both.
@@ -128,7 +128,7 @@ function startRuns() {
   const table = document.getElementById("runs-table");
   const [previous, next] = section.querySelectorAll(".pages button");
   const pageText = section.querySelector(".pages output");
-  fill(form.elements.weights, weights.map((name, place) => [place, name]), weights.length - 1);
+  fill(form.elements.weights, weights.map((name, place) => [place, name]), sweep.preferred);
   const searched = settings.filter((setting) => setting.searched);
   const coded = (column) => (run) => runs[column].values[runs[column].codes[run]];
   const setting = (one) => (run) => (one.codes[run] < 0 ? null : one.values[one.codes[run]]);
