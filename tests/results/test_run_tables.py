@@ -212,7 +212,17 @@ def test_a_missing_trial_of_one_method_is_noted(tmp_path: Path) -> None:
     path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines() if '"swad"' not in line))
     (table,) = accuracy_tables(find_runs(tmp_path))
     assert "Without trial 1 on photo: SWAD: the run trial-1 has no accuracy of these weights." in table.notes
-    assert "Means over targets have no ±, because photo lacks trial 1." in table.notes
+    assert "Means over targets of SWAD have no ±, because photo lacks trial 1." in table.notes
+    some = [run for run in find_runs(tmp_path) if run.target != "sketch"]
+    assert "no ±" in "".join(accuracy_tables(some, allow_missing_targets=True)[0].notes)
+    assert "no ±" not in "".join(accuracy_tables(some)[0].notes)  # there are no means
+
+
+def test_a_split_that_no_run_has_is_noted_once(tmp_path: Path) -> None:
+    make_tree(tmp_path, trials=1)
+    (table,) = accuracy_tables(find_runs(tmp_path), split="test")
+    methods = "ERM (best), ERM (last), EMA, SWA, SWAD"
+    assert f"Not shown: {methods}: the split 'test' of the target was not evaluated" in "".join(table.notes)
 
 
 def test_the_selected_runs_are_shown_with_differing_hyperparameters(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ class DatasetResults:
     missing_targets: tuple[str, ...]
     """Domains of the dataset that no run with results holds out."""
     methods: tuple[MethodResults, ...]
-    errors: Mapping[str, list[str]]
-    """Why methods have no result on a target: "METHOD on TARGET" by error message."""
+    errors: Mapping[str, list[tuple[str, str]]]
+    """Why methods have no result on a target: the methods' labels and the targets, by error message."""
     skipped: tuple[SkippedRun, ...] = ()
 
     @property
@@ -86,7 +86,7 @@ def _dataset_results(
     # An unfinished run may hold out a domain that does not exist; a finished one does not.
     domains |= {name for entry in skipped if entry.run is not None and entry.run.finished for name in entry.run.targets}
     methods: list[MethodResults] = []
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, list[tuple[str, str]]] = {}
     # ERM comes first, because the other algorithms are compared with it.
     for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: not is_erm(name)):
         members = [run for run in runs if run.algorithm == algorithm]
@@ -97,7 +97,7 @@ def _dataset_results(
                 try:
                     by_target.append(select(members, selection, average, split=split, targets=[target]))
                 except SelectionError as error:
-                    errors.setdefault(str(error), []).append(f"{label} on {target}")
+                    errors.setdefault(str(error), []).append((label, target))
             if results := Selection.join(by_target):
                 methods.append(MethodResults(label, algorithm, average, results))
     missing = () if targets == (NO_TARGET,) else tuple(sorted(domains - set(targets)))

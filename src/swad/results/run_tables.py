@@ -97,10 +97,7 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
     rows, error = _our_rows(results, allow_missing_targets)
     if paper != "none" and results.has_target:
         published_rows = _published_rows(results.dataset, targets)
-        if paper == "few":
-            names = _comparable_names(rows, runs)
-            published_rows = [row for row in published_rows if row.name.rstrip("†‡") in names]
-        rows += published_rows
+        rows += published_rows if paper == "all" else comparable_rows(published_rows, rows, runs)
     notes = [_caption(results)]
     if marks := legend(rows, error):
         notes.append(marks)
@@ -147,43 +144,62 @@ def _evaluated_sources(results: DatasetResults) -> str:
 
 def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list[str]:
     """Say which trials and targets are missing, and what that means for the means."""
-    notes = [f"Not shown: {', '.join(methods)}: {error}." for error, methods in results.errors.items()]
+    notes = [
+        f"Not shown: {_missing_results(pairs, results.targets)}: {error}." for error, pairs in results.errors.items()
+    ]
     incomplete: dict[tuple[str, int, str], list[str]] = {}
+    uneven: dict[str, list[str]] = {}
     lacking: dict[tuple[str, ...], list[str]] = {}
     for method in results.methods:
         for trial in method.results.incomplete:
             incomplete.setdefault((trial.target, trial.trial, trial.reason), []).append(method.label)
         if missing := _missing_targets(method, results):
             lacking.setdefault(missing, []).append(method.label)
+        if (not missing or allow_missing_targets) and (reason := _uneven_trials(method)):
+            uneven.setdefault(reason, []).append(method.label)
+
+    def of_methods(labels: Sequence[str]) -> str:
+        return "" if len(labels) == len(results.methods) else f" of {', '.join(labels)}"
+
     notes += [
         f"Without trial {number} on {target}: {', '.join(labels)}: {reason}."
         for (target, number, reason), labels in incomplete.items()
     ]
-    if uneven := _uneven_trials(results):
-        notes.append(f"Means over targets have no ±, because {'; '.join(uneven)}.")
+    notes += [
+        f"Means over targets{of_methods(labels)} have no ±, because {reason}." for reason, labels in uneven.items()
+    ]
     for missing, labels in lacking.items():
-        methods = "" if len(labels) == len(results.methods) else f" of {', '.join(labels)}"
-        domains = ", ".join(missing)
+        mean_of, domains = f"mean over targets{of_methods(labels)}", ", ".join(missing)
         if allow_missing_targets:
-            notes.append(f"{MISSING} The mean over targets{methods} lacks {domains}: compare it with no other mean.")
+            notes.append(f"{MISSING} The {mean_of} lacks {domains}: compare it with no other mean.")
         else:
             notes.append(
-                f"No mean over targets{methods}, because {domains} {'has' if len(missing) == 1 else 'have'} no result "
+                f"No {mean_of}, because {domains} {'has' if len(missing) == 1 else 'have'} no result "
                 "as target: --allow-missing-targets shows the mean over the others."
             )
     return notes
 
 
-def _uneven_trials(results: DatasetResults) -> list[str]:
-    """Say which targets lack a trial that another target has."""
-    lacking: dict[str, set[int]] = {}
-    for method in results.methods:
-        present = {(result.target, result.trial) for result in method.results}
-        targets, trials = {target for target, _ in present}, {trial for _, trial in present}
-        for target in targets:
-            if missing := {trial for trial in trials if (target, trial) not in present}:
-                lacking.setdefault(target, set()).update(missing)
-    return [f"{target} lacks trial {', '.join(map(str, sorted(lacking[target])))}" for target in sorted(lacking)]
+def _missing_results(pairs: Sequence[tuple[str, str]], targets: Sequence[str]) -> str:
+    """Name methods and targets without a result: "ERM, SWAD on photo"; the methods alone if all targets lack them."""
+    by_method: dict[str, list[str]] = {}
+    for label, target in pairs:
+        by_method.setdefault(label, []).append(target)
+    by_targets: dict[tuple[str, ...], list[str]] = {}
+    for label, names in by_method.items():
+        by_targets.setdefault(tuple(names), []).append(label)
+    return "; ".join(
+        ", ".join(labels) + ("" if len(names) == len(targets) else f" on {', '.join(names)}")
+        for names, labels in by_targets.items()
+    )
+
+
+def _uneven_trials(method: MethodResults) -> str:
+    """Say which targets lack a trial that another target has; empty if none does."""
+    present = method.results.accuracies()
+    targets, trials = sorted({target for target, _ in present}), sorted({trial for _, trial in present})
+    lacking = {target: [str(trial) for trial in trials if (target, trial) not in present] for target in targets}
+    return "; ".join(f"{target} lacks trial {', '.join(missing)}" for target, missing in lacking.items() if missing)
 
 
 def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[str, ...]:
@@ -244,13 +260,19 @@ def _describe_trials(runs: Iterable[RunData]) -> str:
     return f"mean ± standard error over {up_to}{max(counts)} trials"
 
 
-def _comparable_names(rows: Sequence[Row], runs: Sequence[RunData]) -> set[str]:
-    """Return the names of the paper's methods that our rows can be compared with."""
+def comparable_rows(published_rows: Iterable[Row], ours: Iterable[Row], runs: Sequence[RunData]) -> list[Row]:
+    """Return the few rows of the paper that ours are compared with: ERM, SWAD, and those with the name of one of ours.
+
+    Args:
+        published_rows: The rows of the paper.
+        ours: Our rows.
+        runs: The runs behind our rows.
+    """
     algorithms = {base_algorithm(run.algorithm) for run in runs}
-    names = {"ERM", "SWAD", *(row.name for row in rows), *map(algorithm_label, algorithms)}
+    names = {"ERM", "SWAD", *(row.name for row in ours), *map(algorithm_label, algorithms)}
     if names & {"SWA", "SWA (cyclic)"}:
         names |= {"SWA w/ cyclic" if run.config.get("lr_schedule") == "cyclic" else "SWA w/ const" for run in runs}
-    return names
+    return [row for row in published_rows if row.name.rstrip("†‡") in names]
 
 
 def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:

@@ -13,10 +13,11 @@ pytest.importorskip("matplotlib")
 from helpers.pages import build_page
 from swad.results.diagnostics import find_problems
 from swad.results.method_results import collect_results
-from swad.results.page.build import _key_rows, shown_runs, write_page
+from swad.results.page.build import shown_runs, write_page
 from swad.results.run_data import RunData
 from swad.results.run_tables import results_table
 from swad.results.runs import find_runs
+from swad.results.tables import PAPER
 
 
 def test_the_page_needs_no_network(runs: list[RunData]) -> None:
@@ -124,10 +125,12 @@ def test_the_page_claims_no_difference_from_one_trial(tmp_path: Path) -> None:
     assert "points more" not in text
 
 
-def test_key_rows_of_the_paper_need_a_mean_unless_they_are_erm_and_swad(runs: list[RunData]) -> None:
-    assert "CORAL + SWAD" in _key_rows(results_table(runs, paper="all"))
-    some = [run for run in runs if run.target != "sketch"]
-    assert _key_rows(results_table(some, paper="all")) == {"ERM†", "ERM‡", "SWAD"}
+def test_the_page_first_shows_the_rows_of_the_paper_that_the_report_prints(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", algorithm="dann")
+    runs = find_runs(tmp_path)
+    shown = re.findall(r'<tr class="paper key">\s*<th[^>]*>([^<]*)', build_page(runs))
+    assert [name.strip() for name in shown] == [row.name for row in results_table(runs).rows if row.group == PAPER]
+    assert shown[0].strip() == "DANN†"
 
 
 def test_the_page_says_by_selection_how_the_target_is_used(runs: list[RunData]) -> None:

@@ -27,10 +27,10 @@ from swad.results.page.section import PANEL
 from swad.results.page.sweep import build_sweep, is_sweep
 from swad.results.page.template import asset, environment
 from swad.results.run_data import RunData, setting_text
-from swad.results.run_tables import accuracy_table, selected_runs_table, timings_table
+from swad.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
 from swad.results.runs import RunList, find_runs
 from swad.results.selectors import ORACLES
-from swad.results.tables import PAPER, Cell, Row, Table
+from swad.results.tables import OURS, PAPER, Cell, Row, Table
 from swad.results.training_curves import (
     Curve,
     Valley,
@@ -44,9 +44,6 @@ from swad.util.files import write_text
 from swad.util.names import NO_TARGET
 from swad.util.progress import duration
 from swad.util.version import __version__
-
-KEY_ROWS = 4
-"""Number of the paper's rows that are shown at first."""
 
 MAX_FIGURES = 36
 MAX_ROWS = 300
@@ -108,6 +105,7 @@ class Experiment:
     name: str
     table: Table
     key_rows: frozenset[str]
+    """Names of the paper's rows that are shown at first."""
     headline: str
     targets: tuple[Target, ...]
     selected: Table
@@ -225,11 +223,13 @@ def _experiment(id: str, results: DatasetResults, table: Table, unit: str, draw_
                 tuple(_trial(f"{prefix}-{run.trial}", run, domains) for run in group),
             )
         )
+    by_group = dict(table.groups())
+    key_rows = comparable_rows(by_group.get(PAPER, ()), by_group.get(OURS, ()), members)
     return Experiment(
         id,
         results.dataset,
         table,
-        _key_rows(table),
+        frozenset(row.name for row in key_rows),
         compare_in_words(results, unit=unit),
         tuple(targets),
         selected_runs_table(results),
@@ -241,16 +241,6 @@ def _target_use(method: str) -> str:
     if method not in ORACLES:
         return "The target is used neither for the range nor to select the run."
     return f"The range does not depend on the target, but the run was selected by its accuracy there ({method})."
-
-
-def _key_rows(table: Table) -> frozenset[str]:
-    """Return the names of the paper's rows to show at first: ERM, SWAD, and the best of the others by their mean."""
-    average = len(table.columns) - 2
-    rows = [row for row in table.rows if row.group == PAPER]
-    rows.sort(key=lambda row: row.cells[average].value or 0.0, reverse=True)
-    first = [row.name for row in rows if row.name.rstrip("†‡") in ("ERM", "SWAD")]
-    others = [row.name for row in rows if row.name not in first and row.cells[average].value is not None]
-    return frozenset((first + others)[:KEY_ROWS])
 
 
 def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
