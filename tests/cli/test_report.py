@@ -99,6 +99,14 @@ def test_report_compares_methods_with_a_baseline(here, two_datasets, tmp_path):
     assert "Comparisons with SWA" in (tmp_path / "page.html").read_text()
 
 
+def test_ranks_that_cannot_be_drawn_are_explained(here, tmp_path):
+    write_run(tmp_path / "runs" / "photo-0")
+    figures = ("--figures", tmp_path / "figures", "--figure-formats", "svg,png")
+    printed = here("report", tmp_path / "runs", "--no-page", *figures)
+    assert f"wrote 2 files in {tmp_path / 'figures'}" in printed.stdout
+    assert "No ranks of methods were drawn: they need three methods or more" in printed.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -108,7 +108,7 @@ def report(
     from swad.results.figures.critical_difference import critical_difference_figure
     from swad.results.figures.style import save_figures
     from swad.results.figures.training import save_valley_figures
-    from swad.results.method_ranks import rank_results
+    from swad.results.method_ranks import RANKS_NEED, rank_results
     from swad.results.method_results import collect_results
     from swad.results.page.build import write_page
     from swad.results.run_tables import SELECTIONS, accuracy_table
@@ -164,7 +164,9 @@ def report(
                 if (ranked := rank_results(by_dataset)) is not None:
                     diagram = critical_difference_figure(ranked)
                     drawn += save_figures(diagram, figures / "critical-difference", formats)
-            written.append(f"{len(drawn)} figures in {figures}")
+                else:
+                    print(f"No ranks of methods were drawn: {RANKS_NEED}", file=sys.stderr, flush=True)
+            written.append(f"{counted(len(drawn), 'file')} in {figures}")
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)
         raise typer.Exit(1) from None
@@ -224,13 +226,13 @@ def _print_runs(console: Console, runs: Sequence[RunData], by_dataset: Sequence[
     from swad.results.diagnostics import find_problems
     from swad.results.run_tables import ranges_table, selected_runs_table
 
-    for results in by_dataset:
-        _print_first_rows(console, selected_runs_table(results))
+    tables = [selected_runs_table(results) for results in by_dataset]
     selected = {id(result.run) for results in by_dataset for method in results.methods for result in method.results}
     # The ranges of all runs of a search would fill screens.
-    ranges = ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected])
-    if ranges.rows:  # fixed windows need no table
-        _print_first_rows(console, ranges)
+    tables.append(ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected]))
+    for table in tables:
+        if table.rows:
+            _print_first_rows(console, table)
     problems = find_problems(runs)
     for problem in problems[:MAX_ROWS]:
         console.print(Text.assemble(("warning", "yellow"), f": {problem}"))

@@ -23,6 +23,9 @@ from swad.results.method_results import DatasetResults, same_kind
 from swad.util.paired import ALPHA, LEVEL
 from swad.util.statistics import mean
 
+RANKS_NEED = "they need three methods or more, all of them with results in the same two trials, or on two datasets"
+"""When `rank_results` returns None."""
+
 
 @dataclass(frozen=True)
 class MethodRanks:

@@ -122,11 +122,13 @@ class RunData:
 def setting_text(value: object) -> str:
     """Return the value of a setting as text.
 
-    >>> setting_text({"crop": 0.8, "flip": 0.5}), setting_text(["swad", "ema"]), setting_text(None), setting_text(True)
+    >>> setting_text({"crop": 0.8, "flip": 0.5}), setting_text(["swad", "ema"]), setting_text([]), setting_text(True)
     ('crop=0.8, flip=0.5', 'swad, ema', 'none', 'true')
     """
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         return ", ".join(f"{name}={setting_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)) and value:
         return ", ".join(map(setting_text, value))
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    if value in (None, [], (), {}):
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
