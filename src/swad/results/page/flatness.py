@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from swad.results.figures.flatness import flatness_figure, method_colors, method_dashes
@@ -17,6 +17,7 @@ from swad.results.figures.surfaces import (
 )
 from swad.results.flatness_runs import (
     RunFlatness,
+    Unit,
     curves_by_target,
     difference_curves,
     method_names,
@@ -25,8 +26,8 @@ from swad.results.flatness_runs import (
     read_flatness,
     with_mean,
 )
-from swad.results.flatness_stats import QUANTITIES, SIDES
-from swad.results.flatness_summary import ranking_notes
+from swad.results.flatness_stats import QUANTITIES, SIDES, Difference
+from swad.results.flatness_summary import by_dataset, ranking_notes
 from swad.results.flatness_tables import (
     PAIRED,
     curvature_table,
@@ -52,27 +53,23 @@ SURFACES_LEAD = (
 
 def flatness_sections(runs: Iterable[RunData]) -> list[Section]:
     """Build a section for each dataset and measurement setting, because values of two settings have no mean."""
-    groups: dict[tuple[str, str], list[RunFlatness]] = {}
-    for run in runs:
-        for measure in QUANTITIES:
-            if (flatness := read_flatness(run, measure=measure)) is not None:
-                groups.setdefault((run.table_name, flatness.setting), []).append(flatness)
-    return [
-        _flatness_section(f"f{number}", dataset, measured)
-        for number, ((dataset, _), measured) in enumerate(groups.items())
-    ]
+    runs = list(runs)
+    measured = [[read_flatness(run, measure=measure) for run in runs] for measure in QUANTITIES]
+    groups = [group for each in measured for group in by_dataset(list(filter(None, each))).items()]
+    return [_flatness_section(f"f{number}", dataset, group) for number, (dataset, group) in enumerate(groups)]
 
 
 def _flatness_section(id: str, dataset: str, measured: Sequence[RunFlatness]) -> Section:
     quantity, of_loss = QUANTITIES[measured[0].measure], measured[0].measure == "loss"
     tables = []
-    if differences := paired_differences(measured):
+    differences = paired_differences(measured)
+    if differences:
         tables.append(verdict_table(PAIRED, differences, null_pairs(measured)))
     if any(flatness.worst_case for flatness in measured):
         tables.append(worst_case_table(measured))
     if any(flatness.curvature for flatness in measured):
         tables.append(curvature_table(measured))
-    first, *others = _figures(id, measured, quantity)
+    first, *others = _figures(id, measured, quantity, differences)
     return Section(
         id,
         f"Flatness on {dataset}{'' if of_loss else f': {quantity}'}",
@@ -86,10 +83,12 @@ def _flatness_section(id: str, dataset: str, measured: Sequence[RunFlatness]) ->
     )
 
 
-def _figures(id: str, measured: Sequence[RunFlatness], quantity: str) -> list[Figures]:
+def _figures(
+    id: str, measured: Sequence[RunFlatness], quantity: str, paired: Mapping[Unit, Sequence[Difference]]
+) -> list[Figures]:
     """Draw F and the differences to the reference method, for the mean over targets and each target."""
     colors = method_colors(method_names(measured))
-    reference, differences = difference_curves(paired_differences(measured))
+    reference, differences = difference_curves(paired)
     groups = []
     for number, (title, by_side) in enumerate(with_mean(curves_by_target(measured)).items()):
         pairs = differences.get(title, {})
