@@ -90,7 +90,7 @@ def _dataset_results(
     # ERM comes first, because the other algorithms are compared with it.
     for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: not is_erm(name)):
         members = [run for run in runs if run.algorithm == algorithm]
-        for average in evaluated_averages(members, selection):
+        for average in reported_averages(members, selection):
             label = shared_label((run for run in members if average in run.table.evaluated_averages), average)
             by_target: list[Selection] = []
             for target in targets:
@@ -104,7 +104,7 @@ def _dataset_results(
     return DatasetResults(dataset, selection, split, tuple(runs), targets, missing, tuple(methods), errors, skipped)
 
 
-def evaluated_averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:
+def reported_averages(runs: Iterable[RunData], method: str = "iid") -> list[str | None]:
     """Return the names of the weights that were evaluated on the targets, or without any on the sources.
 
     Live weights come first, and SWAD last.

@@ -17,7 +17,7 @@ from swad.results.labels import (
     directory_names,
     weights_label,
 )
-from swad.results.method_results import DatasetResults, MethodResults, collect_results, evaluated_averages
+from swad.results.method_results import DatasetResults, MethodResults, collect_results, reported_averages
 from swad.results.run_data import RunData
 from swad.results.selection import weights_step
 from swad.results.selectors import ORACLES
@@ -108,7 +108,7 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
     if not targets:
         notes.append("No run holds out a single domain. Runs that hold out two domains serve the selection lodo.")
     if results.selection == "oracle_best_step" and not any(
-        None in evaluated_averages([run], results.selection) for run in runs
+        None in reported_averages([run], results.selection) for run in runs
     ):
         notes.append("No step can be selected: train with --target-every-evaluation to evaluate the target at each.")
     if any("†" in row.name or "‡" in row.name for row in rows):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from swad.results.column_marks import legend
 from swad.results.labels import algorithm_label, differing_hyperparameters, directory_names
-from swad.results.method_results import DatasetResults, evaluated_averages, same_kind
+from swad.results.method_results import DatasetResults, reported_averages, same_kind
 from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import AVERAGE, MISSING
 from swad.results.selection import target_accuracy, validation_accuracy
@@ -186,7 +186,7 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
 
 def _weights(runs: Sequence[RunData], oracle: bool) -> dict[str, Any]:
     """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
-    names = evaluated_averages(runs)
+    names = reported_averages(runs)
     validation = [[_percent(validation_accuracy(run, name)) for run in runs] for name in names]
     columns: dict[str, Any] = {"weights": [name or LIVE for name in names], "validation": validation}
     if oracle:
