@@ -6,7 +6,15 @@
     swad.results.compare_over_datasets(swad.results.collect_results(runs), "SWA")    # every method against one
     results.to_frame(), runs.to_frame()                      # pandas data frames
 
-Names are loaded on first use.
+Names are loaded on first use. The modules, in the order in which data flows through them:
+
+    records, record_table, run_data, runs, domainbed, summary, failures       read runs from their directories
+    selectors, selection, method_results, selection_file, unselected_weights  choose the run of each target and trial
+    comparisons, method_ranks, published                                      compare methods, also with the paper's
+    tables, labels, column_marks, run_tables, comparison_tables, diagnostics  tables, the names in them, and warnings
+    training_curves, flatness_*, surfaces, corruption_*, imagenet_parts,      measurements of runs: read, averaged and
+    windows, window_tables, tuning, rank_correlation                          as tables
+    figures/, page/, trackers/                                                drawings, the HTML page, W&B and others
 """
 
 from __future__ import annotations

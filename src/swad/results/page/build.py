@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.page.robustness import robustness_sections
 from swad.results.page.section import PANEL
 from swad.results.page.sweep import build_sweep, is_sweep
-from swad.results.page.template import asset, environment
 from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
 from swad.results.runs import RunList, find_runs
@@ -154,7 +154,7 @@ def write_page(
     ]
     skipped = runs.skipped if isinstance(runs, RunList) else ()
     warnings = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
-    template = environment().get_template("page.html")
+    template = _environment().get_template("page.html")
     page = template.render(
         title=title,
         facts=_facts(runs, method),
@@ -184,8 +184,8 @@ def write_page(
         },
         paper=published.paper(),
         version=__version__,
-        css=asset("page.css") + (asset("sweep.css") if sweep else ""),
-        js="".join(map(asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
+        css=_asset("page.css") + (_asset("sweep.css") if sweep else ""),
+        js="".join(map(_asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
     )
     write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
     return Path(path)
@@ -340,3 +340,36 @@ def _varying_settings(runs: Sequence[RunData]) -> Table:
         for run, name in zip(runs, directory_names(runs), strict=True)
     ]
     return Table("Differing settings", tuple(keys), tuple(rows), corner="Run")
+
+
+# ------------------------------------------------------------ the template
+
+
+def _asset(name: str) -> str:
+    """Return a file of the page: template, styles or script."""
+    return files("swad.results.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _environment() -> Any:
+    """Return the environment that renders the page's templates, in which every value is escaped."""
+    try:
+        import jinja2
+    except ImportError:
+        raise ImportError("the report page needs jinja2: pip install 'swad[report]'") from None
+    templates = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["sort_value"] = _sort_value
+    templates.tests["ours"] = lambda row: row.group == OURS
+    return templates
+
+
+def _sort_value(cell: Cell) -> str:
+    """Return the value that a column is sorted by: the number in full precision, or the text."""
+    if cell.value is not None:
+        return repr(float(cell.value))
+    return cell.text or ""
