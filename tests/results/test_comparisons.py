@@ -46,6 +46,14 @@ def test_each_unit_averages_over_the_others() -> None:
         assert found.accuracy - found.baseline_accuracy == pytest.approx(found.difference)
 
 
+def test_a_method_of_one_trial_counts_in_no_correction() -> None:
+    values = noisy({"ERM (best)": 0, "SWAD": 0.02, "SWA": 0.01, "SAM": 0.01})
+    values["SAM"] = values["SAM"][:, :1]
+    by_method = {comparison.method: comparison for comparison in compare_methods(results_of(values))}
+    assert {name: found.n_comparisons for name, found in by_method.items()} == {"SWAD": 2, "SWA": 2, "SAM": 2}
+    assert by_method["SAM"].corrected_p is None
+
+
 def test_only_trials_that_both_methods_have_on_every_target_are_compared() -> None:
     first = {("a", 0): 0.8, ("b", 0): 0.6, ("a", 1): 0.9, ("b", 1): 0.7}
     second = {("a", 0): 0.7, ("b", 0): 0.5, ("a", 1): 0.7, ("b", 1): 0.5, ("a", 2): 0.1}

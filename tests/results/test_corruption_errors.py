@@ -163,3 +163,9 @@ def test_the_figure_shows_intervals_and_paired_differences_within_0_and_100_perc
     single = severity_figure([measured({method: trials[:1] for method, trials in errors.items()}, targets=("a",))])
     assert len(single.axes) == 1
     assert not single.legends[0].get_title().get_text()
+
+
+def test_differences_by_severity_are_over_the_trials_that_both_methods_have():
+    results = measured({**BY_TRIAL, "ERM": BY_TRIAL["ERM"][:2]})
+    expected = severity_differences(measured({method: trials[:2] for method, trials in BY_TRIAL.items()}))
+    assert severity_differences(results) == expected != {}

@@ -213,6 +213,10 @@ def test_a_missing_trial_of_one_method_is_noted(tmp_path: Path) -> None:
     (table,) = accuracy_tables(find_runs(tmp_path))
     assert "Without trial 1 on photo: SWAD: the run trial-1 has no accuracy of these weights." in table.notes
     assert "Means over targets of SWAD have no ±, because photo lacks trial 1." in table.notes
+    # Every target counts once, however many trials it has.
+    swad = next(row.cells for row in table.rows if row.name == "SWAD" and row.group == OURS)
+    assert swad[4].value == pytest.approx(sum(cell.value or 0 for cell in swad[:4]) / 4)
+    assert swad[4].error is None
     some = [run for run in find_runs(tmp_path) if run.target != "sketch"]
     assert "no ±" in "".join(accuracy_tables(some, allow_missing_targets=True)[0].notes)
     assert "no ±" not in "".join(accuracy_tables(some)[0].notes)  # there are no means

@@ -10,7 +10,7 @@ from swad.results.method_results import collect_results
 from swad.results.record_table import RecordTable, SeriesKey
 from swad.results.records import Record
 from swad.results.run_data import RunData
-from swad.results.selection import select, source_accuracy
+from swad.results.selection import select, source_accuracy, validation_accuracy
 from swad.results.selection_file import make_selection
 from swad.results.selectors import ORACLES, SELECTORS, SelectedStep, SelectionError, SourceView, iid, source_view
 from swad.results.unselected_weights import unselected_weights
@@ -54,6 +54,12 @@ def without_target(values: dict[str, tuple[float, float]], **options: object) ->
         for domain in SOURCES
     ]
     return run(*records, target=None, **options)  # type: ignore[arg-type]
+
+
+def test_the_validation_accuracy_of_live_weights_is_that_of_the_best_step_with_a_number() -> None:
+    one = run(*live({100: float("nan"), 200: 0.6, 300: 0.4}, {}))
+    assert validation_accuracy(one, None) == 0.6
+    assert validation_accuracy(one, "swad") is None
 
 
 def test_without_a_target_validation_selects_and_the_sources_are_reported() -> None:
