@@ -1,6 +1,8 @@
 import csv
 import io
 
+import pytest
+
 from swad.results.tables import PAPER, Cell, Row, Table
 
 TABLE = Table(
@@ -80,3 +82,17 @@ def test_names_are_printed_verbatim_in_the_terminal() -> None:
 def test_what_rounds_to_zero_has_no_minus() -> None:
     assert [Cell(-0.004, signed=signed, decimals=2).number for signed in (True, False)] == ["+0.00", "0.00"]
     assert Cell(-0.006, signed=True, decimals=2).number == "-0.01"
+
+
+@pytest.mark.parametrize("width", [40, 90, 110])
+def test_a_narrow_terminal_breaks_names_and_headings_and_no_number(width: int) -> None:
+    cells = (Cell(81.25, 1.5), Cell(96.75, 0.25, mark="↓"), Cell(85.5), *[Cell(70.0, 12.5)] * 3)
+    rows = (Row("ERM (DomainBed, selected step)", cells), Row("CORAL", cells[::-1]))
+    text = Table("Accuracy", ("art_painting", "cartoon", "photo", "sketch", "Avg.", "In-domain"), rows).text(width)
+    for number in ("81.2±1.5", "96.8±0.2↓", "85.5"):
+        assert text.count(number) == 2
+    assert text.count("70.0±12.5") == 6
+    assert "…" not in text
+    assert "ERM" in text
+    if width > 60:
+        assert max(map(len, text.splitlines())) <= width

@@ -29,7 +29,7 @@ def make_console() -> Console:
 
 def print_table(console: Console, table: Table) -> None:
     """Print a table with its notes, verbatim."""
-    console.print(table.rich())
+    console.print(table.rich(console.width), crop=False)
     for note in table.notes:
         console.print(note, style="dim", highlight=False, markup=False)
 

@@ -242,7 +242,9 @@ def _print_runs(console: Console, runs: Sequence[RunData], by_dataset: Sequence[
 
 def _print_first_rows(console: Console, table: Table) -> None:
     """Print a table with a row for each run; of a long one the first rows."""
-    console.print(replace(table, rows=table.rows[:MAX_ROWS]).rich())
+    from swad.cli._console import print_table
+
+    print_table(console, replace(table, rows=table.rows[:MAX_ROWS]))
     if table.rows[MAX_ROWS:]:
         left = len(table.rows) - MAX_ROWS
         console.print(f"and {left:,} more rows; the page shows all runs\n", style="dim", highlight=False)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 OURS = "ours"
 PAPER = "paper"
+
+NARROW = 9
+"""Characters to which names and headings are broken at most, where a terminal is too narrow for a table."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,11 @@ class Table:
         """Return whether any number of a column has an error."""
         return any(row.cells[column].error is not None for row in self.rows)
 
-    def rich(self) -> rich.table.Table:
-        """Return the table for a terminal."""
+    def rich(self, width: int = 110) -> rich.table.Table:
+        """Return the table for a terminal of this width: names and headings are broken into lines, numbers never.
+
+        Print it with `crop=False`: if the numbers alone need more than the width, the table is wider.
+        """
         try:
             import rich.box
             import rich.table
@@ -106,15 +113,24 @@ class Table:
             title_justify="left",
             pad_edge=False,
         )
-        out.add_column(Text(self.corner), no_wrap=True)
-        for column in self.columns:
-            out.add_column(Text(column), justify="right")
-        widths = [max((len(row.cells[i].mark) for row in self.rows), default=0) for i in range(len(self.columns))]
+        marks = [max((len(row.cells[i].mark) for row in self.rows), default=0) for i in range(len(self.columns))]
+        texts = {id(row): list(map(_rich_cell, row.cells, marks)) for row in self.rows}
+        needed = [max((cells[i].cell_len for cells in texts.values()), default=0) for i in range(len(self.columns))]
+        name_width = max(map(len, [self.corner, *map(_label, self.rows)]))
+        gaps = 3 * len(self.columns) + 2
+        is_narrow = name_width + sum(map(max, needed, map(len, self.columns))) + gaps > width
+        out.add_column(Text(self.corner), no_wrap=not is_narrow, overflow="fold")
+        least = min(name_width, NARROW) + gaps
+        for i, heading in enumerate(self.columns):
+            has_numbers = any(row.cells[i].value is not None for row in self.rows)
+            parts = textwrap.wrap(heading, max(needed[i], NARROW)) if has_numbers and is_narrow else [heading]
+            out.add_column(Text("\n".join(parts)), justify="right", no_wrap=has_numbers, overflow="fold")
+            least += max(needed[i], *map(len, parts)) if has_numbers else min(needed[i], NARROW)
+        if least > width:
+            out.width = least
         for group, rows in self.groups():
             for row in rows:
-                style = None if group == OURS else "dim"
-                cells = (_rich_cell(cell, width) for cell, width in zip(row.cells, widths, strict=True))
-                out.add_row(Text(_label(row)), *cells, style=style)
+                out.add_row(Text(_label(row)), *texts[id(row)], style=None if group == OURS else "dim")
             out.add_section()
         return out
 
@@ -124,7 +140,7 @@ class Table:
 
         console = Console(file=io.StringIO(), width=width, color_system=None)
         with console.capture() as capture:
-            console.print(self.rich())
+            console.print(self.rich(width), crop=False)
         lines = [line.rstrip() for line in capture.get().rstrip().splitlines()]
         return "\n".join([*lines, *self.notes])
 
