@@ -146,27 +146,27 @@ def report(
         _prune_weights(by_dataset, folder, yes)
     written: list[str] = []
     try:
-        if not no_page:
-            page = write_page(
-                runs,
-                output or folder / "report.html",
-                method=select,
-                split=target_split,
-                allow_missing_targets=allow_missing_targets,
-                baseline=baseline,
-                unit=compare_over,
-                results=by_dataset,
-            )
-            written.append(str(page))
-        if figures is not None:
-            with short_warnings():
+        with short_warnings():
+            if not no_page:
+                page = write_page(
+                    runs,
+                    output or folder / "report.html",
+                    method=select,
+                    split=target_split,
+                    allow_missing_targets=allow_missing_targets,
+                    baseline=baseline,
+                    unit=compare_over,
+                    results=by_dataset,
+                )
+                written.append(str(page))
+            if figures is not None:
                 drawn = save_valley_figures(by_dataset, figures, formats)
                 if (ranked := rank_results(by_dataset)) is not None:
                     diagram = critical_difference_figure(ranked)
                     drawn += save_figures(diagram, figures / "critical-difference", formats)
                 else:
                     print(f"No ranks of methods were drawn: {RANKS_NEED}", file=sys.stderr, flush=True)
-            written.append(f"{counted(len(drawn), 'file')} in {figures}")
+                written.append(f"{counted(len(drawn), 'file')} in {figures}")
     except ImportError as error:  # without the extra, training and the table still work
         print(f"The page was not written: {error}", file=sys.stderr, flush=True)
         raise typer.Exit(1) from None

@@ -105,9 +105,11 @@ def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
             try:
                 version, row = _parse(line)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                raise RecordError(f"{path}, line {line_number} is damaged: remove the file and measure again") from None
+                raise RecordError(
+                    f"{stored_path(path)}, line {line_number} is damaged: remove the file and measure again"
+                ) from None
             if version > SCHEMA:
-                raise RecordError(f"{path} was written by a newer swad (schema {version}): upgrade swad")
+                raise RecordError(f"{stored_path(path)} was written by a newer swad (schema {version}): upgrade swad")
             rows.append(row)
     except FileNotFoundError:
         return []

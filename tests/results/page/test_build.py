@@ -1,3 +1,4 @@
+import gzip
 import re
 from html import escape
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ pytest.importorskip("matplotlib")
 
 from helpers.pages import build_page
 from swad.results.diagnostics import find_problems
+from swad.results.flatness_rows import FLATNESS
 from swad.results.method_results import collect_results
 from swad.results.page.build import shown_runs, write_page
 from swad.results.run_data import RunData
@@ -131,6 +133,17 @@ def test_the_page_first_shows_the_rows_of_the_paper_that_the_report_prints(tmp_p
     shown = re.findall(r'<tr class="paper key">\s*<th[^>]*>([^<]*)', build_page(runs))
     assert [name.strip() for name in shown] == [row.name for row in results_table(runs).rows if row.group == PAPER]
     assert shown[0].strip() == "DANN†"
+
+
+def test_a_damaged_measurement_costs_its_sections_alone(measured_runs: list[RunData], tmp_path: Path) -> None:
+    path = measured_runs[0].path / FLATNESS
+    path.with_name(f"{FLATNESS}.gz").write_bytes(gzip.compress(b"no row\n"))
+    path.unlink()
+    with pytest.warns(UserWarning, match=r"the page lacks measurements: .*flatness\.jsonl\.gz, line 1 is damaged"):
+        text = write_page(measured_runs, tmp_path / "page.html").read_text()
+    assert "flatness.jsonl.gz, line 1 is damaged: remove the file and measure again" in text
+    assert "Flatness on" not in text
+    assert "Loss surfaces on PACS" in text
 
 
 def test_the_page_says_by_selection_how_the_target_is_used(runs: list[RunData]) -> None:

@@ -8,6 +8,7 @@ directory name or a config value cannot inject code.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,8 +25,9 @@ from swad.results.method_results import DatasetResults, collect_results
 from swad.results.page.comparisons import comparison_section
 from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.page.robustness import robustness_sections
-from swad.results.page.section import PANEL
+from swad.results.page.section import PANEL, Section
 from swad.results.page.sweep import build_sweep, is_sweep
+from swad.results.records import RecordError
 from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
 from swad.results.runs import RunList, find_runs
@@ -153,24 +155,27 @@ def write_page(
         for number, (each, table) in enumerate(zip(by_dataset, tables, strict=True))
     ]
     skipped = runs.skipped if isinstance(runs, RunList) else ()
-    warnings = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
+    problems = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
+    measurements: list[Section] = []
+    for build in (flatness_sections, surface_sections, robustness_sections):
+        try:
+            measurements += build(runs if flatness is None else flatness)
+        except RecordError as error:  # one damaged file must not cost the page
+            problems.append(f"Measurements are missing here: {error}.")
+            warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,
         facts=_facts(runs, method),
-        n_warnings=len(warnings),
-        warnings=warnings[:MAX_WARNINGS],
+        n_warnings=len(problems),
+        warnings=problems[:MAX_WARNINGS],
         target_use=_target_use(method) if any(run.targets for run in runs) else "",
         no_target=NO_TARGET,
         sweep=sweep,
         max_rows=MAX_ROWS,
         experiments=experiments,
         comparisons=comparison_section(by_dataset, baseline, unit),
-        measurements=[
-            section
-            for build in (flatness_sections, surface_sections, robustness_sections)
-            for section in build(runs if flatness is None else flatness)
-        ],
+        measurements=measurements,
         timings=timings_table(runs) if len(runs) <= MAX_ROWS else None,
         total_time=_total_time(runs),
         common=_common_settings(runs),
