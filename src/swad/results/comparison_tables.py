@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from swad.results.comparisons import UNITS, Comparison, p_text
 from swad.results.tables import Cell, Row, Table, csv_text
+from swad.util.grouping import group_by
 from swad.util.names import counted
 from swad.util.paired import PairedTest
 
@@ -60,9 +61,7 @@ def comparisons_table(comparisons: Sequence[Comparison], further_notes: Sequence
 
 def comparisons_tables(comparisons: Sequence[Comparison], further_notes: Sequence[str] = ()) -> list[Table]:
     """Build one table for each dataset, as a terminal has little width; the last one has the notes of all."""
-    by_dataset: dict[str, list[Comparison]] = {}
-    for comparison in comparisons:
-        by_dataset.setdefault(comparison.dataset, []).append(comparison)
+    by_dataset = group_by(comparisons, lambda comparison: comparison.dataset)
     if len(by_dataset) == 1:
         return [comparisons_table(comparisons, further_notes)]
     tables: list[Table] = []

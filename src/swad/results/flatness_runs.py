@@ -30,6 +30,7 @@ from swad.results.flatness_stats import (
 )
 from swad.results.labels import weights_label
 from swad.results.run_data import RunData
+from swad.util.grouping import group_by
 
 if TYPE_CHECKING:
     from swad.results.rank_correlation import Ranking
@@ -173,10 +174,8 @@ def _reference(raw_rows: Sequence[Row], weights: Sequence[str]) -> str:
 
 
 def _stored_differences(run: RunData, rows: Sequence[Row]) -> list[Difference]:
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in latest_rows(rows, "first", "domain", "radius"):
-        if row["domain"] in SIDES:
-            groups.setdefault((row["first"], row["second"], row["domain"]), []).append(row)
+    of_sides = [row for row in latest_rows(rows, "first", "domain", "radius") if row["domain"] in SIDES]
+    groups = group_by(of_sides, lambda row: (row["first"], row["second"], row["domain"]))
     return [
         Difference(
             first,
@@ -242,9 +241,7 @@ def reference_methods(measured: Iterable[RunFlatness]) -> list[str]:
 def paired_differences(measured: Sequence[RunFlatness]) -> dict[Unit, list[Difference]]:
     """Compare every method of a target and trial with the reference method, across runs."""
     references = reference_methods(measured)
-    units: dict[Unit, list[RunFlatness]] = {}
-    for flatness in measured:
-        units.setdefault(flatness.unit, []).append(flatness)
+    units = group_by(measured, lambda flatness: flatness.unit)
     return {unit: pairs for unit, runs in units.items() if (pairs := _unit_differences(runs, references))}
 
 

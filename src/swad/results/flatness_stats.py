@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from swad.util.grouping import group_by
 from swad.util.statistics import (
     Contributions,
     average_contributions,
@@ -228,10 +229,8 @@ def mean_over_targets(groups: Mapping[str, CurvesBySide]) -> dict[str, list[Flat
     """Average every method over targets, if it was measured on all of them."""
     means: dict[str, list[FlatnessCurve]] = {}
     for side in SIDES:
-        by_method: dict[str, list[FlatnessCurve]] = {}
-        for by_side in groups.values():
-            for curve in by_side.get(side, ()):
-                by_method.setdefault(curve.method, []).append(curve)
+        curves = (curve for by_side in groups.values() for curve in by_side.get(side, ()))
+        by_method = group_by(curves, lambda curve: curve.method)
         means[side] = sort_curves(average_curves(each) for each in by_method.values() if len(each) == len(groups))
     return means
 
@@ -298,7 +297,8 @@ def p_values_of(curve: FlatnessCurve) -> tuple[float, ...]:
 
 def average_differences(by_trial: Mapping[int, Sequence[Difference]]) -> list[Difference]:
     """Average the differences of each pair of methods and side over the trials of one target that have it."""
-    pairs = _by_pair(difference for differences in by_trial.values() for difference in differences)
+    every = (difference for differences in by_trial.values() for difference in differences)
+    pairs = group_by(every, lambda difference: difference.pair)
     averaged = []
     for pair, (first, *others) in pairs.items():
         curves = {
@@ -313,17 +313,11 @@ def average_differences(by_trial: Mapping[int, Sequence[Difference]]) -> list[Di
 
 def mean_difference_over_targets(by_target: Mapping[str, Sequence[Difference]]) -> list[Difference]:
     """Average every difference over targets, if it was measured on all of them."""
-    pairs = _by_pair(difference for differences in by_target.values() for difference in differences)
+    every = (difference for differences in by_target.values() for difference in differences)
+    pairs = group_by(every, lambda difference: difference.pair)
     means = {
         pair: average_curves([difference.curve for difference in each])
         for pair, each in pairs.items()
         if len(each) == len(by_target)
     }
     return [replace(pairs[pair][0], curve=curve, p=p_values_of(curve)) for pair, curve in means.items()]
-
-
-def _by_pair(differences: Iterable[Difference]) -> dict[tuple[str, str, str], list[Difference]]:
-    pairs: dict[tuple[str, str, str], list[Difference]] = {}
-    for difference in differences:
-        pairs.setdefault(difference.pair, []).append(difference)
-    return pairs

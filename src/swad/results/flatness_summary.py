@@ -20,6 +20,7 @@ from swad.results.flatness_stats import SIDES, Difference, FlatnessCurve, mean_d
 from swad.results.flatness_tables import holds_for
 from swad.results.labels import weights_label
 from swad.results.rank_correlation import Ranking
+from swad.util.grouping import group_by
 
 
 def flatness_summary(measured: Sequence[RunFlatness]) -> dict[str, Any]:
@@ -121,13 +122,10 @@ def json_values(value: Any) -> Any:
 
 def by_dataset(measured: Sequence[RunFlatness]) -> dict[str, list[RunFlatness]]:
     """Return the measured runs of every dataset; those of a second setting, since values have no mean, by a number."""
-    datasets: dict[str, dict[str, list[RunFlatness]]] = {}
-    for run in measured:
-        datasets.setdefault(run.run.table_name, {}).setdefault(run.setting, []).append(run)
     return {
         dataset if number == 1 else f"{dataset}, setting {number}": runs
-        for dataset, by_setting in datasets.items()
-        for number, runs in enumerate(by_setting.values(), start=1)
+        for dataset, members in group_by(measured, lambda run: run.run.table_name).items()
+        for number, runs in enumerate(group_by(members, lambda run: run.setting).values(), start=1)
     }
 
 

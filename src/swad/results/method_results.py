@@ -14,6 +14,7 @@ from swad.results.runs import RunList, SkippedRun
 from swad.results.selection import Selection, select
 from swad.results.selectors import SelectionError
 from swad.util.garbage import paused_garbage_collection
+from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET
 
 
@@ -63,9 +64,7 @@ def same_kind(results: Iterable[DatasetResults]) -> bool:
 @paused_garbage_collection()
 def collect_results(runs: Sequence[RunData], selection: str = "iid", split: str = "in") -> list[DatasetResults]:
     """Select the results of every method, dataset by dataset."""
-    by_dataset: dict[str, list[RunData]] = {}
-    for run in runs:
-        by_dataset.setdefault(run.table_name, []).append(run)
+    by_dataset = group_by(runs, lambda run: run.table_name)
     skipped = runs.skipped if isinstance(runs, RunList) else ()
     results = []
     for dataset, members in sorted(by_dataset.items(), key=lambda item: not item[1][0].targets):  # no target comes last

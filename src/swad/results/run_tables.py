@@ -23,6 +23,7 @@ from swad.results.selection import weights_step
 from swad.results.selectors import ORACLES
 from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.results.training_curves import final_value, valleys
+from swad.util.grouping import group_by
 from swad.util.statistics import mean
 
 PaperRows = Literal["few", "all", "none"]
@@ -182,15 +183,11 @@ def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list
 
 def _missing_results(pairs: Sequence[tuple[str, str]], targets: Sequence[str]) -> str:
     """Name methods and targets without a result: "ERM, SWAD on photo"; the methods alone if all targets lack them."""
-    by_method: dict[str, list[str]] = {}
-    for label, target in pairs:
-        by_method.setdefault(label, []).append(target)
-    by_targets: dict[tuple[str, ...], list[str]] = {}
-    for label, names in by_method.items():
-        by_targets.setdefault(tuple(names), []).append(label)
+    labels = dict.fromkeys(label for label, _ in pairs)
+    by_targets = group_by(labels, lambda label: tuple(target for other, target in pairs if other == label))
     return "; ".join(
-        ", ".join(labels) + ("" if len(names) == len(targets) else f" on {', '.join(names)}")
-        for names, labels in by_targets.items()
+        ", ".join(members) + ("" if len(names) == len(targets) else f" on {', '.join(names)}")
+        for names, members in by_targets.items()
     )
 
 

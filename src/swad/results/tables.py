@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from swad.util.grouping import group_by
 from swad.util.statistics import summarize
 
 if TYPE_CHECKING:
@@ -86,10 +87,7 @@ class Table:
 
     def groups(self) -> list[tuple[str, list[Row]]]:
         """Return the rows by group, in order of appearance."""
-        groups: dict[str, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(row.group, []).append(row)
-        return list(groups.items())
+        return list(group_by(self.rows, lambda row: row.group).items())
 
     def has_error(self, column: int) -> bool:
         """Return whether any number of a column has an error."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from swad.results.labels import algorithm_label
 from swad.results.tables import Cell, Row, Table, csv_text, percent_cell
+from swad.util.grouping import group_by
 from swad.util.names import counted
 from swad.util.statistics import mean
 
@@ -74,10 +75,7 @@ class TuneRow:
 
 def by_group(rows: Iterable[TuneRow]) -> dict[tuple[str, str], list[TuneRow]]:
     """Return the rows by dataset and algorithm."""
-    groups: dict[tuple[str, str], list[TuneRow]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    return groups
+    return group_by(rows, lambda row: row.group)
 
 
 # ------------------------------------------------------------ choosing a setting
@@ -162,12 +160,13 @@ def settings_table(
         trained: The settings that the runs were trained with.
     """
     evaluated = any(row.validation is not None for row in rows)
-    by_setting: dict[ValleySetting, list[TuneRow]] = {}
-    for row in rows:
-        by_setting.setdefault(row.setting, []).append(row)
-    equal: dict[tuple[str, ...], list[ValleySetting]] = {}  # by the averaged steps of all runs, and the mark
-    for setting, members in by_setting.items():
-        equal.setdefault((*(row.spans for row in members), _fallback_mark(members)), []).append(setting)
+    by_setting = group_by(rows, lambda row: row.setting)
+
+    def averaged(setting: ValleySetting) -> tuple[str, ...]:
+        """Return the averaged steps of all runs, and the mark."""
+        return (*(row.spans for row in by_setting[setting]), _fallback_mark(by_setting[setting]))
+
+    equal = group_by(by_setting, averaged)
     table_rows = []
     for settings in equal.values():
         members = by_setting[settings[0]]

@@ -15,6 +15,7 @@ from swad.results.comparisons import Comparison, compare_accuracies, compare_tog
 from swad.results.flatness_rows import Row, read_rows
 from swad.results.labels import algorithm_label, method_label
 from swad.results.run_data import RunData
+from swad.util.grouping import group_by
 from swad.util.statistics import mean
 
 WINDOWS = "windows.jsonl"
@@ -94,12 +95,9 @@ def all_windows(n_segments: int) -> list[Window]:
 
 def read_windows(run: RunData) -> list[RunWindows]:
     """Read the measurements of a run that are complete on at least one side; that measured last comes last."""
-    by_key: dict[str, list[Row]] = {}
-    shown: dict[str, int] = {}
-    for number, row in enumerate(read_rows(run.path, WINDOWS)):
-        by_key.setdefault(row["key"], []).append(row)
-        if row["kind"] == "shown":
-            shown[row["key"]] = number
+    rows = read_rows(run.path, WINDOWS)
+    by_key = group_by(rows, lambda row: str(row["key"]))
+    shown = {row["key"]: number for number, row in enumerate(rows) if row["kind"] == "shown"}
     measured = [_measurement(run, by_key[key]) for key in sorted(by_key, key=lambda key: shown.get(key, -1))]
     return [each for each in measured if each is not None and each.windows]
 
@@ -252,11 +250,8 @@ def by_group(runs: Iterable[RunWindows]) -> tuple[list[WindowGroup], list[str]]:
 
     Also return a note on each group whose runs cannot be compared. If no group can be, raise an error.
     """
-    members: dict[tuple[str, str], list[RunWindows]] = {}
-    for run in runs:
-        members.setdefault(run.group, []).append(run)
     groups, notes = [], []
-    for (dataset, algorithm), each in members.items():
+    for (dataset, algorithm), each in group_by(runs, lambda run: run.group).items():
         try:
             groups.append(_complete_trials(each))
         except ValueError as error:

@@ -17,6 +17,7 @@ from swad.results.labels import directory_names
 from swad.results.method_results import DatasetResults
 from swad.results.run_data import RunData
 from swad.results.training_curves import Curve, Valley, mean_curve, source_curves, valleys
+from swad.util.grouping import group_by
 from swad.util.names import file_stem
 
 if TYPE_CHECKING:
@@ -98,17 +99,15 @@ def save_valley_figures(
     """
     written = []
     for dataset_results in results:
-        groups: dict[tuple[str, int], dict[tuple[str, ...], list[RunData]]] = {}
-        for run in dataset_results.runs:
-            groups.setdefault((run.algorithm, run.trial), {}).setdefault(run.targets, []).append(run)
+        groups = group_by(dataset_results.runs, lambda run: (run.algorithm, run.trial))
         names = dict(
             zip((run.path for run in dataset_results.runs), directory_names(dataset_results.runs), strict=True)
         )
-        for (algorithm, trial), by_target in groups.items():
+        for (algorithm, trial), members in groups.items():
             stem = f"valley-{dataset_results.dataset}-{algorithm}-trial{trial}"
             columns: list[RunData] = []
             figures: dict[str, list[RunData]] = {stem: columns}
-            for _, candidates in sorted(by_target.items()):
+            for _, candidates in sorted(group_by(members, lambda run: run.targets).items()):
                 selected = selected_run(dataset_results, candidates)
                 if selected is not None:
                     columns.append(selected)

@@ -43,6 +43,7 @@ from swad.results.training_curves import (
     valleys,
 )
 from swad.util.files import write_text
+from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET
 from swad.util.progress import duration
 from swad.util.version import __version__
@@ -198,10 +199,8 @@ def write_page(
 
 def shown_runs(results: DatasetResults) -> list[RunData]:
     """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
-    groups: dict[tuple[str, str, int], list[RunData]] = {}
-    for run in results.runs:
-        if len(run.targets) < 2:
-            groups.setdefault((run.algorithm, run.target, run.trial), []).append(run)
+    runs = (run for run in results.runs if len(run.targets) < 2)
+    groups = group_by(runs, lambda run: (run.algorithm, run.target, run.trial))
     ordered = sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0]))
     return [selected_run(results, members) or max(members, key=last_step) for _, members in ordered]
 
@@ -212,9 +211,7 @@ def shown_runs(results: DatasetResults) -> list[RunData]:
 def _experiment(id: str, results: DatasetResults, table: Table, unit: str, draw_curves: bool) -> Experiment:
     members = results.runs
     domains = sorted({name for run in members for name in (*run.targets, *run.table.find("loss", "out", None)) if name})
-    groups: dict[tuple[str, str], list[RunData]] = {}
-    for run in shown_runs(results) if draw_curves else ():
-        groups.setdefault((run.algorithm, run.target), []).append(run)
+    groups = group_by(shown_runs(results) if draw_curves else (), lambda run: (run.algorithm, run.target))
     targets = []
     for number, ((algorithm, target), group) in enumerate(groups.items()):
         prefix = f"{id}-t{number}"

@@ -12,6 +12,7 @@ from swad.results.figures.style import themed_svg
 from swad.results.imagenet_parts import read_stored_errors
 from swad.results.page.section import PANEL, Figures, LegendEntry, Plot, Section
 from swad.results.run_data import RunData
+from swad.util.grouping import group_by
 
 LEAD = (
     "The mean error over corruptions against their severity; severity 0 is the clean image. Lower is more robust. "
@@ -22,10 +23,8 @@ LEAD = (
 def robustness_sections(runs: Sequence[RunData]) -> list[Section]:
     """Build a section for each dataset whose images were corrupted, and one for ImageNet-C."""
     stored = read_stored_errors(runs)
-    by_dataset: dict[str, list[CorruptionErrors]] = {}
-    for errors in (*read_corruption_errors(runs), *([stored] if stored is not None else [])):
-        if errors.cases():
-            by_dataset.setdefault(errors.dataset, []).append(errors)
+    measured = [*read_corruption_errors(runs), *([stored] if stored is not None else [])]
+    by_dataset = group_by((errors for errors in measured if errors.cases()), lambda errors: errors.dataset)
     return [_section(f"r{number}", name, sides) for number, (name, sides) in enumerate(by_dataset.items())]
 
 
