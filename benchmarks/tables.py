@@ -34,7 +34,7 @@ from swad.results.corruption_tables import comparison_table, corruption_table
 from swad.results.domainbed import DOMAINS
 from swad.results.flatness_runs import OVER_TARGETS, RunFlatness, curves_by_target, read_flatness, with_mean
 from swad.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
-from swad.results.flatness_tables import interval_cell, points_table
+from swad.results.flatness_tables import flatness_cell, points_table
 from swad.results.labels import algorithm_label
 from swad.results.method_results import DatasetResults, collect_results
 from swad.results.records import Record
@@ -213,7 +213,7 @@ def flatness(source: Path) -> Table | None:
     of_mean = next(iter(with_mean(curves_by_target(runs)).values()))  # the mean over targets comes first
     by_name = {(curve.method, side): curve for side in SIDES for curve in of_mean[side]}
     rows = [
-        Row(name, tuple(interval_cell(*by_name[name, side].at(radius)) for side, radius in columns))
+        Row(name, tuple(flatness_cell(*by_name[name, side].at(radius)) for side, radius in columns))
         for name in ("SWAD", *others)
     ]
     compared = {(name, side): _difference(runs, side, name) for name in others for side in SIDES}
@@ -250,7 +250,7 @@ def curves(source: Path) -> Table:
     cells: dict[str, dict[str, Cell]] = {}
     for row in content["curves"]:
         if row["group"] == OVER_TARGETS and row["radius"] > 0:
-            cell = interval_cell(row["mean"], row["low"], row["high"])
+            cell = flatness_cell(row["mean"], row["low"], row["high"])
             cells.setdefault(f"{row['side']}: {row['method']}", {})[f"γ = {row['radius']:g}"] = cell
     names = list(dict.fromkeys(name for by_radius in cells.values() for name in by_radius))
     rows = (Row(name, tuple(by_radius[radius] for radius in names)) for name, by_radius in cells.items())

@@ -105,7 +105,7 @@ def domain_table(measured: Sequence[RunFlatness]) -> Table:
         for method in (curve.method for curve in flatness.curves["seen"]):
             curves = [flatness.curve(domain, method) for domain in domains]
             cells = (
-                interval_cell(*curve.at(radius)) if curve is not None and radius in curve.radii else Cell()
+                flatness_cell(*curve.at(radius)) if curve is not None and radius in curve.radii else Cell()
                 for curve in curves
             )
             rows.append(Row(f"{_unit(flatness)}: {method}", tuple(cells)))
@@ -115,14 +115,14 @@ def domain_table(measured: Sequence[RunFlatness]) -> Table:
     )
 
 
-def interval_cell(mean: float, low: float, high: float) -> Cell:
+def flatness_cell(mean: float, low: float, high: float) -> Cell:
     """Build the cell of a value of F with half of its interval, with more decimals for small values."""
     size = abs(mean)
     return Cell(mean, (high - low) / 2, decimals=4 if size < 0.1 else 3 if size < 10 else 1)
 
 
 def _curve_cell(curve: FlatnessCurve, radius: float) -> Cell:
-    cell = interval_cell(*curve.at(radius))
+    cell = flatness_cell(*curve.at(radius))
     if not curve.exact_measured:
         return cell
     return Cell(cell.value, text=f"{cell.printed} ({curve.measured_at(radius)[0]:.{cell.decimals}f})")
