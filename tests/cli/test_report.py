@@ -97,6 +97,9 @@ def test_report_compares_methods_with_a_baseline(here, two_datasets, tmp_path):
     assert "### Comparisons with SWA: second" in against_swa
     assert "2 targets, t" in against_swa
     assert "Comparisons with SWA" in (tmp_path / "page.html").read_text()
+    as_csv = here("report", two_datasets, "--no-page", "--baseline", "swa", "--format", "csv")
+    assert "Comparisons" not in as_csv.stdout
+    assert "--comparisons FILE writes the comparisons" in as_csv.stderr
 
 
 def test_ranks_that_cannot_be_drawn_are_explained(here, tmp_path):

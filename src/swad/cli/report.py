@@ -138,6 +138,8 @@ def report(
     if compared and (is_tested or baseline is not None) and table_format != "csv":
         tables += comparisons_tables(compared, not_compared(by_dataset, compared, compared[0].baseline))
     _print_tables(console, tables, table_format)
+    if table_format == "csv" and baseline is not None and comparisons is None:
+        print("--format csv prints accuracies alone; --comparisons FILE writes the comparisons", file=sys.stderr)
     if table_format == "text":
         _print_runs(console, runs, by_dataset)
     if export_selection is not None:
