@@ -314,13 +314,12 @@ def arrows(accuracies: Mapping[str, Accuracies], baseline: str = BASELINE) -> di
 # ------------------------------------------------------------ in words
 
 
-def compare_in_words(
-    results: DatasetResults, method: str = "SWAD", baseline: str = BASELINE, *, unit: str = "auto"
-) -> str:
-    """Compare two methods in one or two sentences that claim no more than the corrected test shows.
+def compare_in_words(results: DatasetResults, baseline: str = BASELINE, *, unit: str = "auto") -> str:
+    """Compare SWAD with a baseline in one or two sentences that claim no more than the corrected test shows.
 
     Empty if either method lacks results, or if a mean over targets would lack one.
     """
+    method = "SWAD"
     n_targets = len(results.targets)
     if not results.method(method) or not results.method(baseline) or (results.missing_targets and n_targets > 1):
         return ""

@@ -146,6 +146,12 @@ def test_a_damaged_measurement_costs_its_sections_alone(measured_runs: list[RunD
     assert "Loss surfaces on PACS" in text
 
 
+def test_the_headline_has_the_baseline_of_the_comparisons(runs: list[RunData]) -> None:
+    text = build_page(runs, baseline="swa")
+    assert re.search(r"SWAD reaches [\d.]+ % on average over 4 targets, and SWA [\d.]+ %", text)
+    assert "and ERM (best)" not in text
+
+
 def test_the_page_says_by_selection_how_the_target_is_used(runs: list[RunData]) -> None:
     unused = "The target is used neither for the range nor to select the run."
     assert unused in build_page(runs[:1])

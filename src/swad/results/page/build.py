@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.results import published
-from swad.results.comparisons import compare_in_words
+from swad.results.comparisons import BASELINE, compare_in_words, find_method
 from swad.results.diagnostics import find_problems
 from swad.results.figures.style import PALETTE, themed_svg
 from swad.results.figures.training import METRICS, selected_run, valley_figure
@@ -146,13 +146,14 @@ def write_page(
     if not runs:
         raise ValueError("a report needs at least one run, got none")
     by_dataset = collect_results(runs, method, split) if results is None else results
+    baseline = None if baseline is None else find_method(by_dataset, baseline)
     tables = [accuracy_table(each, "all", allow_missing_targets) for each in by_dataset]
     sweep = build_sweep(runs, by_dataset, tables) if is_sweep(runs) else None
     # The explorer of a sweep draws the curves of any run, so the page need not hold hundreds of figures.
     groups = {(run.dataset, run.algorithm, run.targets, run.trial) for run in runs if len(run.targets) < 2}
     draw_curves = sweep is None or len(groups) <= MAX_FIGURES
     experiments = [
-        _experiment(f"e{number}", each, table, unit, draw_curves)
+        _experiment(f"e{number}", each, table, compare_in_words(each, baseline or BASELINE, unit=unit), draw_curves)
         for number, (each, table) in enumerate(zip(by_dataset, tables, strict=True))
     ]
     skipped = runs.skipped if isinstance(runs, RunList) else ()
@@ -208,7 +209,7 @@ def shown_runs(results: DatasetResults) -> list[RunData]:
 # ------------------------------------------------------------ parts of the page
 
 
-def _experiment(id: str, results: DatasetResults, table: Table, unit: str, draw_curves: bool) -> Experiment:
+def _experiment(id: str, results: DatasetResults, table: Table, headline: str, draw_curves: bool) -> Experiment:
     members = results.runs
     domains = sorted({name for run in members for name in (*run.targets, *run.table.find("loss", "out", None)) if name})
     groups = group_by(shown_runs(results) if draw_curves else (), lambda run: (run.algorithm, run.target))
@@ -232,7 +233,7 @@ def _experiment(id: str, results: DatasetResults, table: Table, unit: str, draw_
         results.dataset,
         table,
         frozenset(row.name for row in key_rows),
-        compare_in_words(results, unit=unit),
+        headline,
         tuple(targets),
         selected_runs_table(results),
     )
