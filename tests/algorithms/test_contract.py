@@ -189,9 +189,11 @@ def copied(state):
 
 
 @every
-def test_two_domains_and_the_smallest_batch(name):
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_two_domains_and_the_smallest_batch(name, optimizer):
     kind = get_algorithm(name)
     algorithm = make(name, domains=2, batch_size=kind.min_per_domain, **early(name))
+    algorithm.optimizer_name = optimizer
     for step in range(1, 5):
         assert update(algorithm, batch_for(algorithm, step)).isfinite()
         assert all(p.grad.isfinite().all() for p in algorithm.parameters() if p.grad is not None)

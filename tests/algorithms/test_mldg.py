@@ -58,9 +58,11 @@ def test_the_gradient_equals_that_of_copies_with_fresh_adams(domains, decay, dro
     assert all(one.equal(other) for one, other in zip(before, seen, strict=True)), "weights must come back"
 
 
+@pytest.mark.parametrize("fresh", [torch.optim.Adam, torch.optim.SGD])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_the_inner_step_is_the_first_of_a_fresh_adam(decay):
+def test_the_inner_step_is_the_first_of_a_fresh_optimizer(decay, fresh):
     algorithm = make("mldg", lr=0.02, weight_decay=decay)
+    algorithm.optimizer_name = fresh.__name__.lower()
     torch.manual_seed(3)
     weights = [torch.nn.Parameter(torch.randn(50, dtype=torch.float64)) for _ in range(2)]
     scale = 10.0 ** torch.arange(-12, 13, 0.5, dtype=torch.float64)[:50]
@@ -68,7 +70,7 @@ def test_the_inner_step_is_the_first_of_a_fresh_adam(decay):
     twins = [torch.nn.Parameter(weight.detach().clone()) for weight in weights]
     for twin, gradient in zip(twins, found, strict=True):
         twin.grad = gradient.clone()
-    torch.optim.Adam(twins, lr=0.02, weight_decay=decay).step()
+    fresh(twins, lr=0.02, weight_decay=decay).step()
     algorithm._inner_step(weights, found)
     for weight, twin in zip(weights, twins, strict=True):
         torch.testing.assert_close(weight, twin, rtol=1e-12, atol=1e-14)

@@ -11,8 +11,9 @@ moments and after both bias corrections it is
 
     w' = w - lr * g / (|g| + eps),    with weight decay in g,
 
-for any betas, at the current learning rate. It is made in place, and the weights are copied back afterwards. Neither a
-copy of the network nor another optimizer is needed.
+for any betas, at the current learning rate. With `--optimizer sgd` it is the first step of a fresh SGD, lr * g, as in
+the MLDG paper. It is made in place, and the weights are copied back afterwards. Neither a copy of the network nor
+another optimizer is needed.
 
 The partners are drawn in every step: the domains form a ring in random order, and the partner of a domain is the next
 one. No domain is paired with itself, every domain is partner once, and two domains give two pairs. With several
@@ -100,9 +101,10 @@ class MLDG(ERM):
     def _inner_step(self, weights: Sequence[nn.Parameter], grads: Sequence[Tensor]) -> None:
         group = self.optimizers["main"].param_groups[0]
         moves = torch._foreach_add(list(grads), list(weights), alpha=group["weight_decay"])
-        sizes = torch._foreach_abs(moves)
-        torch._foreach_add_(sizes, group["eps"])
-        torch._foreach_div_(moves, sizes)
+        if self.optimizer_name == "adam":
+            sizes = torch._foreach_abs(moves)
+            torch._foreach_add_(sizes, group["eps"])
+            torch._foreach_div_(moves, sizes)
         torch._foreach_mul_(moves, group["lr"])
         torch._foreach_sub_(list(weights), moves)
 
