@@ -1,8 +1,9 @@
 """CDANN: learn features from which a discriminator that knows the class cannot tell the domain.
 
 Li et al., "Deep Domain Generalization via Conditional Invariant Adversarial Networks", ECCV 2018. Like DANN (see
-`dann.py` for the turns, the optimizers and the gradient penalty), with two differences. First, the discriminator knows
-the class: a learned vector v_y is added to the features, as in DomainBed (the paper has one discriminator per class),
+`dann.py` for the turns, the optimizers, the gradient penalty, and what to try where losses diverge), with two
+differences. First, the discriminator knows the class: a learned vector v_y is added to the features, as in DomainBed
+(the paper has one discriminator per class),
 
     d(z + v_y).
 
