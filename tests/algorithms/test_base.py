@@ -1,11 +1,18 @@
-"""The defaults of the base class: dropout, pending buffers and compiled forwards."""
+"""The defaults of the base class: dropout, pending buffers and compiled forwards; and mistakes of an author."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
+from torch import nn
 
-from helpers.tiny_algorithms import batch_for, make, noise_for
+from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for
+from swad.algorithms import AlgorithmError
+from swad.algorithms.base import Algorithm, StepContext
+from swad.algorithms.erm import ERM
+from swad.algorithms.hyperparameters import Hyperparameters
 
 
 def test_the_dropout_mask_keeps_the_mean():
@@ -21,7 +28,7 @@ def test_pending_buffers_are_written_after_the_step():
     algorithm.loss(batch_for(algorithm), noise_for(algorithm))
     assert held.equal(before)
     pending = algorithm.pending_buffers["q"]
-    algorithm.apply_pending_buffers()
+    algorithm.step(StepContext(), "main")  # also in an update of an author's own
     assert algorithm.q is held  # a captured graph reads the same tensor
     assert held.equal(pending)
     assert not held.equal(before)
@@ -44,3 +51,75 @@ def test_both_ways_to_call_the_network_are_compiled():
     algorithm.scores(batch, {})
     algorithm.scores(batch, noise_for(algorithm))
     assert calls == ["scores", "features"]
+
+
+class Wrong(ERM):
+    """ERM with one mistake, the function `mistake(algorithm, loss)`, and a layer that no optimizer has."""
+
+    def __init__(self, mistake=lambda algorithm, loss: loss, extra=False):
+        super().__init__(Points(3, classes=CLASSES), Hyperparameters(batch_size=4), n_domains=2)
+        self.mistake = mistake
+        self.register_buffer("memory", torch.zeros(3))
+        if extra:
+            self.extra = nn.Linear(2, 2)
+
+    def loss(self, batch, noise):
+        return self.mistake(self, super().loss(batch, noise))
+
+
+def leave_pending(**values):
+    def mistake(algorithm, loss):
+        algorithm.pending_buffers |= values
+        return loss
+
+    return mistake
+
+
+@pytest.mark.parametrize(
+    ("mistake", "got"),
+    [
+        (lambda algorithm, loss: loss.expand(4), "a tensor of shape (4,)"),
+        (lambda algorithm, loss: loss.detach() * 0 + 2, "tensor(2.)"),
+        (lambda algorithm, loss: loss.item() * 0, "0.0"),
+        (lambda algorithm, loss: None, "None"),
+    ],
+)
+def test_a_loss_must_be_a_scalar_with_a_gradient(mistake, got):
+    algorithm = Wrong(mistake)
+    with pytest.raises(AlgorithmError) as caught:
+        algorithm.update(batch_for(algorithm, 1, (1, 1, 3)), {}, StepContext())
+    assert f"a loss must be a scalar tensor with a gradient, got {got} from Wrong" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("memori", (3,)), ("memory", (1,))])
+def test_a_pending_buffer_must_have_the_name_and_shape_of_a_buffer(name, shape):
+    algorithm = Wrong(leave_pending(**{name: torch.ones(shape)}))
+    with pytest.raises(AlgorithmError, match=rf"got '{name}' of shape {re.escape(str(shape))} from Wrong: register"):
+        algorithm.update(batch_for(algorithm, 1, (1, 1, 3)), {}, StepContext())
+
+
+def test_an_algorithm_must_have_a_loss():
+    algorithm = Algorithm(Points(3), Hyperparameters(batch_size=4), n_domains=2)
+    with pytest.raises(AlgorithmError, match="but Algorithm has none: define loss"):
+        algorithm.update(batch_for(algorithm, 1, (1, 1, 3)), {}, StepContext())
+
+
+def test_every_parameter_must_be_in_an_optimizer():
+    with pytest.raises(AlgorithmError, match=r"but extra\.weight, extra\.bias of Wrong are in none: add them"):
+        _ = Wrong(extra=True).optimizers
+    frozen = Wrong(extra=True)
+    frozen.extra.requires_grad_(False)
+    assert set(frozen.optimizers) == {"main"}
+
+
+def test_make_optimizers_must_return_a_dict(monkeypatch):
+    monkeypatch.setattr(Wrong, "make_optimizers", lambda self: [self.optimizer(self.parameters())])
+    with pytest.raises(AlgorithmError, match="must return a dict of optimizers by name, got list from Wrong"):
+        _ = Wrong().optimizers
+
+
+def test_a_misspelled_attribute_in_make_optimizers_is_named(monkeypatch):
+    monkeypatch.setattr(Wrong, "make_optimizers", lambda self: self.predictr)
+    with pytest.raises(RuntimeError, match="'Wrong' object has no attribute 'predictr'") as caught:
+        _ = Wrong().optimizers
+    assert [entry for entry in caught.traceback if entry.name == "<lambda>"], "the line in make_optimizers is kept"

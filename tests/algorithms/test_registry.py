@@ -61,7 +61,7 @@ def test_a_misspelled_name_gets_a_suggestion(name, meant):
 
 FILE = """
 from dataclasses import dataclass
-from swad.algorithms.base import Algorithm
+from swad.algorithms.base import Algorithm, Recipe
 from swad.algorithms.hyperparameters import Hyperparameters, Constant, hyper
 
 {decorator}
@@ -70,6 +70,7 @@ class MineHyperparameters(Hyperparameters):
 
 class Mine(Algorithm):
     Hyperparameters = MineHyperparameters
+    {member}
 
 ALGORITHM = {algorithm}
 """
@@ -90,8 +91,10 @@ def mine(tmp_path, monkeypatch):
     _load.cache_clear()
 
 
-def filled(decorator="@dataclass(frozen=True)", value='hyper(2.0, Constant(2.0), "a weight")', algorithm="Mine"):
-    return FILE.format(decorator=decorator, value=value, algorithm=algorithm)
+def filled(
+    decorator="@dataclass(frozen=True)", value='hyper(2.0, Constant(2.0), "a weight")', member="", algorithm="Mine"
+):
+    return FILE.format(decorator=decorator, value=value, member=member, algorithm=algorithm)
 
 
 def test_an_algorithm_of_your_own_needs_no_paper(mine):
@@ -113,6 +116,33 @@ def test_an_algorithm_of_your_own_needs_no_paper(mine):
         (
             filled(decorator=""),
             "MineHyperparameters in mine.py must be a dataclass: put @dataclass(frozen=True) before the class",
+        ),
+        (
+            filled(value='hyper(2, Constant(2), "a weight")'),
+            "MineHyperparameters.gamma in mine.py is a float, but its default makes it an integer: write 2.0",
+        ),
+        (
+            filled(value='hyper(-2.0, Constant(-2.0), "a weight")'),
+            "the defaults of MineHyperparameters in mine.py must be valid, but gamma must be at least 0, got -2.0",
+        ),
+        (filled(member="paper = None"), "Mine.paper in mine.py must be a string, got None"),
+        (
+            filled(member='needs = "domain labels"'),
+            "Mine.needs in mine.py must be a tuple, such as (\"domain labels\",), got 'domain labels'",
+        ),
+        (filled(member="own_recipe = {}"), "Mine.own_recipe in mine.py must be a Recipe, got {{}}"),
+        (
+            filled(member='own_recipe = Recipe(by_dataset={"PACS": Recipe(hyperparameters={"beta": 1})})'),
+            "own_recipe in mine.py: no hyperparameter beta; there are lr, batch_size, weight_decay, dropout, gamma",
+        ),
+        (
+            filled(member="def loss(self, batch): ..."),
+            "Mine.loss in mine.py must have the parameters self, batch, noise, got self, batch",
+        ),
+        (
+            filled(member="def eval_group_size(self, hyperparameters): ..."),
+            "Mine.eval_group_size in mine.py must have @classmethod and the parameters hyperparameters, got self, "
+            "hyperparameters",
         ),
         (filled(algorithm="3"), "ALGORITHM must be a subclass of Algorithm, got 3 in mine.py"),
         ("", "a file of an algorithm must define ALGORITHM, but mine.py does not: add the line"),

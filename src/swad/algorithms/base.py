@@ -5,7 +5,7 @@ Most algorithms override `loss` and nothing else. The trainer may capture a step
 
 - `loss` is pure. All randomness, and everything that depends on the step number, is drawn in `draw_randomness` and
   passed in as `noise`. A loss that updates a buffer puts the new value into `self.pending_buffers`, never into the
-  buffer.
+  buffer; `step` writes it.
 - A step does not wait for the device: no `.item()`, no `if` on a tensor, no shape that depends on values.
 - Behavior that changes during training has a name, `phase(step)`; each phase is captured in a graph of its own.
 - The network is called through `self.features`, `self.head` and `self.predict`, which may be compiled: one backward
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from swad.algorithms import AlgorithmError
 from swad.algorithms import hyperparameters as hp
 from swad.algorithms._helpers import apply_mask, dropout_mask
 from swad.algorithms.recipe import Recipe
@@ -35,6 +36,7 @@ from swad.averaging.batchnorm import update_bn
 from swad.averaging.tensors import is_sharded
 from swad.data.loaders import Batch
 from swad.models import networks
+from swad.util.names import listed
 
 __all__ = ["Algorithm", "Batch", "Noise", "Recipe", "StepContext"]
 
@@ -138,7 +140,9 @@ class Algorithm(nn.Module):
 
         Images are sorted by domain, except in the pooled batches that some algorithms support.
         """
-        raise NotImplementedError
+        raise AlgorithmError(
+            f"an algorithm must have a loss, but {type(self).__name__} has none: define loss(batch, noise)"
+        )
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw the random numbers of a step on the generator's device, with rows for the images of all processes.
@@ -159,7 +163,6 @@ class Algorithm(nn.Module):
         """Make one step and return its loss, still on the device."""
         loss = self.backward(ctx.data_parallel or self.loss, batch, noise, ctx)
         self.step(ctx, *self.optimizers)
-        self.apply_pending_buffers()
         return loss
 
     def accumulate(self, parts: Iterable[Batch], n_parts: int, ctx: StepContext) -> Tensor:
@@ -233,7 +236,26 @@ class Algorithm(nn.Module):
     @cached_property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name, made at the first use: by then the parameters are on their device."""
-        return self.make_optimizers()
+        try:
+            optimizers = self.make_optimizers()
+        except AttributeError as error:  # torch would report that there is no attribute `optimizers`
+            raise RuntimeError(str(error)).with_traceback(error.__traceback__) from None
+        name = type(self).__name__
+        if not isinstance(optimizers, dict):
+            raise AlgorithmError(
+                f"make_optimizers must return a dict of optimizers by name, got {type(optimizers).__name__} from "
+                f'{name}: return {{"main": self.optimizer(parameters)}}'
+            )
+        trained = {
+            id(p) for optimizer in optimizers.values() for group in optimizer.param_groups for p in group["params"]
+        }
+        missing = [key for key, param in self.named_parameters() if param.requires_grad and id(param) not in trained]
+        if missing:
+            raise AlgorithmError(
+                f"every parameter must be in an optimizer, but {listed(missing)} of {name} are in none: add them in "
+                "make_optimizers, or copy a network that is not trained with networks.frozen_copy"
+            )
+        return optimizers
 
     @property
     def n_images(self) -> int:
@@ -314,17 +336,24 @@ class Algorithm(nn.Module):
             optimizer.zero_grad()
         with ctx.autocast():
             loss = compute_loss(batch, noise)
+        if not (isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad):
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) and loss.ndim else repr(loss)
+            raise AlgorithmError(
+                f"a loss must be a scalar tensor with a gradient, got {got} from {type(self).__name__}: return the "
+                "mean over the images, without .item() or .detach()"
+            )
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def step(self, ctx: StepContext, *names: str) -> None:
-        """Average the gradients over the processes, clip them, and step the named optimizers."""
+        """Average the gradients over the processes, clip them, step the named optimizers, and write pending buffers."""
         params = [param for name in names for group in self.optimizers[name].param_groups for param in group["params"]]
         ctx.average_gradients(params)
         if ctx.clip is not None:
             nn.utils.clip_grad_norm_(params, ctx.clip)
         for name in names:
             self.optimizers[name].step()
+        self.apply_pending_buffers()
 
     def reset_optimizers(self) -> None:
         """Reset the optimizers to their start in place: a captured graph keeps reading the same tensors."""
@@ -334,11 +363,17 @@ class Algorithm(nn.Module):
                     if isinstance(value, Tensor):
                         value.zero_()
 
+    @torch.no_grad()
     def apply_pending_buffers(self) -> None:
         """Copy the values that the last loss left in `pending_buffers` into the buffers of those names."""
-        with torch.no_grad():
-            for name, value in self.pending_buffers.items():
-                self.get_buffer(name).copy_(value)
+        buffers = dict(self.named_buffers()) if self.pending_buffers else {}
+        for name, value in self.pending_buffers.items():
+            if name not in buffers or buffers[name].shape != value.shape:
+                raise AlgorithmError(
+                    f"pending_buffers must be new values of buffers, got {name!r} of shape {tuple(value.shape)} from "
+                    f"{type(self).__name__}: register a buffer with this name and shape in __init__"
+                )
+            buffers[name].copy_(value)
         self.pending_buffers = {}
 
     def compile_forward(self, compile: Callable[[Any], Any]) -> None:

@@ -149,14 +149,14 @@ class EISNet(Algorithm):
         triplets = triplet_loss(queries, keys, pairs, queue, negatives, hparams.margin)
         return class_loss + hparams.jigsaw * jigsaw_loss + hparams.triplet * triplets
 
+    @torch.no_grad()
     def step(self, ctx: StepContext, *names: str) -> None:
-        """Step, and let the EMA of the new weights become pending."""
+        """Step, and update the EMA."""
         super().step(ctx, *names)
-        ema = self.hyperparameters.ema
-        for copied, live in (("key_network", self.predictor), ("key_embedding", self.embedding)):
-            params = {f"{copied}.{name}": param.detach() for name, param in live.named_parameters()}
-            averages = torch._foreach_lerp([*map(self.get_buffer, params)], [*params.values()], 1 - ema)
-            self.pending_buffers |= dict(zip(params, averages, strict=True))
+        for network, copied in ((self.predictor, self.key_network), (self.embedding, self.key_embedding)):
+            params = dict(network.named_parameters())
+            averages = [copied.get_buffer(name) for name in params]
+            torch._foreach_lerp_(averages, list(params.values()), 1 - self.hyperparameters.ema)
 
     def make_views(self, images: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Return both views of local images: the whole crops, and the crops with their tiles in another order."""

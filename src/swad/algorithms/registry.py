@@ -32,6 +32,10 @@ __all__ = ["AlgorithmError", "canonical_name", "get_algorithm", "list_algorithms
 SHARPNESS_AWARE = ("sam", "sagm")
 """The algorithms that can be combined with another."""
 _NOT_ALGORITHMS = {"base", "hyperparameters", "recipe", "registry"}
+_OVERRIDABLE = (
+    *("__init__", "loss", "draw_randomness", "make_optimizers", "update", "phase", "on_phase_start"),
+    *("preparation_steps", "wrap_predictor", "eval_group_size", "estimate_statistics"),
+)
 
 
 def list_algorithms() -> tuple[str, ...]:
@@ -69,11 +73,34 @@ def _load(name: str) -> type[Algorithm]:
 def _checked(algorithm: object, module: str) -> type[Algorithm]:
     """Check what the author of an algorithm declared: a mistake is one line here, and would be a traceback later."""
     # Imported here because they need torch, which looking up names does not.
-    from swad.algorithms.base import Algorithm
-    from swad.algorithms.hyperparameters import Hyperparameters
+    from swad.algorithms.base import Algorithm, Recipe
 
     if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
         raise AlgorithmError(f"ALGORITHM must be a subclass of Algorithm, got {algorithm!r} in {module}.py")
+    for name, expected, description in (
+        ("paper", str, "a string"),
+        ("needs", tuple, 'a tuple, such as ("domain labels",)'),
+        ("own_recipe", Recipe | None, "a Recipe"),
+    ):
+        if not isinstance(value := getattr(algorithm, name), expected):
+            raise AlgorithmError(f"{algorithm.__name__}.{name} in {module}.py must be {description}, got {value!r}")
+    for name in _OVERRIDABLE:
+        required, own = (inspect.signature(getattr(cls, name)) for cls in (Algorithm, algorithm))
+        try:
+            own.bind(*required.parameters)
+        except TypeError:
+            decorator = "@classmethod and " * inspect.ismethod(getattr(Algorithm, name))
+            raise AlgorithmError(
+                f"{algorithm.__name__}.{name} in {module}.py must have {decorator}the parameters "
+                f"{', '.join(required.parameters)}, got {', '.join(own.parameters)}"
+            ) from None
+    _check_hyperparameters(algorithm, module)
+    return algorithm
+
+
+def _check_hyperparameters(algorithm: type[Algorithm], module: str) -> None:
+    from swad.algorithms.hyperparameters import Hyperparameters, fill
+
     declared = algorithm.Hyperparameters
     if not (isinstance(declared, type) and issubclass(declared, Hyperparameters)):
         raise AlgorithmError(
@@ -86,14 +113,26 @@ def _checked(algorithm: object, module: str) -> type[Algorithm]:
                 f"{cls.__name__} in {module}.py must be a dataclass: put @dataclass(frozen=True) before the class"
             )
     for field in dataclasses.fields(declared):
+        name, default = field.name, repr(field.default)
         if "range" not in field.metadata:
-            name, default = field.name, repr(field.default)
             raise AlgorithmError(
                 f"{declared.__name__}.{name} in {module}.py must be declared with hyper(), got {default}: write "
                 f'{name}: float = hyper({default}, Constant({default}), "its meaning"); instead of Constant, a search '
                 "may draw from Power, Uniform or Choice"
             )
-    return algorithm
+        if field.type in (float, "float") and isinstance(field.default, int):
+            raise AlgorithmError(
+                f"{declared.__name__}.{name} in {module}.py is a float, but its default makes it an integer: write "
+                f"{default}.0"
+            )
+    if problems := declared().problems():
+        raise AlgorithmError(f"the defaults of {declared.__name__} in {module}.py must be valid, but {problems[0]}")
+    recipe = algorithm.own_recipe
+    for values in () if recipe is None else (recipe, *recipe.by_dataset.values()):
+        try:
+            fill(declared, values.hyperparameters)
+        except ValueError as error:
+            raise AlgorithmError(f"own_recipe in {module}.py: {error}") from None
 
 
 def canonical_name(name: str) -> str:

@@ -72,7 +72,6 @@ class SAMUpdate(Algorithm):
                 weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
         self.pending_buffers = pending
         self.step(ctx, *self.optimizers)
-        self.apply_pending_buffers()
         return loss
 
     def ascent(self, norm: Tensor) -> Tensor:
