@@ -79,39 +79,58 @@ def test_on_a_cpu_the_benchmark_measures_time_only(capsys):
     assert [len(line.split()) for line in lines] == [3, 3]
 
 
+def example(name):
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    return next(block for block in blocks if f"ALGORITHM = {name}\n" in block)
+
+
 @pytest.fixture
-def sd(tmp_path, monkeypatch):
-    """The example as a file in a folder where algorithms are looked up."""
-    code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
+def _examples(tmp_path, monkeypatch):
+    """The examples as files in a folder where algorithms are looked up."""
     (tmp_path / "methods").mkdir()
-    (tmp_path / "methods" / "sd.py").write_text(code)
+    for name in ("SD", "Teacher"):
+        (tmp_path / "methods" / f"{name.lower()}.py").write_text(example(name))
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / "methods")])
-    yield "sd"
-    sys.modules.pop("swad.algorithms.sd", None)
+    yield
+    for name in ("sd", "teacher"):
+        sys.modules.pop(f"swad.algorithms.{name}", None)
     registry._load.cache_clear()
 
 
-def test_the_example_is_an_algorithm(sd, tmp_path):
+@pytest.mark.usefixtures("_examples")
+def test_the_example_is_an_algorithm(tmp_path):
     assert "sd" in list_algorithms()
-    algorithm = make(sd, penalty=3.0)
+    algorithm = make("sd", penalty=3.0)
     batch = batch_for(algorithm)
     scores = algorithm.predictor(batch.images)
     want = functional.cross_entropy(scores, batch.labels) + 3 * scores.square().mean()
     torch.testing.assert_close(algorithm.loss(batch, noise_for(algorithm)), want)
-    small = [update(make(sd, penalty=weight, lr=1e-2), batch) for weight in (0.0, 1.0)]
+    small = [update(make("sd", penalty=weight, lr=1e-2), batch) for weight in (0.0, 1.0)]
     assert small[1] > small[0]
     own = {"batch_size": 4, "lr": 1e-3, "rho": 0.1}
     result = train(short(tmp_path / "run", algorithm="sd+sam", steps=4, hyperparameters=own, averages=("ema",)))
     assert set(result.scores) == {"best", "last", "ema"}
 
 
+@pytest.mark.usefixtures("_examples")
+def test_the_larger_example_has_phases_optimizers_and_state(tmp_path):
+    algorithm = make("teacher", anneal=2, lr=1e-3)
+    start = {key: value.clone() for key, value in algorithm.state_dict().items()}
+    for step in range(1, 4):
+        update(algorithm, batch_for(algorithm, step))
+        unchanged = {key for key, value in algorithm.state_dict().items() if value.equal(start[key])}
+        assert unchanged == ({"projection.weight", "projection.bias", "center"} if step <= 2 else set())
+    own = {"batch_size": 4, "anneal": 2}
+    result = train(short(tmp_path / "run", algorithm="teacher+sam", steps=4, hyperparameters=own, averages=("ema",)))
+    assert set(result.scores) == {"best", "last", "ema"}
+
+
 @pytest.mark.slow
 def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
     """In processes of their own, because the variable is read at import."""
-    code = next(block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ALGORITHM = SD" in block)
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "SD.py").write_text(code)
+    (mine / "SD.py").write_text(example("SD"))
 
     def swad(*arguments):
         environment = os.environ | {"SWAD_ALGORITHMS": str(mine), "COLUMNS": "200", "PYTHONPATH": str(ROOT / "src")}
