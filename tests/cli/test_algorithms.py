@@ -19,3 +19,12 @@ def test_algorithms_are_listed_and_shown(here):
     both = here("algorithms", "sam+coral").stdout  # `show` may be left out
     for words in ("same mean and covariance", "worst point nearby", "gamma", "rho", "0.05"):
         assert words in both
+
+
+def test_a_narrow_terminal_shows_whole_names_and_meanings(here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = here("algorithms", "show", "dann").stdout
+    rows = text.partition("--set")[2]
+    assert "…" not in rows
+    for words in ("weight_decay", "5e-05", "L2 penalty of", "mlp_dropout"):
+        assert words in rows

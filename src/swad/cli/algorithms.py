@@ -23,8 +23,8 @@ def list_algorithms(context: typer.Context) -> None:
     from swad.cli._console import make_console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "year", "paper", "needs", "CUDA graph"):
-        table.add_column(column, no_wrap=column == "name")
+    for column in ("name", "year", "paper", "needs"):
+        table.add_column(column, no_wrap=column in ("name", "year"))
     broken = []
     for name in registry.list_algorithms():
         try:
@@ -33,7 +33,7 @@ def list_algorithms(context: typer.Context) -> None:
             broken.append(f"{name}: {error}")
             continue
         credit, _, year = algorithm.paper.rstrip(".").rpartition(", ")
-        table.add_row(name, year, credit, ", ".join(algorithm.needs), algorithm.uncapturable or "yes")
+        table.add_row(name, year, credit, ", ".join(algorithm.needs))
     console = make_console()
     console.print(table)
     for line in broken:
@@ -67,6 +67,8 @@ def show(
         console.print()
     console.print(f"Credit: {algorithm.paper or 'not stated'}", markup=False, highlight=False)
     console.print(f"Needs: {', '.join(algorithm.needs) or 'nothing beyond images and labels'}", highlight=False)
+    if algorithm.uncapturable:
+        console.print(f"No CUDA graph: {algorithm.uncapturable}", markup=False, highlight=False)
     console.print(
         f"At least: batch_size {algorithm.min_per_domain}, source domains {algorithm.min_domains}\n", highlight=False
     )
@@ -74,7 +76,7 @@ def show(
         console.print(f"With --recipe own: {algorithm.own_recipe}\n", markup=False, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("--set", "default", "search range", "on low-resolution images", "meaning"):
-        table.add_column(column, no_wrap=column != "meaning")
+        table.add_column(column, no_wrap=column in ("--set", "default"))
     for field in fields(algorithm.Hyperparameters):
         search_range, low_res_range = field.metadata["range"], field.metadata["low_res"]
         exceptions = "".join(f"; {dataset}: {own_range}" for dataset, own_range in field.metadata["by_dataset"].items())
