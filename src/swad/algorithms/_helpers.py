@@ -1,8 +1,8 @@
-"""Helpers that several algorithms share: random numbers, dropout, complete or scaled gradients."""
+"""Helpers that several algorithms share: random numbers, dropout, parameters, complete or scaled gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -38,6 +38,11 @@ def ring_partners(generator: torch.Generator, *shape: int) -> Tensor:
     """Put the numbers of the last dimension into a ring in random order, and return the next one of each."""
     ring = random_order(generator, *shape)
     return torch.empty_like(ring).scatter_(-1, ring, ring.roll(-1, -1))
+
+
+def parameters_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[nn.Parameter]:
+    """Return the parameters of optimizers."""
+    return [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
 
 
 def gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:

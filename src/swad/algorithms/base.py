@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from swad.algorithms import AlgorithmError
 from swad.algorithms import hyperparameters as hp
-from swad.algorithms._helpers import apply_mask, dropout_mask
+from swad.algorithms._helpers import apply_mask, dropout_mask, parameters_of
 from swad.algorithms.recipe import Recipe
 from swad.averaging.batchnorm import update_bn
 from swad.averaging.tensors import is_sharded
@@ -105,6 +105,8 @@ class Algorithm(nn.Module):
     """Whether fsdp can shard it. False if it reads parameters of the network outside of the forward pass."""
     own_recipe: ClassVar[Recipe | None] = None
     """The settings of its own paper, for `--recipe own`, where they differ from the protocol's."""
+    dropout_masks: ClassVar[tuple[str, ...]] = ("dropout_mask",)
+    """Names of the dropout masks that a step draws: one for each pass that has a mask of its own."""
     constant_lr: ClassVar[tuple[str, ...]] = ()
     """Names of the optimizers whose learning rate follows no schedule."""
 
@@ -153,7 +155,7 @@ class Algorithm(nn.Module):
         if not dropout:
             return {}
         n_features = networks.head(self.predictor).in_features
-        return {"dropout_mask": dropout_mask(generator, dropout, self.n_images, n_features)}
+        return {name: dropout_mask(generator, dropout, self.n_images, n_features) for name in self.dropout_masks}
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return the optimizers by name: one over the predictor, unless the algorithm trains more."""
@@ -246,9 +248,7 @@ class Algorithm(nn.Module):
                 f"make_optimizers must return a dict of optimizers by name, got {type(optimizers).__name__} from "
                 f'{name}: return {{"main": self.optimizer(parameters)}}'
             )
-        trained = {
-            id(p) for optimizer in optimizers.values() for group in optimizer.param_groups for p in group["params"]
-        }
+        trained = {id(param) for param in parameters_of(optimizers.values())}
         missing = [key for key, param in self.named_parameters() if param.requires_grad and id(param) not in trained]
         if missing:
             raise AlgorithmError(
@@ -282,6 +282,10 @@ class Algorithm(nn.Module):
     def predict(self, images: Tensor) -> Tensor:
         """Return the class scores of local images, in full precision and without dropout."""
         return self._predict(self.predictor, images).float()
+
+    def masked_scores(self, images: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the class scores of local images, in full precision, with their rows of a dropout mask, if any."""
+        return self.predict(images) if mask is None else self.head(self.features(images) * mask)
 
     def scores(self, batch: Batch, noise: Noise) -> Tensor:
         """Return the class scores of the whole batch, in full precision, with dropout before the head if it is on."""
@@ -347,7 +351,7 @@ class Algorithm(nn.Module):
 
     def step(self, ctx: StepContext, *names: str) -> None:
         """Average the gradients over the processes, clip them, step the named optimizers, and write pending buffers."""
-        params = [param for name in names for group in self.optimizers[name].param_groups for param in group["params"]]
+        params = parameters_of(self.optimizers[name] for name in names)
         ctx.average_gradients(params)
         if ctx.clip is not None:
             nn.utils.clip_grad_norm_(params, ctx.clip)

@@ -83,6 +83,7 @@ class MASF(Algorithm):
     Hyperparameters = MASFHyperparameters
     hyperparameters: MASFHyperparameters
     min_domains = 2
+    dropout_masks = ("dropout_mask", "dropout_mask_after")  # before and after the inner step
     own_recipe = Recipe(
         optimizer="adam",
         steps=10_000,
@@ -108,9 +109,8 @@ class MASF(Algorithm):
         }
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """Draw an order of the domains, the last being meta-test, and dropout masks for both passes."""
+        """Add an order of the domains, the last being meta-test."""
         noise = super().draw_randomness(generator, step)
-        noise |= {f"{name}_after": rows for name, rows in super().draw_randomness(generator, step).items()}
         return {**noise, "order": random_order(generator, self.n_domains)}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
@@ -119,11 +119,8 @@ class MASF(Algorithm):
         def select(rows: Tensor) -> Tensor:
             return self.by_domain(rows).index_select(0, noise["order"][:-1]).flatten(0, 1)
 
-        images, labels = select(batch.images), select(batch.labels)
-        if "dropout_mask" not in noise:
-            return functional.cross_entropy(self.predict(images), labels)
-        features = self.features(images) * select(self.local_shard(noise["dropout_mask"]))
-        return functional.cross_entropy(self.head(features), labels)
+        mask = select(self.local_shard(noise["dropout_mask"])) if "dropout_mask" in noise else None
+        return functional.cross_entropy(self.masked_scores(select(batch.images), mask), select(batch.labels))
 
     def meta_loss(self, batch: Batch, noise: Noise) -> Tensor:
         """The weighted sum of the global and the local loss of the whole batch, in full precision."""

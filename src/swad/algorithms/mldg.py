@@ -52,11 +52,11 @@ class MLDG(ERM):
     Hyperparameters = MLDGHyperparameters
     hyperparameters: MLDGHyperparameters
     min_domains = 2
+    dropout_masks = ("dropout_mask", "dropout_mask_after")  # before and after the inner step
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """Draw every domain's partner, and dropout masks for the passes before and after the inner step."""
+        """Add every domain's partner."""
         noise = super().draw_randomness(generator, step)
-        noise |= {f"{name}_after": rows for name, rows in super().draw_randomness(generator, step).items()}
         return {**noise, "partner": ring_partners(generator, self.n_domains)}
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
@@ -89,11 +89,8 @@ class MLDG(ERM):
             return self.by_domain(rows).index_select(0, domain).squeeze(0)
 
         def loss(batch: Batch, noise: Noise) -> Tensor:
-            if mask is None:
-                scores = self.predict(select(batch.images))
-            else:
-                scores = self.head(self.features(select(batch.images)) * select(self.local_shard(mask)))
-            return functional.cross_entropy(scores, select(batch.labels))
+            rows = None if mask is None else select(self.local_shard(mask))
+            return functional.cross_entropy(self.masked_scores(select(batch.images), rows), select(batch.labels))
 
         return self.backward(loss, batch, {}, ctx)
 

@@ -56,13 +56,13 @@ class PiModel(Algorithm):
     needs = ("two views",)
     Hyperparameters = PiModelHyperparameters
     views = 2
+    dropout_masks = ("dropout_mask", "second_dropout_mask")
     hyperparameters: PiModelHyperparameters
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """Draw dropout masks and pixel noise for both views, and add the weight at this step."""
+        """Add pixel noise for both views, and the weight at this step."""
         device, hparams = generator.device, self.hyperparameters
         noise = super().draw_randomness(generator, step)
-        noise |= {"second_" + name: rows for name, rows in super().draw_randomness(generator, step).items()}
         if hparams.input_noise:
             assert self.image_shape is not None
             shape = (self.n_images, *self.image_shape)

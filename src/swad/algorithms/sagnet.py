@@ -50,6 +50,7 @@ class SagNet(Algorithm):
     needs = ("two passes", "own optimizers")
     Hyperparameters = SagNetHyperparameters
     hyperparameters: SagNetHyperparameters
+    dropout_masks = ("dropout_mask", "dropout_mask_style", "dropout_mask_adversary")
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
@@ -67,12 +68,8 @@ class SagNet(Algorithm):
         }
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-        """Draw partners and dropout masks for the three parts, and how far part 1 mixes styles."""
-        noise = {
-            f"{name}{part}": rows
-            for part in ("", "_style", "_adversary")
-            for name, rows in super(SagNet, self).draw_randomness(generator, step).items()
-        }
+        """Add partners for the three parts, and how far part 1 mixes styles."""
+        noise = super().draw_randomness(generator, step)
         order = random_order(generator, 3, self.n_images)
         mix = torch.rand((self.n_images, 1), generator=generator, device=generator.device)
         return {**noise, "partner": order, "mix": mix}

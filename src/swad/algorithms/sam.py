@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.algorithms import AlgorithmError
+from swad.algorithms._helpers import parameters_of
 from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.algorithms.erm import ERM
 from swad.algorithms.hyperparameters import Choice, Hyperparameters, hyper
@@ -54,12 +55,7 @@ class SAMUpdate(Algorithm):
 
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Ascend, take the gradient there, restore the weights, and step with that gradient."""
-        weights = [
-            weight
-            for optimizer in self.optimizers.values()
-            for group in optimizer.param_groups
-            for weight in group["params"]
-        ]
+        weights = parameters_of(self.optimizers.values())
         loss = self.backward(self.loss, batch, noise, ctx)
         pending = dict(self.pending_buffers)
         ctx.average_gradients(weights)

@@ -58,9 +58,9 @@ class VAT(Algorithm):
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy plus α times the mean divergence."""
         mask = self.local_shard(noise["dropout_mask"]) if "dropout_mask" in noise else None
-        clean = self._scores(batch.images, mask)
+        clean = self.masked_scores(batch.images, mask)
         perturbed = batch.images + self.hyperparameters.eps * self._adversary(batch.images, noise, mask, clean.detach())
-        clean, adversarial = self.gather(clean), self.gather(self._scores(perturbed, mask))
+        clean, adversarial = self.gather(clean), self.gather(self.masked_scores(perturbed, mask))
         divergence = divergences(clean.detach(), adversarial).mean()
         return functional.cross_entropy(clean, self.labels(batch)) + self.hyperparameters.alpha * divergence
 
@@ -71,14 +71,11 @@ class VAT(Algorithm):
         with torch.autocast(device_type, enabled=False):
             if mixed_precision:
                 with torch.no_grad():
-                    clean = self._scores(images, mask)
+                    clean = self.masked_scores(images, mask)
             change = (self.hyperparameters.xi * unit(self.local_shard(noise["direction"]))).requires_grad_()
-            divergence = divergences(clean, self._scores(images + change, mask)).sum()
+            divergence = divergences(clean, self.masked_scores(images + change, mask)).sum()
             (gradient,) = torch.autograd.grad(divergence, change)
         return unit(gradient)
-
-    def _scores(self, images: Tensor, mask: Tensor | None) -> Tensor:
-        return self.predict(images) if mask is None else self.head(self.features(images) * mask)
 
 
 def divergences(scores: Tensor, others: Tensor) -> Tensor:
