@@ -145,7 +145,11 @@ def test_an_algorithm_of_your_own_needs_no_paper(mine):
             "hyperparameters",
         ),
         (filled(algorithm="3"), "ALGORITHM must be a subclass of Algorithm, got 3 in mine.py"),
-        ("", "a file of an algorithm must define ALGORITHM, but mine.py does not: add the line"),
+        (
+            "",
+            "a file of an algorithm must define ALGORITHM, but mine.py does not: add the line, or name a file of "
+            "helpers _mine.py",
+        ),
         ("x = 1\ndef f(:\n", "cannot import {file}, line 2: SyntaxError: invalid syntax; correct the file"),
         (
             "import os\n\nimport no_such_package\n",

@@ -60,7 +60,10 @@ def _load(name: str) -> type[Algorithm]:
     except PluginError as error:
         raise AlgorithmError(f"{error}; correct the file") from error
     if algorithm is None:
-        raise AlgorithmError(f"a file of an algorithm must define ALGORITHM, but {module}.py does not: add the line")
+        raise AlgorithmError(
+            f"a file of an algorithm must define ALGORITHM, but {module}.py does not: add the line, or name a file of "
+            f"helpers _{module}.py"
+        )
     cls = _checked(algorithm, module)
     if not plus:
         return cls
