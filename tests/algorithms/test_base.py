@@ -123,3 +123,11 @@ def test_a_misspelled_attribute_in_make_optimizers_is_named(monkeypatch):
     with pytest.raises(RuntimeError, match="'Wrong' object has no attribute 'predictr'") as caught:
         _ = Wrong().optimizers
     assert [entry for entry in caught.traceback if entry.name == "<lambda>"], "the line in make_optimizers is kept"
+
+
+def test_pooled_batches_cannot_be_grouped_by_domain():
+    algorithm = make("erm")
+    assert algorithm.by_domain(torch.zeros(12, 2)).shape == (3, 4, 2)
+    algorithm.pooled = True
+    with pytest.raises(AlgorithmError, match="ERM groups images by domain, which pooled batches mix: use balanced"):
+        algorithm.by_domain(torch.zeros(12, 2))

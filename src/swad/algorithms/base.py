@@ -91,7 +91,8 @@ class Algorithm(nn.Module):
     paper: ClassVar[str] = ""
     """The paper to credit: "Authors: Title. Venue, year."."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beyond one pass over the images: "domain labels", "two passes", "own optimizers", ..."""
+    """What it needs beyond one pass over the images: "two passes", "own optimizers", ... With "domain labels" it needs
+    images of every domain in a step, and pooled batches are an error before the run."""
     Hyperparameters: ClassVar[type[hp.Hyperparameters]] = hp.Hyperparameters
     min_per_domain: ClassVar[int] = 1
     """Fewest images of a domain for which the loss is defined."""
@@ -268,7 +269,12 @@ class Algorithm(nn.Module):
         return self.hyperparameters.lr * self.lr_scale
 
     def by_domain(self, rows: Tensor) -> Tensor:
-        """Reshape whole-batch rows to `[domains, images of a domain, ...]`."""
+        """Reshape rows that are sorted by domain to `[domains, images of a domain, ...]`."""
+        if self.pooled:
+            raise AlgorithmError(
+                f"{type(self).__name__} groups images by domain, which pooled batches mix: use balanced batches, and "
+                'declare needs = ("domain labels",)'
+            )
         return rows.reshape(self.n_domains, -1, *rows.shape[1:])
 
     def features(self, images: Tensor) -> Tensor:
