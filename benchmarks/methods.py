@@ -67,8 +67,13 @@ def build(
     return algorithm, images, labels, ctx
 
 
-def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, ctx: StepContext, engine: str) -> Step:
-    """Return a function that makes the step of a number, including randomness and phases, with `engine`."""
+def make_step(
+    algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, ctx: StepContext, engine: str
+) -> tuple[Step, list[str]]:
+    """Return a function that makes the step of a number, including randomness and phases, with `engine`.
+
+    The list that comes with it says why the engine could not capture a step, once it is known.
+    """
     generator = torch.Generator(labels.device)
     refused: list[str] = []
     made = Engine(
@@ -81,8 +86,7 @@ def make_step(algorithm: Algorithm, images: torch.Tensor, labels: torch.Tensor, 
             algorithm.on_phase_start(phase)
         return made(number, phase, {}, algorithm.draw_randomness(generator.manual_seed(number), number))[0]
 
-    step.refused = refused  # type: ignore[attr-defined]
-    return step
+    return step, refused
 
 
 def measure_times(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
@@ -103,7 +107,7 @@ def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds
     counts = dict.fromkeys(steps, 0)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for k in range(rounds + 3):
-        for name, step in steps.items():
+        for name, (step, _) in steps.items():
             wait(device)
             start = time.perf_counter()
             for _ in range(IN_A_ROW):
@@ -112,11 +116,7 @@ def _rounds(names: Sequence[str], device: str, network: str, engine: str, rounds
             wait(device)
             if k >= 3:
                 times[name].append((time.perf_counter() - start) / IN_A_ROW)
-    results: dict[str, object] = {name: statistics.median(values) for name, values in times.items()}
-    for name, step in steps.items():
-        if step.refused:  # type: ignore[attr-defined]
-            results[name] = step.refused[0]  # type: ignore[attr-defined]
-    return results
+    return {name: refused[0] if refused else statistics.median(times[name]) for name, (_, refused) in steps.items()}
 
 
 def measure_memory(names: Sequence[str], network: str) -> dict[str, float]:
@@ -133,7 +133,7 @@ def measure_memory(names: Sequence[str], network: str) -> dict[str, float]:
 
 
 def _few_steps(name: str, network: str, per_domain: int = PER_DOMAIN) -> None:
-    step = make_step(*build(name, "cuda", network, per_domain), EAGER)
+    step, _ = make_step(*build(name, "cuda", network, per_domain), EAGER)
     for number in range(1, IN_A_ROW + 1):
         step(number)
 
