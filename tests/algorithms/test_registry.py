@@ -43,7 +43,7 @@ def test_only_sam_can_be_combined_with_another_algorithm(name):
 
 @pytest.mark.parametrize("name", ["foo+sam", "coral+", "+sam"])
 def test_an_unknown_name_lists_the_algorithms(name):
-    rule = r"there is no algorithm .*; choose one of .*coral.*, NAME\+sam or NAME\+sagm"
+    rule = r"no algorithm .*; choose one of .*coral.*, NAME\+sam or NAME\+sagm; .* name its folder in SWAD_ALGORITHMS$"
     with pytest.raises(AlgorithmError, match=rule):
         canonical_name(name)
 

@@ -157,4 +157,7 @@ def _match(part: str, name: str) -> str:
             return algorithm
     if hint := did_you_mean(part, known):
         raise AlgorithmError(f"there is no algorithm {name!r}: {hint}")
-    raise AlgorithmError(f"there is no algorithm {name!r}; choose one of {', '.join(known)}, NAME+sam or NAME+sagm")
+    raise AlgorithmError(
+        f"there is no algorithm {name!r}; choose one of {', '.join(known)}, NAME+sam or NAME+sagm; if it is your own, "
+        "name its folder in SWAD_ALGORITHMS"
+    )

@@ -102,11 +102,8 @@ def load_predictor(path: Path | str) -> Predictor:
     weights, card = weight_files.read_safetensors(path), read_card(path)
     try:
         return _predictor(weights, card)
-    except networks.NetworkError as error:
+    except (networks.NetworkError, AlgorithmError) as error:
         raise networks.NetworkError(f"cannot load {path}: {error}") from None
-    except AlgorithmError as error:
-        hint = "if it is your own, name its folder in SWAD_ALGORITHMS"
-        raise networks.NetworkError(f"cannot load {path}: {error}; {hint}") from None
     except Exception as error:  # a card may hold anything
         raise networks.NetworkError(
             f"cannot load {path}: its model card or its weights are not those of a run ({type(error).__name__}: "
