@@ -22,6 +22,20 @@ def test_the_dropout_mask_keeps_the_mean():
     assert make("erm").draw_randomness(torch.Generator(), 1) == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "masks"),
+    {
+        "mldg": ("dropout_mask", "dropout_mask_after"),
+        "masf": ("dropout_mask", "dropout_mask_after"),
+        "pi_model": ("dropout_mask", "second_dropout_mask"),
+        "sagnet": ("dropout_mask", "dropout_mask_style", "dropout_mask_adversary"),
+    }.items(),
+)
+def test_every_pass_with_dropout_has_a_mask_of_its_own(name, masks):
+    noise = noise_for(make(name, dropout=0.5))
+    assert len({tuple(noise[mask].flatten().tolist()) for mask in masks}) == len(masks)
+
+
 def test_pending_buffers_are_written_after_the_step():
     algorithm = make("group_dro")
     held, before = algorithm.q, algorithm.q.clone()

@@ -21,7 +21,7 @@ def by_copies(algorithm, batch, noise, lr, decay, beta):
     def loss_of(net, domain, keep):
         rows = slice(domain * size, (domain + 1) * size)
         features = net.forward_head(net.forward_features(images[rows]), pre_logits=True)
-        if keep in noise:
+        if algorithm.hyperparameters.dropout:
             features = features * noise[keep][rows]
         return functional.cross_entropy(net.get_classifier()(features), labels[rows])
 
