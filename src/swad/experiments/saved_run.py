@@ -282,10 +282,10 @@ def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
     path = Path(path)
     config = read_json(path / CONFIG)
     if not isinstance(config, dict):
-        raise RunError(f"{path} holds no run: give a run directory that `swad train` wrote")
+        raise RunError(f"{path} holds no run: give the directory of a run, as `swad train` and `swad sweep` write it")
     done = read_done(path)
     if done is None:
-        raise RunError(f"{path} is unfinished: run the same `swad train` again to finish it")
+        raise RunError(f"{path} is unfinished: run its `swad train` or `swad sweep` again to finish it")
     weights: dict[str, Any] = done.get("weights") or {}
     if not weights:
         raise RunError(f"{path} saved no weights: train it again in a new directory")

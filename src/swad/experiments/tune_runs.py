@@ -137,7 +137,7 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
     notes += skip_notes({"recorded no validation loss": without_loss})
     if not runs:
         reason = f" ({'; '.join(notes)})" if notes else ""
-        raise RunError(f"there is no finished run to tune{reason}: finish one with `swad train --keep-segments`")
+        raise RunError(f"there is no finished run to tune{reason}: train one to its end, with --keep-segments")
     kept = sum(run.saved is not None for run in runs.values())
     if kept < len(runs):
         which = "the runs kept no segments" if not kept else f"{len(runs) - kept} of {len(runs)} runs kept no segments"

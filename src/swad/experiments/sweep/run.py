@@ -79,7 +79,7 @@ def _only_scheduler(sweep: SweepDir) -> AbstractContextManager[object]:
         return FileLock(sweep.path / "scheduler.lock")
     except FileLockedError as error:
         raise ConfigError(
-            [f"process {error.owner} runs the sweep in {sweep.path}: wait for it, or see `swad sweep status`"]
+            [f"process {error.owner} runs the sweep in {sweep.path}: see `swad sweep status {sweep.path}`"]
         ) from None
 
 
