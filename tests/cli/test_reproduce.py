@@ -41,7 +41,7 @@ def test_failed_runs_are_listed_and_the_rest_is_built(here: Call, tmp_path):
     write_failure(cyclic[0].output, "RuntimeError: CUDA out of memory", ["the last line"])
     result = here("reproduce", "table5", "--scale", "smoke", "-o", tmp_path, "--device", "cpu", "--jobs", "1")
     assert "RuntimeError: CUDA out of memory" in result.stdout
-    assert "1 of 2 runs failed; add --retry-failed to train them again" in result.stdout
+    assert "1 of 2 runs failed; add --retry-failed to retry" in result.stdout
     text = (tmp_path / "table5" / "table5.txt").read_text()
     assert "Without numbers of ours, because no run has finished: SWA w/ cyclic." in text
     assert "SWAD fit-on-val " in text

@@ -63,7 +63,7 @@ def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
     printed = sweep(*request, code=1)
     assert "SWAD" in printed  # the table of the other run
     assert f"digits/erm/paper-0/{damaged.key}: cannot read" in printed
-    assert "1 of 2 runs failed; retry them with: swad sweep --output s --retry-failed" in printed
+    assert "1 of 2 runs failed; retry with: swad sweep --output s --retry-failed" in printed
     assert (folder.state(whole), folder.state(damaged)) == (State.DONE, State.FAILED)
     header, row, *failures = sweep("status", "s").splitlines()
     assert header.split()[:6] == ["dataset", "algorithm", "done", "running", "failed", "pending"]

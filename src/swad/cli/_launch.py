@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -108,26 +107,31 @@ class StatusLines(Display):
     def __init__(self, directory: SweepDir) -> None:
         self._directory = directory
         self._start = self._last = -math.inf
-        self._done_before = 0
-        self._counts: Counter[str] = Counter()
+        self._done = self._done_before = 0
+        self._failed: set[str] = set()
 
     def update(self, plan: Plan, outcome: Outcome | None) -> None:
         """Print a line if the last one is some seconds old, or if this is the last run."""
         now = time.monotonic()
         if outcome is None:
-            states = Counter(self._directory.states(plan.runs).values())
-            self._counts = Counter(finished=states[State.DONE])
-            self._start, self._done_before = now, states[State.DONE]
-        else:
-            self._counts[outcome.status] += 1
-        done, failed, total = self._counts["finished"], self._counts["failed"], plan.total
-        if now - self._last < self.SECONDS and done + failed < total:
+            states = self._directory.states(plan.runs)
+            self._failed = {key for key, state in states.items() if state is State.FAILED}
+            self._done = self._done_before = sum(state is State.DONE for state in states.values())
+            self._start = now
+        elif outcome.status == "failed":
+            self._failed.add(outcome.task.key)
+        elif outcome.status == "finished":
+            self._failed.discard(outcome.task.key)
+            self._done += 1
+        done, failed, total = self._done, len(self._failed), plan.total
+        left = total - done - failed
+        if left and now - self._last < self.SECONDS:
             return
         self._last = now
         text = f"{done:,} of {total:,} runs finished" + (f", {failed:,} failed" if failed else "")
-        if self._done_before < done < total:
+        if left and done > self._done_before:
             per_run = (now - self._start) / (done - self._done_before)
-            text += f", about {duration(per_run * (total - done - failed))} left"
+            text += f", about {duration(per_run * left)} left"
         print(text, flush=True)
 
     def log(self, message: str) -> None:

@@ -124,7 +124,7 @@ def print_result(directory: SweepDir, status: SweepStatus, selector: str) -> Non
     print_failures(status)
     again = f"swad sweep --output {shlex.quote(str(directory.path))}"
     if status.failed:
-        print(f"{len(status.failed):,} of {status.total:,} runs failed; retry them with: {again} --retry-failed")
+        print(f"{len(status.failed):,} of {status.total:,} runs failed; retry with: {again} --retry-failed")
     if status.waiting and status.failed:
         print(
             f"waiting for a search with failed runs: {counted(status.waiting, 'run')}; to choose without those, add "

@@ -222,7 +222,7 @@ def _train(items: list[Reproduction], config: PaperConfig, launch: Launch, missi
         status = train_missing(items, config, launcher, retry_failed=retry_failed, display=display)
     print_failures(status)
     if status.failed:
-        print(f"{len(status.failed):,} of {status.total:,} runs failed; add --retry-failed to train them again")
+        print(f"{len(status.failed):,} of {status.total:,} runs failed; add --retry-failed to retry")
 
 
 def _build(items: list[Reproduction], config: PaperConfig) -> None:
