@@ -58,6 +58,8 @@ def test_valid_specs_have_no_problems():
             {"options": {"hyperparameters": {"lr": 1}}, "protocol": "grid", "grid": {"lr": (1, 2)}},
             "lr cannot be both fixed and searched",
         ),
+        ({"options": {"set": {"lr": 0.1}}}, "there is no setting 'set': write hyperparameters = { lr = 3e-5 }"),
+        ({"options": {"allow_count_mismatch": True}}, "write check_counts = false"),
         (
             {"datasets": ("ColoredMNIST",), "algorithms": ("coral",), "select": "lodo"},
             "two domains held out, which leaves too few",

@@ -55,7 +55,6 @@ def get_items(names: list[str]) -> list[Reproduction]:
         return list(ITEMS.values())
     unknown = [name for name in names if name not in ITEMS]
     if unknown:
-        hint = did_you_mean(unknown[0], ITEMS)
-        known = f"choose from {', '.join(ITEMS)}, or all"
-        raise ValueError(f"the paper has no item {', '.join(unknown)}: {hint + ' ' if hint else ''}{known}")
+        hint = did_you_mean(unknown[0], [*ITEMS, "all"]) or f"choose from {', '.join(ITEMS)}, or all"
+        raise ValueError(f"the paper has no item {', '.join(unknown)}: {hint}")
     return [ITEMS[name] for name in dict.fromkeys(names)]

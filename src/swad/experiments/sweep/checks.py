@@ -30,6 +30,13 @@ from swad.training.config import SETTINGS, ConfigError, RunConfig
 from swad.training.defaults import default_hyperparameters
 from swad.util.names import NO_TARGET, choice_problem, did_you_mean
 
+INSTEAD = {
+    "set": "write hyperparameters = { lr = 3e-5 }",
+    "allow_count_mismatch": "write check_counts = false",
+    "no_report_live": "write report_live = false",
+}
+"""What a plan file says for the options of `swad train` that are not named after their setting."""
+
 
 def require_valid(spec: SweepSpec) -> None:
     """Raise a `ConfigError` that lists all problems of a spec, those of the datasets' directories included."""
@@ -165,7 +172,8 @@ def _option_problems(spec: SweepSpec) -> list[str]:
             instead = OWN_OPTIONS.get(name, "directory")
             problems.append(f"{name} cannot be an option of all runs: state the {instead} of the sweep")
         elif name not in SETTINGS:
-            hint = did_you_mean(name, SETTINGS) or f"the settings are {', '.join(SETTINGS)}"
+            names = [setting for setting in SETTINGS if setting not in OWN_OPTIONS]
+            hint = INSTEAD.get(name) or did_you_mean(name, names) or f"the settings are {', '.join(names)}"
             problems.append(f"there is no setting {name!r}: {hint}")
     fixed = spec.options.get("hyperparameters", {})
     searched: set[str] = set(spec.grid or (search.PAPER_GRID if spec.protocol == "paper" else ()))
