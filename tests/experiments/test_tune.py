@@ -278,14 +278,15 @@ def test_a_run_on_a_gpu_is_tuned_there_to_the_bit(tmp_path):
     assert all(rows[row.setting].validation == pytest.approx(row.validation, abs=0.01) for row in run.trained())
 
 
-def test_bad_input_is_named(runs, tmp_path):
+def test_bad_input_is_named(runs, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"(?s)N_s.*got 0.*N_e.*got 0\.5.*tolerance_ratio=-1"):
         tune.grid((0, 3), (6, 0.5), (-1, 0.3))
     with pytest.raises(ValueError, match="at least one value"):
         tune.grid(())
     with pytest.raises(ValueError, match="one of iid, oracle"):
         tune.tune([runs], GRID, select="last")
-    with pytest.raises(ValueError, match="cannot be chosen on PACS: the evaluated runs are on digits"):
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="cannot be chosen on PACS: .* on digits"):
+        patch.setattr(tune, "evaluate_rows", lambda *_: pytest.fail("evaluated"))
         tune.tune([runs], GRID[:1], counts_from="PACS")
     unfinished = tmp_path / "unfinished"
     shutil.copytree(runs / "paper-0", unfinished)

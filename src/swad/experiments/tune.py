@@ -32,6 +32,7 @@ from swad.results.tuning import (
     by_group,
     choose,
     chosen_table,
+    require_dataset,
     rows_csv,
     settings_table,
 )
@@ -129,12 +130,14 @@ def tune(
     require_choice("select", select, ("iid", "oracle"))
     torch_device = find_device(device)
     runs, notes = find_tunable(paths, data)
+    evaluated = {run.path: run for run in runs if run.saved is not None}
+    if counts_from is not None and evaluated:  # before hours of evaluation
+        require_dataset(counts_from, (run.run.table_name for run in evaluated.values()))
     rows = [run.row(setting) for run in runs for setting in settings]
     rows = evaluate_rows(runs, rows, ["validation"], torch_device, workers, progress)
     if select == "oracle":
         rows = evaluate_rows(runs, rows, ["target"], torch_device, workers, progress)
     trained = tuple(row for run in runs for row in run.trained())
-    evaluated = {run.path: run for run in runs if run.saved is not None}
     if not evaluated:
         return Tuning(tuple(rows), {}, trained, tuple(notes), ())
     preferred = list(dict.fromkeys(row.setting for row in trained))

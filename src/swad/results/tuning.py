@@ -102,16 +102,21 @@ def choose(
     chosen = {group: best(scores, preferred) for group, scores in means.items() if scores}
     if counts_from is None:
         return chosen
+    require_dataset(counts_from, (dataset for dataset, _ in chosen))
     names = {algorithm: setting for (dataset, algorithm), setting in chosen.items() if dataset == counts_from}
-    if not names:
-        datasets = ", ".join(sorted({row.dataset for row in rows}))
-        raise ValueError(f"N_s and N_e cannot be chosen on {counts_from}: the evaluated runs are on {datasets}")
     for (dataset, algorithm), scores in means.items():
         if scores and algorithm in names:
             counts = names[algorithm]
             same = {s: score for s, score in scores.items() if _counts(s) == _counts(counts)}
             chosen[dataset, algorithm] = best(same, preferred)
     return chosen
+
+
+def require_dataset(counts_from: str, datasets: Iterable[str]) -> None:
+    """Require that N_s and N_e are chosen on a dataset that has runs."""
+    known = sorted(set(datasets))
+    if counts_from not in known:
+        raise ValueError(f"N_s and N_e cannot be chosen on {counts_from}: the evaluated runs are on {', '.join(known)}")
 
 
 def score_settings(rows: Iterable[TuneRow], select: TuneSelect = "iid") -> dict[ValleySetting, float]:
