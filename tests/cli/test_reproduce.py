@@ -43,7 +43,7 @@ def test_failed_runs_are_listed_and_the_rest_is_built(here: Call, tmp_path):
     assert "RuntimeError: CUDA out of memory" in result.stdout
     assert "1 of 2 runs failed; add --retry-failed to retry" in result.stdout
     text = (tmp_path / "table5" / "table5.txt").read_text()
-    assert "Without numbers of ours, because no run has finished: SWA w/ cyclic." in text
+    assert "Without a finished run of ours: SWA w/ cyclic." in text
     assert "SWAD fit-on-val " in text
 
 

@@ -285,7 +285,7 @@ def test_bad_input_is_named(runs, tmp_path, monkeypatch):
         tune.grid(())
     with pytest.raises(ValueError, match="one of iid, oracle"):
         tune.tune([runs], GRID, select="last")
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match="cannot be chosen on PACS: .* on digits"):
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"cannot be chosen on PACS: .* on digits"):
         patch.setattr(tune, "evaluate_rows", lambda *_: pytest.fail("evaluated"))
         tune.tune([runs], GRID[:1], counts_from="PACS")
     unfinished = tmp_path / "unfinished"

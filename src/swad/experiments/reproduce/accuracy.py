@@ -155,7 +155,7 @@ def compared_table(
                 differences.append(Row(row.name, cells, DIFFERENCE))
     notes = list(notes)
     if lacking := [row.name for row in rows if row.ours is None and row.name in set(expected)]:
-        notes.append(f"Without numbers of ours, because no run has finished: {', '.join(lacking)}.")
+        notes.append(f"Without a finished run of ours: {', '.join(lacking)}.")
     if marks := legend([*ours, *paper], error, tests):
         notes.append(marks)
     if any(cell.mark.startswith(INCOMPLETE) for row in ours for cell in row.cells):
