@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swad.cli import _options as parse
-from swad.experiments.launchers.base import Launcher, Outcome, Task
+from swad.experiments.launchers.base import Launcher, Outcome
 from swad.experiments.launchers.local import LocalLauncher
 from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, parse_options
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import Plan, path_in_sweep
+from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display
 from swad.experiments.sweep.status import SweepStatus, failure_lines
 from swad.training.display import LogDisplay, make_display
@@ -71,11 +71,7 @@ class Launch:
         if self.name != "local":
             assert directory is not None
             return make_cluster_launcher(self.name, directory, self.jobs, self.options)
-        return LocalLauncher(self.jobs, jobs_per_gpu=self.jobs_per_gpu, device=device, display=display, name=_task_name)
-
-
-def _task_name(task: Task) -> str:
-    return path_in_sweep(task.config.output)
+        return LocalLauncher(self.jobs, jobs_per_gpu=self.jobs_per_gpu, device=device, display=display)
 
 
 @contextmanager

@@ -36,10 +36,12 @@ class Task:
         key: Name of the task, unique among those of a launcher.
         config: Settings of the run. Those that depend on the machine may be unresolved: they are resolved on the
             machine that trains it. Relative paths start at the directory in which the launcher was created.
+        name: Its name in displays. Empty: the key.
     """
 
     key: str
     config: RunConfig
+    name: str = ""
 
 
 @dataclass(frozen=True)

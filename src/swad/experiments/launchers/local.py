@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -44,7 +43,6 @@ class LocalLauncher(Launcher):
         jobs_per_gpu: How many tasks share a GPU.
         device: Device of the tasks. With `auto` or `cuda` every worker sees one GPU only; with another device all.
         display: Shows the progress of every run. Default: none.
-        name: Returns the name of a task in the display. Default: target and trial.
         train: Function that trains a run, importable by name. Default: `swad.training.loop.train`.
     """
 
@@ -55,7 +53,6 @@ class LocalLauncher(Launcher):
         jobs_per_gpu: int = 1,
         device: str = "auto",
         display: LogDisplay | None = None,
-        name: Callable[[Task], str] = lambda task: task.config.name,
         train: Train | None = None,
     ) -> None:
         for argument, value in (("jobs", jobs), ("jobs_per_gpu", jobs_per_gpu)):
@@ -64,7 +61,7 @@ class LocalLauncher(Launcher):
         super().__init__(POLL_SECONDS)
         self._gpus = visible_gpus() if device in ("auto", "cuda") else []
         self._slots = jobs or len(self._gpus) * jobs_per_gpu or available_cores()
-        self._display, self._name, self._train = display, name, train
+        self._display, self._train = display, train
         self._workers: list[_Worker] = []
         self._kills: Counter[str] = Counter()  # how often in a row each task lost its worker
         self._failed_starts = 0
@@ -95,7 +92,7 @@ class LocalLauncher(Launcher):
             task = self._queue.popleft()
             free.task, free.start = task, time.perf_counter()
             with suppress(OSError):  # it was killed: its end is noticed like that of any other
-                free.connection.send((self._name(task), task))
+                free.connection.send(task)
 
     def _start_worker(self) -> _Worker:
         load = Counter(worker.gpu for worker in self._workers)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from swad.experiments.launchers.base import Task
 from swad.experiments.launchers.work import Train, leave_broken_device, train_task
 from swad.util.signals import interrupt_once
 
@@ -52,9 +53,8 @@ def work(connection: Connection[Any, Any], options: WorkerOptions) -> None:
     _stop_with_parent()
     try:
         try:
-            while (message := connection.recv()) is not None:
-                name, task = message
-                callback = _display_callback(name, outbox) if options.display else None
+            while (task := connection.recv()) is not None:
+                callback = _display_callback(task, outbox) if options.display else None
                 outcome = train_task(task, options.train, callback)
                 leave_broken_device(outcome)
                 if outcome.status == "interrupted" and not outcome.elsewhere:
@@ -104,11 +104,11 @@ class _RemoteDisplay:
         return lambda *arguments: self._outbox.put("display", event, *arguments)
 
 
-def _display_callback(name: str, outbox: _Outbox) -> object:
+def _display_callback(task: Task, outbox: _Outbox) -> object:
     from swad.training.display import DisplayCallback
 
     display: Any = _RemoteDisplay(outbox)
-    return DisplayCallback(name, display)
+    return DisplayCallback(task.name or task.key, display)
 
 
 def _stop_with_parent() -> None:

@@ -78,7 +78,7 @@ def _train_tasks(tasks: Sequence[Task], jobs: int, display: LogDisplay) -> None:
     devices = {task.config.machine.device for task in tasks}
     device = devices.pop() if len(devices) == 1 else "several"
     waiting, outcomes, running, interrupted = deque(tasks), list[Outcome](), 0, False
-    with LocalLauncher(jobs, device=device, display=display, name=lambda task: task.key) as launcher:
+    with LocalLauncher(jobs, device=device, display=display) as launcher:
         while running or waiting:
             started = [waiting.popleft() for _ in range(min(jobs - running, len(waiting)))]
             launcher.submit(started)

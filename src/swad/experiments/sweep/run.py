@@ -143,7 +143,7 @@ class _Scheduler:
         if outcome.status == "finished":
             self._continue_searches(key)
         elif outcome.status == "failed":
-            self._display.log(f"failed: {path_in_sweep(outcome.task.config.output)}: {outcome.message}")
+            self._display.log(f"failed: {outcome.task.name}: {outcome.message}")
             self._continue_searches(key)
         else:
             self._start_again(self._runs[key], outcome.message)
@@ -197,4 +197,4 @@ class _Scheduler:
         self._submitted.update(run.key for run in runs)
         self._starts.update(run.key for run in runs)
         if runs:
-            self._launcher.submit([Task(run.key, run.config) for run in runs])
+            self._launcher.submit([Task(run.key, run.config, path_in_sweep(run.config.output)) for run in runs])
