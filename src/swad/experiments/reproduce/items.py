@@ -36,17 +36,12 @@ _MODULES = (
     sensitivity,
 )
 
-_ORDER = (
-    *(f"table{number}" for number in range(1, 14)),
-    *(f"figure{number}" for number in range(1, 6)),
-    "cost",
-    "ranking",
-    "sensitivity",
-)
+_ITEMS = [item for module in _MODULES for item in module.ITEMS]
+_TABLES = [item for item in _ITEMS if item.name.startswith("table")]
 
-_BY_NAME = {item.name: item for module in _MODULES for item in module.ITEMS}
-
-ITEMS: dict[str, Reproduction] = {name: _BY_NAME[name] for name in _ORDER}
+ITEMS: dict[str, Reproduction] = {
+    item.name: item for item in (*sorted(_TABLES, key=lambda item: int(item.name[len("table") :])), *_ITEMS)
+}
 
 
 def get_items(names: list[str]) -> list[Reproduction]:

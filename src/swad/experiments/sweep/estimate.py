@@ -27,7 +27,7 @@ from swad.data.cache import open_cache
 from swad.data.domains import ArrayDomain, Dataset, Domain, FileDomain
 from swad.data.splits import hold_out, n_train
 from swad.experiments.launchers.local import threads_per_run
-from swad.experiments.sweep.plan import Plan, PlannedRun, run_group
+from swad.experiments.sweep.plan import Plan
 from swad.models import networks
 from swad.training.config import RunConfig
 from swad.training.defaults import images_per_step, planned_steps
@@ -93,9 +93,7 @@ def estimate(
         slots: Runs that train at a time and share the CPU cores, if it is known.
         progress: Called before every measurement.
     """
-    groups: dict[tuple[str, str], list[PlannedRun]] = {}
-    for run in plan.runs:
-        groups.setdefault(run_group(run), []).append(run)
+    groups = plan.groups
     speeds: dict[tuple[str, str], Speed] = {}
     measured = [name for name in groups if name[0] in at_hand]
     for number, name in enumerate(measured):

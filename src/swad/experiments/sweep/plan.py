@@ -97,6 +97,14 @@ class Plan:
         return len(self.runs) + self.pending
 
     @property
+    def groups(self) -> dict[tuple[str, str], list[PlannedRun]]:
+        """The runs that are known, by dataset and algorithm."""
+        groups: dict[tuple[str, str], list[PlannedRun]] = {}
+        for run in self.runs:
+            groups.setdefault(run_group(run), []).append(run)
+        return groups
+
+    @property
     def counts(self) -> Counter[tuple[str, str, str]]:
         """The number of runs by dataset, algorithm and stage."""
         counts: Counter[tuple[str, str, str]] = Counter((*run_group(run), run.stage) for run in self.runs)

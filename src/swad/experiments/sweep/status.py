@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import Plan, PlannedRun, path_in_sweep, run_group
+from swad.experiments.sweep.plan import Plan, PlannedRun, path_in_sweep
 from swad.results.failures import Failure, read_failure
 from swad.util.progress import duration
 
@@ -108,9 +108,6 @@ def read_status(sweep: SweepDir, plan: Plan | None = None, slots: int | None = N
         slots: Runs that train at the same time. Default: as many as are running now.
     """
     plan = sweep.plan() if plan is None else plan
-    runs: dict[tuple[str, str], list[PlannedRun]] = defaultdict(list)
-    for run in plan.runs:
-        runs[run_group(run)].append(run)
     states = sweep.states(plan.runs)
     waiting = Counter[tuple[str, str]]()
     for search in plan.searches:
@@ -122,7 +119,7 @@ def read_status(sweep: SweepDir, plan: Plan | None = None, slots: int | None = N
             waiting[name],
             _mean_seconds(sweep, [run for run in members if states[run.key] is State.DONE]),
         )
-        for name, members in runs.items()
+        for name, members in plan.groups.items()
     )
     outputs = [run.config.output for run in plan.runs if states[run.key] is State.FAILED]
     failed = {path_in_sweep(path): read_failure(path) or Failure("the reason was not stored") for path in outputs}
