@@ -35,6 +35,13 @@ def test_own_values_win_over_those_of_the_scale():
     assert config.radii == (0.0, 5.0)
 
 
+def test_the_target_of_the_smoke_scale_is_for_the_digits_alone(tmp_path):
+    assert make_config(scale="smoke", targets=()).targets == ("board",)
+    assert make_config(scale="smoke", datasets=["RotatedMNIST"], data=tmp_path, targets=()).targets == ()
+    own = make_config(scale="smoke", datasets=["RotatedMNIST"], data=tmp_path, targets=("15",))
+    assert own.targets == ("15",)
+
+
 def test_stand_ins_come_first_and_only_the_items_datasets_count():
     config = make_config(scale="smoke")
     assert config.measured_datasets(("PACS", "VLCS")) == ("digits",)

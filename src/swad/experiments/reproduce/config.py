@@ -150,7 +150,7 @@ def make_config(
         names: tuple[str, ...] = tuple(dict.fromkeys(map(_spelling, datasets)))
     else:
         names = find_datasets(data) if chosen == "full" else (STAND_IN,)
-    if datasets and list(names) != [STAND_IN] and "targets" not in options:
+    if list(names) != [STAND_IN] and not options.get("targets"):  # the scale's target is a domain of the digits
         values.pop("targets", None)
     if "trials" in values:
         values["trials"] = tuple(dict.fromkeys(values["trials"]))
