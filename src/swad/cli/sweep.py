@@ -72,7 +72,9 @@ def sweep(
     plan: Annotated[
         Path | None,
         typer.Argument(
-            help="TOML file with the options below; options win.", show_default=False, autocompletion=_complete_plan
+            help="TOML file with the options below, or appendix-b3: the searches of the paper's appendix. Options win.",
+            show_default=False,
+            autocompletion=_complete_plan,
         ),
     ] = None,
     algorithm: Annotated[
