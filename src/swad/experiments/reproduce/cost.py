@@ -143,7 +143,7 @@ def _build(results: Results) -> Report:
             tables += [timing_table(dataset, by_share), change_table(dataset, by_share)]
         else:
             tables.append(f"{dataset}: no finished run, so no measured times.")
-    return Report((*tables, *availability_notes(config, DATASETS)), ())
+    return Report((*tables, *availability_notes(config, DATASETS)))
 
 
 ITEMS = (

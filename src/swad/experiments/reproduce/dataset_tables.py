@@ -153,7 +153,7 @@ def _build(number: int, results: Results) -> Report:
         defaults = benchmarks.get(dataset).defaults
         plan = Plan(config.steps_of(dataset), config.evaluate_every_of(dataset), defaults.tolerance_ratio)
         tables.append(solver_table(dataset, plan))
-    return Report(tuple(tables), ())
+    return Report(tuple(tables))
 
 
 def _trainings(number: int, config: PaperConfig) -> list[Training]:

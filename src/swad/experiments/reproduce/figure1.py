@@ -86,7 +86,7 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
         which = ", ".join(skipped)
         tables.append(f"{dataset}, target {which}: no line, because the average of SWAD is the last weights.")
     if not different:
-        return Report(tuple(tables), ())
+        return Report(tuple(tables))
     lines = [_measure(results, run) for run in different]
     written = results.save(robust_figure(lines), "figure1", *names)
     return Report((*tables, robust_table(dataset, lines)), tuple(written), tuple(run.path / FILE for run in different))

@@ -15,7 +15,7 @@ from swad.experiments.finished_runs import open_runs, run_progress
 from swad.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
 from swad.experiments.report import Report
-from swad.experiments.reproduce.accuracy import DIFFERENCE, difference_cell, printed_cell
+from swad.experiments.reproduce.accuracy import ComparedRow, compared_table, printed_cell
 from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.methods import row_name
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
@@ -29,7 +29,7 @@ from swad.results.imagenet_parts import stored_errors
 from swad.results.page.build import write_page
 from swad.results.run_data import RunData
 from swad.results.runs import RunList, load_run
-from swad.results.tables import PAPER, Cell, Row, Table, percent_cell
+from swad.results.tables import Cell, Table, percent_cell
 from swad.training.run_dir import RunError
 from swad.util.names import plain
 from swad.util.statistics import summarize
@@ -103,7 +103,7 @@ def _build(results: Results) -> Report:
     runs = [run for name in config.measured_datasets(()) for run in results.runs(name, ERM_THREE_WAY)]
     if runs:
         return _stand_in(results, runs)
-    return Report((_compared((), {}, (*NEEDS, MEANING)),), ())
+    return Report((_compared((), {}, (*NEEDS, MEANING)),))
 
 
 def _imagenet(results: Results, directory: Path) -> Report:
@@ -172,14 +172,12 @@ def _stand_in(results: Results, runs: Sequence[RunData]) -> Report:
 def _compared(own: Sequence[str], ours: Mapping[str, Sequence[Cell]], captions: Sequence[str]) -> Table:
     """Build the table: columns of our own, then the paper's; our rows, the paper's, and the difference."""
     entry = published.table(6)
-    paper = {row_name(row): (*(Cell() for _ in own), *map(printed_cell, row.values)) for row in entry.rows}
-    rows = [Row(name, tuple(cells)) for name, cells in ours.items()]
-    rows += [Row(name, cells, PAPER) for name, cells in paper.items()]
-    for name, cells in ours.items():
-        differences = tuple(map(difference_cell, cells, paper[name])) if name in paper else ()
-        if any(cell.value is not None for cell in differences):
-            rows.append(Row(name, differences, DIFFERENCE))
-    return Table(f"Table 6: {entry.title}", (*own, *entry.columns), tuple(rows), tuple(captions))
+    columns, printed = (*own, *entry.columns), {row_name(row): row.values for row in entry.rows}
+    rows = []
+    for name in dict.fromkeys([*ours, *printed]):
+        values = (*(None for _ in own), *printed.get(name, [None] * len(entry.columns)))
+        rows.append(ComparedRow(name, tuple(ours[name]) if name in ours else None, tuple(map(printed_cell, values))))
+    return compared_table(f"Table 6: {entry.title}", columns, rows, captions)
 
 
 def _draw(errors: Sequence[CorruptionErrors], runs: Sequence[RunData], results: Results) -> tuple[Path, ...]:

@@ -194,7 +194,7 @@ def _steps(number: int) -> str:
 
 
 def _build(results: Results) -> Report:
-    return Report((search_space_table(), method_settings_table()), ())
+    return Report((search_space_table(), method_settings_table()))
 
 
 ITEMS = (Reproduction("table7", published.table(7).title, lambda config: (), _build),)

@@ -92,7 +92,7 @@ def _table3(results: Results) -> Report:
         "corrected for the number of methods (Holm); none with one trial. The paper does not name its test.",
     ]
     expected = [method.name for method in methods] if datasets else []
-    return Report((compared_table(f"Table 3: {entry.title}", names, rows, notes, expected),), ())
+    return Report((compared_table(f"Table 3: {entry.title}", names, rows, notes, expected),))
 
 
 # ------------------------------------------------------------ Table 5
@@ -154,7 +154,7 @@ def _table5(results: Results) -> Report:
         "average is most accurate on source validation.",
     ]
     expected = [method.name for method in methods] if datasets else []
-    return Report((compared_table(f"Table 5: {entry.title}", columns, rows, notes, expected),), ())
+    return Report((compared_table(f"Table 5: {entry.title}", columns, rows, notes, expected),))
 
 
 def _settings_cells(config: PaperConfig, dataset: str, name: str) -> list[Cell]:

@@ -28,7 +28,7 @@ def _build(number: int, dataset: str, results: Results) -> Report:
     """Build the table of one dataset, and one of the same methods for each stand-in."""
     others = [name for name in results.config.measured_datasets((dataset,)) if name not in PAPER_DATASETS]
     tables = [_stand_in_table(results, number, name) for name in others]
-    return Report((*tables, _paper_table(results, number, dataset)), ())
+    return Report((*tables, _paper_table(results, number, dataset)))
 
 
 def _paper_table(results: Results, number: int, dataset: str) -> Table:
