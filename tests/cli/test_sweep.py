@@ -62,6 +62,7 @@ def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
 
     printed = sweep(*request, code=1)
     assert "SWAD" in printed  # the table of the other run
+    assert "extending" not in printed
     assert f"digits/erm/paper-0/{damaged.key}: cannot read" in printed
     assert "1 of 2 runs failed; retry with: swad sweep --output s --retry-failed" in printed
     assert (folder.state(whole), folder.state(damaged)) == (State.DONE, State.FAILED)
@@ -74,6 +75,7 @@ def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
     # With other options the sweep is extended; failed runs are trained again on request only.
     checkpoint.unlink()
     printed = sweep(*SMALL, "--trial", "0,1", "--grid", "lr=1e-2", "-o", "s", "--retry-failed")
+    assert printed.startswith("extending the sweep in s, which has 2 runs, by 1\n")
     assert "3 of 3 runs finished" in printed
     assert f"wrote {Path('s') / 'report.html'}" in printed
     assert {path: path.stat().st_mtime_ns for path in before} == before

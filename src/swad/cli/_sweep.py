@@ -98,6 +98,18 @@ def require_data(specs: Sequence[SweepSpec], problems: Problems) -> None:
     problems.require_none()
 
 
+def add(directory: SweepDir, specs: Sequence[SweepSpec]) -> None:
+    """Add specs to a sweep, and say how many runs are new: other options extend a sweep and change none of its runs."""
+    earlier = directory.specs
+    for spec in specs:
+        directory.add(spec)
+    if not earlier or len(directory.specs) == len(earlier):
+        return
+    before = directory.plan(earlier).total
+    if new := directory.plan().total - before:
+        print(f"extending the sweep in {directory.path}, which has {counted(before, 'run')}, by {new:,}", flush=True)
+
+
 def run(directory: SweepDir, launch: Launch, device: str, retry_failed: bool, selector: str) -> bool:
     """Train, print failures and the table, and return whether the sweep is complete."""
     left = directory.unfinished(directory.plan())

@@ -228,8 +228,7 @@ def sweep(
         print_estimate(directory, specs, launch, settings["device"], problems)
         return
     actions.require_data(specs, problems)
-    for spec in specs:
-        directory.add(spec)
+    actions.add(directory, specs)
     if not actions.run(directory, launch, settings["device"], retry_failed, specs[-1].selector):
         raise typer.Exit(1)
 
