@@ -12,6 +12,7 @@ from helpers.in_process_launcher import fake_train
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.spec import SweepSpec
 from swad.training.config import ConfigError
+from swad.util.files import FileLock
 
 SPEC = SweepSpec(datasets=("digits",), trials=(0,), targets=("paper",), averages=("swad",))
 
@@ -133,6 +134,8 @@ def test_the_state_of_a_run_is_what_its_directory_says(tmp_path):
     assert sweep.state(run) is State.PENDING
     (run.config.output / "failure.json").write_text("{}")
     assert sweep.state(run) is State.FAILED
+    with FileLock(run.config.output / "run.lock"):
+        assert sweep.state(run) is State.RUNNING  # it is being retried
     (run.config.output / "done.json").write_text(json.dumps({"seconds": 3}))
     assert sweep.state(run) is State.DONE
     assert sweep.seconds(run) == 3.0
