@@ -183,7 +183,7 @@ def test_a_misspelled_command_gets_a_suggestion_and_options_do_not():
     result = CliRunner().invoke(cli.app, ["sweep", "stauts", "s"])
     assert result.exit_code == 2
     assert "did you mean 'status'?" in result.output
-    assert sweep("--target", "photo", "--dataset", "PACS", "--dry-run").startswith("3 runs")
+    assert sweep("--target", "photo", "--dataset", "PACS", "--trial", "0", "--dry-run").startswith("1 run\n")
 
 
 @pytest.mark.parametrize("options", [(), ("--retry-failed",), ("--data", "."), ("--device", "cpu", "--dry-run")])

@@ -16,6 +16,7 @@ from swad.experiments.sweep.directory import SweepDir
 from swad.experiments.sweep.estimate import GroupEstimate, estimate, totals
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.spec import SweepSpec
+from swad.util.names import counted
 from swad.util.progress import duration, progress_report
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def print_estimate(
     parts = f" ({plan.total - repeats:,} to search + {repeats:,} to repeat the choice)" if repeats else ""
     at_most = "at most " if plan.pending and any(spec.plans_pairs for spec in specs) else ""
     console = make_console()
-    console.print(f"[bold]{at_most}{plan.total:,} runs[/]{parts}{f', {done:,} of them done' if done else ''}")
+    console.print(f"[bold]{at_most}{counted(plan.total, 'run')}[/]{parts}{f', {done:,} of them done' if done else ''}")
     console.print(_counts_table(plan))
     if not unfinished.total:
         print("Nothing is left to train. Nothing was written.", flush=True)

@@ -18,6 +18,7 @@ from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.results.figures.tuning import sensitivity_figure
 from swad.results.tables import Cell, Row, Table
 from swad.results.tuning import TuneRow, ValleySetting
+from swad.util.names import counted
 from swad.util.statistics import mean
 
 DATASETS = ("PACS",)
@@ -74,9 +75,10 @@ def sensitivity_table(dataset: str, rows: Sequence[TuneRow], center: ValleySetti
             )
             table_rows.append(Row(label, cells))
     targets = sorted({row.target for row in rows})
+    n_runs = counted(len({row.run for row in rows}), "run")
     notes = [
-        f"Means over {len({row.run for row in rows})} runs (targets {', '.join(targets)}); 60/20/20 split. In each row "
-        f"one of the paper’s settings ({center}) is changed.",
+        f"Means over {n_runs} (targets {', '.join(targets)}); 60/20/20 split. In each row one of the paper’s settings "
+        f"({center}) is changed.",
         "Other settings are evaluated without training. None must be chosen by the accuracy on the target.",
     ]
     if any(row.threshold is None for row in rows):
