@@ -81,7 +81,8 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "figure3", "--trial=0,-1"], "--trial takes whole numbers of at least 0, got -1"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
         (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),
-        (["reproduce", "table2", "--data", "."], "none of PACS, VLCS, OfficeHome, TerraIncognita, DomainNet is in ."),
+        (["reproduce", "table2", "--data", "."], "(PACS, VLCS, OfficeHome, TerraIncognita, DomainNet), and . has none"),
+        (["reproduce", "table6", "--runs", "nowhere"], "nowhere is not a directory"),
         (["reproduce", "table2", "-t", "papper"], "got 'papper': did you mean 'paper'?"),
     ],
 )

@@ -219,10 +219,10 @@ def config_problems(config: PaperConfig) -> list[str]:
     unknown = [target for target in config.targets if domains and target not in domains]
     problems += [choice_problem("the target", target, domains) for target in unknown]
     if not config.datasets and config.runs is None:
-        names = ", ".join(PAPER_DATASETS)
+        found = "no --data was given" if config.data is None else f"{config.data} has none"
         problems.append(
-            f"none of {names} is in {config.data or 'no --data'}: give the directory that contains them (--data), or "
-            "use --scale small"
+            f"a dataset of the paper is needed ({', '.join(PAPER_DATASETS)}), and {found}: give the directory that "
+            "contains them (--data), or use --scale small"
         )
     if negative := [str(trial) for trial in config.trials if trial < 0]:
         problems.append(f"--trial takes whole numbers of at least 0, got {', '.join(negative)}")

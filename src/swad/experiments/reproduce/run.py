@@ -149,7 +149,6 @@ def train_missing(
 def build_item(item: Reproduction, results: Results) -> Report:
     """Measure and build one item from its finished runs, and write its files."""
     config, folder = results.config, results.folder(item.name)
-    folder.mkdir(parents=True, exist_ok=True)
     report = item.build(results)
     written = (*_write_tables(report.tables, folder, item.name), *report.written)
     write_json(
