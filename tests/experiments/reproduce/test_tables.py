@@ -171,6 +171,15 @@ def test_arrows_of_table3_are_computed(tmp_path: Path):
     assert not any(row.cells[0].mark for row in table.rows if row.group == "ours")
 
 
+def test_swa_of_table3_has_the_cyclic_learning_rate(tmp_path: Path):
+    config = PaperConfig(tmp_path, datasets=("PACS",), data=tmp_path, trials=(0,))
+    write_stated_runs([ITEMS["table3"]], config, lambda run, _: 0.7 if run.training.lr_schedule == "cyclic" else 0.6)
+    table = build_item(ITEMS["table3"], Results(config)).tables[0]
+    assert isinstance(table, Table)
+    ours = {row.name: row.cells[0].value for row in table.rows if row.group == "ours"}
+    assert ours == pytest.approx({name: 70 if name == "SWA" else 60 for name in ours})
+
+
 def test_table9_has_a_column_for_every_target(tmp_path: Path):
     config = PaperConfig(tmp_path / "paper", datasets=("PACS",), data=tmp_path, protocol="defaults")
     table, rows = build("table9", config)
