@@ -69,6 +69,16 @@ def test_measured_costs_come_from_the_records(tmp_path):
     assert measured_cost(tmp_path / "c")[0].ratio == pytest.approx(660 / 603)
 
 
+def test_rarer_evaluations_than_those_of_the_baseline_cost_nothing(tmp_path):
+    with RecordWriter(tmp_path, "photo-0") as writer:
+        writer.append(Record("photo-0", 1500, None, None, "valley_loss", 1.0))
+        seconds = {"total": 700.0, "per_step": 0.4, "evaluation": 60.0}
+        writer.append(*(Record("photo-0", 1500, None, None, f"seconds_{k}", v) for k, v in seconds.items()))
+    (tmp_path / "config.json").write_text(json.dumps(stored({"target": "photo", "trial": 0, "dataset": "PACS"})))
+    (tmp_path / "done.json").write_text("{}")
+    assert measured_cost(tmp_path)[0].ratio == 1.0
+
+
 def test_what_cannot_be_computed_is_said(tmp_path):
     with pytest.raises(ValueError, match="dataset folder has no fixed number of images"):
         cost("folder")
