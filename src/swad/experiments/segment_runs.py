@@ -31,7 +31,11 @@ Evaluate = Callable[[], Mapping[str, Score]]
 
 
 def merged_by_default(n_segments: int) -> int:
-    """Return how many segments to merge into one, so that there are not too many windows to evaluate."""
+    """Return how many segments to merge into one, so that there are not too many windows to evaluate.
+
+    >>> merged_by_default(25), merged_by_default(26)
+    (1, 2)
+    """
     return math.ceil(n_segments / MAX_SEGMENTS)
 
 
