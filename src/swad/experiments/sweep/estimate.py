@@ -24,7 +24,7 @@ from swad.algorithms.registry import get_algorithm
 from swad.averaging.segment_log import stored_bytes
 from swad.data import benchmarks
 from swad.data.cache import open_cache
-from swad.data.domains import ArrayDomain, Dataset, Domain, FileDomain
+from swad.data.domains import ArrayDomain, Domain, FileDomain
 from swad.data.splits import hold_out, n_train
 from swad.experiments.launchers.local import threads_per_run
 from swad.experiments.sweep.plan import Plan
@@ -154,8 +154,9 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
     if device.type == "cpu" and not low_res:
         batch = min(batch, CPU_BATCH)
     resolved = resolved.replace(hyperparameters={**resolved.training.hyperparameters, "batch_size": batch})
-    dataset = _sample(load_dataset(resolved), decode=resolved.data.input_pipeline == "gpu", config=resolved)
-    data = resolved.data
+    data, dataset = resolved.data, load_dataset(resolved)
+    side = (data.cache_size or 256) if data.input_pipeline == "gpu" else None
+    dataset = replace(dataset, domains=tuple(_sample(domain, side) for domain in dataset.domains))
     sources, _ = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
     cache = open_cache(dataset, size=None) if data.input_pipeline == "gpu" else None
     dist = Dist(device)
@@ -188,19 +189,14 @@ def _time_steps(training: Training) -> float:
     return (time.perf_counter() - start) / MAX_STEPS
 
 
-def _sample(dataset: Dataset, decode: bool, config: RunConfig) -> Dataset:
-    """Return a dataset with some images of every domain, in memory if they would come from the image cache."""
-    side = config.data.cache_size or 256
-    return replace(dataset, domains=tuple(_sample_domain(domain, decode, side) for domain in dataset.domains))
-
-
-def _sample_domain(domain: Domain, decode: bool, side: int) -> Domain:
+def _sample(domain: Domain, side: int | None) -> Domain:
+    """Return a domain with some of its images, decoded to this side if they would come from the image cache."""
     rows = np.linspace(0, len(domain) - 1, min(SAMPLE, len(domain))).astype(int)  # all classes: they are in order
     labels = domain.labels[rows]
     if isinstance(domain, ArrayDomain):
         return ArrayDomain(domain.name, labels, domain.images[rows])
     assert isinstance(domain, FileDomain)
-    if not decode:
+    if side is None:
         return FileDomain(domain.name, labels, domain.root, tuple(domain.files[row] for row in rows))
     images = np.stack([np.asarray(domain.image(int(row)).resize((side, side))) for row in rows])
     return ArrayDomain(domain.name, labels, images)

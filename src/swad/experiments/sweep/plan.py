@@ -148,8 +148,8 @@ def expand(
         factory = _Factory(spec, dataset, algorithm, Path(directory), covering or {})
         trials = spec.trials[:1] if spec.searches_first_trial else spec.trials
         for trial in trials:
-            found = factory.selected_runs(trial) if spec.selected else factory.searched_runs(trial)
-            for run in found:
+            searched = factory.runs(trial, points(spec, algorithm, factory.dataset, trial))
+            for run in factory.selected_runs(trial) if spec.selected else searched:
                 runs.setdefault(run.key, run)
         if spec.searches_first_trial:
             for search in factory.searches(list(runs.values())):
@@ -249,10 +249,6 @@ class _Factory:
                 config = dataclasses.replace(template, output=folder / key, data=data, training=training)
                 yield PlannedRun(key, config, stage, trajectory)
 
-    def searched_runs(self, trial: int) -> Iterator[PlannedRun]:
-        """Return the runs of one trial: every point of the search for every set of targets."""
-        return self.runs(trial, points(self.spec, self.algorithm, self.dataset, trial))
-
     def selected_runs(self, trial: int) -> Iterator[PlannedRun]:
         """Return the runs of one trial with the settings that were selected for each target before."""
         for target in single_targets(self.spec, self.dataset):
@@ -273,16 +269,8 @@ class _Factory:
             def repeat(point: Point, sets: Sequence[tuple[str, ...]] = sets) -> list[PlannedRun]:
                 return [run for trial in trials for run in self.runs(trial, [point], "repeat", sets)]
 
-            yield Search(
-                self.name,
-                self.algorithm,
-                target,
-                members,
-                lodo,
-                self.spec.choose_by,
-                tuple(itertools.product(sets, trials)),
-                repeat,
-            )
+            follow = tuple(itertools.product(sets, trials))
+            yield Search(self.name, self.algorithm, target, members, lodo, self.spec.choose_by, follow, repeat)
 
     def _training(self, point: Point) -> tuple[Any, str]:
         """Return the section with the values of a point, and the point as text. Defaults are left out of both."""

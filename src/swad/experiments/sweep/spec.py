@@ -129,7 +129,8 @@ class SweepSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain values."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        plain: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
+        return plain
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], source: Path | str) -> SweepSpec:
@@ -197,16 +198,6 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     """Return the values without repetitions; a single text is one value."""
     values: Iterable[Any] = (value,) if isinstance(value, str) else value
     return tuple(dict.fromkeys(values))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
 
 
 def canonical_algorithms(spec: SweepSpec) -> tuple[str, ...]:
