@@ -49,13 +49,13 @@ class MethodAccuracy:
         """Return the accuracies of one side."""
         return self.in_domain if in_domain else self.out_of_domain
 
+    def on_target(self, target: str) -> dict[Unit, float]:
+        """Return the accuracies on one target."""
+        return {unit: value for unit, value in self.out_of_domain.items() if unit[0] == target}
+
     def cell(self, in_domain: bool = False) -> Cell:
         """Return the mean over targets in percent, with the standard error over trials."""
         return mean_cell(self.values(in_domain), self.targets)
-
-    def target_cell(self, target: str) -> Cell:
-        """Return the accuracy on one target in percent, with the standard error over trials."""
-        return percent_cell(value for (name, _), value in self.out_of_domain.items() if name == target)
 
 
 def mean_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
@@ -217,12 +217,9 @@ def protocol_notes(config: PaperConfig, methods: Sequence[Method]) -> list[str]:
         training = method.training.searched(config)
         by_search.setdefault(training.search, []).append(method.name)
         same.setdefault((training, method.weights), []).append(method.name)
-    if len(by_search) == 1:
-        (only,) = by_search
-        notes = [f"Hyperparameters of ours: {names[only]}."]
-    else:
-        parts = [f"{names[search]} ({', '.join(rows)})" for search, rows in by_search.items()]
-        notes = [f"Hyperparameters of ours: {'; '.join(parts)}."]
+    several = len(by_search) > 1
+    parts = [names[search] + f" ({', '.join(rows)})" * several for search, rows in by_search.items()]
+    notes = [f"Hyperparameters of ours: {'; '.join(parts)}."]
     notes += [f"{' and '.join(rows)} are the same runs of ours." for rows in same.values() if len(rows) > 1]
     if quoted := [method.name for method in methods if method.name in QUOTED]:
         notes.append(

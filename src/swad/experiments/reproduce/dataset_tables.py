@@ -21,10 +21,9 @@ from swad.experiments.reproduce.accuracy import (
     trials_note,
 )
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
-from swad.experiments.reproduce.methods import Method, method_of, methods_of, row_name
+from swad.experiments.reproduce.config import PAPER_DATASETS
+from swad.experiments.reproduce.methods import Method, method_of, methods_of, row_name, trainings_of
 from swad.experiments.reproduce.settings import solver_table
-from swad.experiments.reproduce.trainings import Training
 from swad.experiments.reproduce.with_swad import swad_tables
 from swad.results import published
 from swad.results.tables import PAPER, Cell, Table
@@ -156,12 +155,10 @@ def _build(number: int, results: Results) -> Report:
     return Report(tuple(tables))
 
 
-def _trainings(number: int, config: PaperConfig) -> list[Training]:
-    numbers = (1, 2) if number == 1 else (number,)  # Table 1 takes its best competitor from Table 2
-    return [method.training for each in numbers for method in methods_of(each)]
-
+TRAININGS = {1: trainings_of(1, 2), **{number: trainings_of(number) for number in (2, 4, 8)}}
+"""Table 1 takes its best competitor from Table 2."""
 
 ITEMS = tuple(
-    Reproduction(f"table{number}", published.table(number).title, partial(_trainings, number), partial(_build, number))
-    for number in (1, 2, 4, 8)
+    Reproduction(f"table{number}", published.table(number).title, trainings, partial(_build, number))
+    for number, trainings in TRAININGS.items()
 )

@@ -12,6 +12,7 @@ the rows that they are compared with.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Search, Training
@@ -98,3 +99,8 @@ def method_of(row: PublishedRow) -> Method | None:
 def methods_of(number: int) -> list[Method]:
     """Return the methods of a table that can be trained, in the order of its rows."""
     return [method for row in published.table(number).rows if (method := method_of(row)) is not None]
+
+
+def trainings_of(*numbers: int) -> Callable[[object], list[Training]]:
+    """Return a function that lists the trainings of some tables, for any config."""
+    return lambda config: [method.training for number in numbers for method in methods_of(number)]

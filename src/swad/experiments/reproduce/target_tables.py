@@ -17,11 +17,10 @@ from swad.experiments.reproduce.accuracy import (
     trials_note,
 )
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
-from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig
-from swad.experiments.reproduce.methods import method_of, methods_of, row_name
-from swad.experiments.reproduce.trainings import Training
+from swad.experiments.reproduce.config import PAPER_DATASETS
+from swad.experiments.reproduce.methods import method_of, methods_of, row_name, trainings_of
 from swad.results import published
-from swad.results.tables import Cell, Table
+from swad.results.tables import Cell, Table, percent_cell
 
 
 def _build(number: int, dataset: str, results: Results) -> Report:
@@ -63,22 +62,16 @@ def _stand_in_table(results: Results, number: int, dataset: str) -> Table:
 def _row(name: str, accuracy: MethodAccuracy | None, targets: Sequence[str], paper: tuple[Cell, ...]) -> ComparedRow:
     if accuracy is None:
         return ComparedRow(name, None, paper)
-    by_target = [
-        {unit: value for unit, value in accuracy.out_of_domain.items() if unit[0] == target} for target in targets
-    ]
-    cells = (*(accuracy.target_cell(target) for target in targets), accuracy.cell())
+    by_target = [accuracy.on_target(target) for target in targets]
+    cells = (*(percent_cell(values.values()) for values in by_target), accuracy.cell())
     return ComparedRow(name, cells, paper, (*by_target, accuracy.out_of_domain))
-
-
-def _trainings(number: int, config: PaperConfig) -> list[Training]:
-    return [method.training for method in methods_of(number)]
 
 
 ITEMS = tuple(
     Reproduction(
         f"table{number}",
         published.table(number).title,
-        partial(_trainings, number),
+        trainings_of(number),
         partial(_build, number, dataset),
         (dataset,),
     )
