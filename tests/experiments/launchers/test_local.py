@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
+from helpers.commands import environment
 from helpers.launched_runs import (
     has_checkpoint,
     process_of,
@@ -111,3 +114,20 @@ def test_gpus_are_named_as_the_environment_names_them(monkeypatch):
     assert LocalLauncher(jobs_per_gpu=3).slots == 6
     assert LocalLauncher(jobs_per_gpu=3, device="cuda:0").slots == local.available_cores()
     assert LocalLauncher(5).slots == 5
+
+
+def test_a_script_without_a_guard_is_told_what_to_write(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from swad.experiments.launchers.base import Task\n"
+        "from swad.experiments.launchers.local import LocalLauncher\n"
+        "from swad.training.config import RunConfig\n"
+        "config = RunConfig.from_options(dataset='digits', target='paper', output='run')\n"
+        "with LocalLauncher(jobs=1, device='cpu') as launcher:\n"
+        "    launcher.submit([Task('a', config)])\n"
+        "    launcher.wait()\n"
+    )
+    result = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert 'put it under if __name__ == "__main__"' in result.stderr
+    assert "3 worker processes in a row ended while they started" in result.stderr
+    assert not (tmp_path / "run").exists()

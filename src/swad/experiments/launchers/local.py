@@ -58,6 +58,8 @@ class LocalLauncher(Launcher):
         for argument, value in (("jobs", jobs), ("jobs_per_gpu", jobs_per_gpu)):
             if value is not None and value < 1:
                 raise ValueError(f"{argument} must be 1 or more, got {value}")
+        if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker imports the user's script
+            raise LauncherError('workers import the script that starts them: put it under if __name__ == "__main__"')
         super().__init__(POLL_SECONDS)
         self._gpus = visible_gpus() if device in ("auto", "cuda") else []
         self._slots = jobs or len(self._gpus) * jobs_per_gpu or available_cores()
