@@ -39,7 +39,6 @@ def test_the_first_average_decides_where_the_choice_differs() -> None:
     best = selected(average="best", hyperparameters={"lr": 0.25})
     selection = SelectionFile("iid", (best, selected()))
     assert use_selection([config()], selection)[0].training.hyperparameters["lr"] == 0.5
-    assert use_selection([config()], selection, average="best")[0].training.hyperparameters["lr"] == 0.25
 
 
 def test_an_own_folder_is_found_by_its_name() -> None:

@@ -11,22 +11,19 @@ from swad.results.selection_file import SelectionFile
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 
 
-def use_selection(
-    configs: Iterable[RunConfig], selection: SelectionFile, *, average: str | None = None
-) -> list[RunConfig]:
+def use_selection(configs: Iterable[RunConfig], selection: SelectionFile) -> list[RunConfig]:
     """Give each run the hyperparameters that were selected for its dataset, algorithm, target and trial.
 
     Hyperparameters that a config sets itself are kept. All runs that the selection lacks are reported together.
 
     Args:
         configs: The runs, before their defaults are filled in.
-        selection: What `read_selection` returned.
-        average: The weights whose selection counts, where it differs. Default: the first average of each run.
+        selection: What `read_selection` returned. Where it differs between weights, the first average of a run counts.
     """
     imported, problems = [], []
     for config in configs:
         try:
-            imported.append(_use(config, selection, average))
+            imported.append(_use(config, selection))
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -34,7 +31,7 @@ def use_selection(
     return imported
 
 
-def _use(config: RunConfig, selection: SelectionFile, average: str | None) -> RunConfig:
+def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
     data, averages = config.data, registry.parse_all(config.evaluation.averages)
     dataset = benchmarks.get(data.dataset)
     own_folder = data.data_dir is not None and not dataset.domains
@@ -43,7 +40,7 @@ def _use(config: RunConfig, selection: SelectionFile, average: str | None) -> Ru
         canonical_name(config.training.algorithm),
         data.target_name,
         trial=data.trial,
-        average=average or (averages[0].label if averages else None),
+        average=averages[0].label if averages else None,
     )
     known = {name for name, setting in SETTINGS.items() if setting.role == "hyperparameter"}
     if unknown := sorted(set(options) - known):
