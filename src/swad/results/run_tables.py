@@ -176,7 +176,7 @@ def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list
         else:
             notes.append(
                 f"No {mean_of}, because {domains} {'has' if len(missing) == 1 else 'have'} no result "
-                "as target: --allow-missing-targets shows the mean over the others."
+                "as target: `swad report --allow-missing-targets` shows the mean over the others."
             )
     return notes
 
