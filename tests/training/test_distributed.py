@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,8 @@ import torch
 from helpers import HELPERS
 from helpers.forked import run_ranks
 from helpers.runs import short, values, weights
-from swad.training import loop
-from swad.training.distributed import Dist, process_group
+from swad.training import distributed, loop
+from swad.training.distributed import Dist, in_main_process, launched, process_group
 from swad.training.loop import RunError, train
 
 
@@ -56,6 +57,40 @@ def test_sharded_processes_ask_each_other_at_the_same_steps_whether_a_checkpoint
                 saved.append(step)
         assert asked == [last_checkpoint == 30] * 4
     assert saved == [0, 10, 20, 30] * (1 + due_elsewhere)
+
+
+@pytest.mark.parametrize("variables", [{"RANK": "3"}, {"RANK": "2"}, {"RANK": "-1"}, {"RANK": "first"}, {}])
+def test_a_rank_that_nobody_waits_for_is_refused(variables, tmp_path, monkeypatch):
+    """Joined by such a rank, a group of two would wait for half an hour."""
+    monkeypatch.delenv("RANK", raising=False)
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RunError, match=f"RANK must be from 0 to WORLD_SIZE - 1, got RANK={variables.get('RANK', '')} "):
+        train(short(tmp_path))
+
+
+def test_a_rank_alone_does_not_make_several_processes(monkeypatch):
+    """Some schedulers set RANK for every job."""
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert launched() == (0, 1)
+    assert in_main_process()
+
+
+def test_a_process_says_that_it_waits_for_the_others(monkeypatch, capfd):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "WAIT_SECONDS", 0.01)
+
+    def wait_in_vain(backend):
+        for timer in filter(lambda thread: isinstance(thread, threading.Timer), threading.enumerate()):
+            timer.join()
+        raise torch.distributed.DistStoreError("timed out after 1800s")
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", wait_in_vain)
+    with pytest.raises(RunError, match="rank 0 cannot join the 2 processes"):
+        process_group("cpu").__enter__()
+    assert "rank 0 is waiting for all 2 processes at 127.0.0.1:29511" in capfd.readouterr().err
 
 
 def test_collectives_of_a_single_process_change_nothing():

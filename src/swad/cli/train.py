@@ -8,7 +8,6 @@ is a list, or because the option switches something off.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,6 +225,7 @@ def train(
     from swad.experiments.launchers.train_all import train_all
     from swad.experiments.selected_settings import use_selection
     from swad.results.selection_file import read_selection
+    from swad.training.distributed import in_main_process
 
     parse.at_least("jobs", jobs, 1)
     configs = _configs(output, options)
@@ -234,7 +234,7 @@ def train(
     if no_resume:
         _require_no_runs(configs)
     train_all(configs, jobs)
-    if os.environ.get("RANK", "0") == "0":
+    if in_main_process():
         report_trained(output)
 
 

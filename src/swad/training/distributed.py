@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,11 +26,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from swad.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.training.run_dir import RunError
 from swad.training.sharding import shard
+from swad.util.names import one_line
 
 _PARAMETERS = inspect.signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"  # torch < 2.13
 
+WAIT_SECONDS = 10.0
+"""Time after which a process reports that it is still waiting for the others."""
 
 T = TypeVar("T")
 
@@ -188,11 +194,22 @@ def _scale_gradient(value: Tensor, factor: int) -> Tensor:
     return scaled
 
 
+def launched() -> tuple[int, int]:
+    """Return the rank and the world size that ``torchrun`` set; 0 and 1 for a process that it did not start."""
+    rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
+    if world_size == "1":
+        return 0, 1
+    if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):
+        raise RunError(
+            f"RANK must be from 0 to WORLD_SIZE - 1, got RANK={rank} and WORLD_SIZE={world_size}: start the processes "
+            "with torchrun, which sets both, or unset them to train in one process"
+        )
+    return int(rank), int(world_size)
+
+
 def in_main_process() -> bool:
     """Whether this process writes files and reports, also before it has joined the others."""
-    if torch_dist.is_initialized():
-        return torch_dist.get_rank() == 0
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+    return (torch_dist.get_rank() if torch_dist.is_initialized() else launched()[0]) == 0
 
 
 @contextmanager
@@ -203,7 +220,7 @@ def process_group(device: str) -> Iterator[Dist]:
         device: Device of a single process. Under ``torchrun``, "cuda" becomes the GPU of the local rank.
     """
     already_joined = torch_dist.is_initialized()
-    world_size = torch_dist.get_world_size() if already_joined else int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = torch_dist.get_world_size() if already_joined else launched()[1]
     torch_device = torch.device(device)
     on_gpu = torch_device.type == "cuda"
     if world_size == 1:
@@ -215,9 +232,28 @@ def process_group(device: str) -> Iterator[Dist]:
         torch_device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(torch_device)
     if not already_joined:
-        torch_dist.init_process_group("nccl" if on_gpu else "gloo")
+        _join("nccl" if on_gpu else "gloo")
     try:
         yield Dist(torch_device, torch_dist.get_rank(), torch_dist.get_world_size())
     finally:
         if not already_joined:
             torch_dist.destroy_process_group()
+
+
+def _join(backend: str) -> None:
+    """Wait for all processes; after some seconds, say so."""
+    rank, world_size = launched()
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    waiting = f"rank {rank} is waiting for all {world_size} processes at {address}"
+    timer = threading.Timer(WAIT_SECONDS, print, [waiting], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        torch_dist.init_process_group(backend)
+    except (ValueError, RuntimeError) as error:  # a variable is missing, or a process did not come in time
+        raise RunError(
+            f"rank {rank} cannot join the {world_size} processes at {address}: {one_line(error, 200)}; start all of "
+            "them with torchrun"
+        ) from None
+    finally:
+        timer.cancel()

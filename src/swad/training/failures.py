@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import os
 import traceback
 from pathlib import Path
 
 from swad.algorithms.base import Algorithm
 from swad.training.config import RunConfig
+from swad.training.distributed import launched
 from swad.training.run_dir import RunError
 from swad.util.names import one_line
 
@@ -37,10 +37,11 @@ def explain(error: Exception, config: RunConfig, algorithm: type[Algorithm]) -> 
             f"{config.output}: a process that loads images was killed, probably because memory ran out; "
             f"use fewer workers (--workers 1) or a smaller batch_size, then run the command again to resume"
         )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and any(phrase in text for phrase in _LOST_PEER):
+    rank, world_size = launched()
+    if world_size > 1 and any(phrase in text for phrase in _LOST_PEER):
         return RunError(
-            f"{config.output}: another process of this run ended, so rank {os.environ.get('RANK', '?')} stops; see the "
-            "first error in the log, then run the command again to resume"
+            f"{config.output}: another process of this run ended, so rank {rank} stops; see the first error in the "
+            "log, then run the command again to resume"
         )
     if config.machine.strategy == "fsdp" and "mixed torch.tensor and dtensor" in text:
         return RunError(

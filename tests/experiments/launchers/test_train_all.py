@@ -34,6 +34,7 @@ def test_processes_join_once_for_all_runs(monkeypatch, tmp_path):
         events.append("leave")
 
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr("swad.training.distributed.process_group", group)
     monkeypatch.setattr("swad.training.loop.train", lambda config, callback: events.append(config.name))
     train_all([short(tmp_path / target, target=target) for target in ("paper", "board")])

@@ -27,7 +27,7 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
         jobs: How many runs train at a time, each in a process of its own with its share of the cores. Small networks
             do not fill a machine: several runs at a time finish sooner than one after another.
     """
-    from swad.training.distributed import process_group
+    from swad.training.distributed import in_main_process, launched, process_group
     from swad.training.loop import train
     from swad.training.resolve import resolution_notes, resolve
     from swad.training.run_dir import read_result
@@ -42,10 +42,9 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     )
     names = display_names(configs)
     # Under torchrun one process group serves all runs: processes that leave one cannot join a second.
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    joined = process_group(configs[0].machine.device) if several else nullcontext()
+    joined = process_group(configs[0].machine.device) if launched()[1] > 1 else nullcontext()
     with joined, make_display(len(configs)) as display:
-        for line in notes if os.environ.get("RANK", "0") == "0" else []:
+        for line in notes if in_main_process() else ():
             display.log(line)
         unfinished = [config for config in configs if read_result(config) is None]
         if min(jobs, len(unfinished)) > 1:
