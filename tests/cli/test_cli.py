@@ -151,6 +151,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "digits", "--device", "tpu9"], "device must be"),
         (["train", "PACS", "-d", ".", "--network", "small", "-t", "photo"], "takes images of 28 to 33 pixels"),
         (["train", "folder"], "(--data)"),
+        (["train", "digits", "--steps", "0", "--device", "tpu9"], "error:\n- steps must be a whole number"),
         (["train", "digits", "--algorithm", "corral"], "there is no algorithm 'corral': did you mean 'coral'?"),
         (["train", "digits", "--algorithm", "coral+irm"], "only SAM or SAGM can be combined with another algorithm"),
         (["train", "digits", "--algorithm", "dann+sam"], "SAM needs an algorithm that steps on one loss"),

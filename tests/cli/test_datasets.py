@@ -37,7 +37,7 @@ def printed(print_result, *arguments) -> str:
 
 
 def test_problems_and_bad_images_are_printed():
-    bad = tuple(BadImage(Path(f"a/x/{i}.png"), "truncated") for i in range(25))
+    bad = tuple(BadImage(Path(f"a/x/{i}.png"), f"a/x/{i}.png: truncated") for i in range(25))
     result = CheckResult(
         "toy",
         Path("toy"),

@@ -101,4 +101,4 @@ def test_all_wrong_inputs_are_listed_together(here: Call, tmp_path, monkeypatch)
     problems = here("reproduce", "tabel3", *options, code=1).stderr
     for words in ("no item tabel3", "got 'tiny'", "--trial takes", "got 'gif'", "got 'slrum'"):
         assert problems.count(words) == 1
-    assert problems.count("\n") == 5
+    assert problems.count("\n") == 6  # "error:", then one line each

@@ -82,5 +82,5 @@ def test_domains_and_datasets_do_not_import_torch():
 
 def test_a_misspelled_domain_gets_a_suggestion():
     dataset = Dataset("two", (domain("photo", 3), domain("sketch", 3)), ("x", "y", "z"))
-    with pytest.raises(DataError, match=r"no domain 'Photos'; it has photo, sketch: did you mean 'photo'\?$"):
+    with pytest.raises(DataError, match=r"no domain 'Photos'; its domains: photo, sketch; did you mean 'photo'\?$"):
         dataset.index("Photos")

@@ -111,9 +111,9 @@ def test_no_domain_may_be_named_none():
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("e", "no domain 'e'; it has a, b, c, d"),
+        ("e", "no domain 'e'; its domains: a, b, c, d"),
         ("abcd", "no domain"),
-        (list("abcd"), "fewer than all 4"),
+        (list("abcd"), "at least one domain of toy must be left"),
     ],
 )
 def test_an_unknown_target_is_a_one_line_error(target, words):

@@ -40,7 +40,8 @@ def test_bad_images_and_wrong_counts_are_named(tmp_path):
     result = check(root, small("PACS"))
     assert not result.ok
     assert [str(bad.path.relative_to(root)) for bad in result.bad] == ["photo/dog/001.png", "sketch/house/002.png"]
-    assert all(bad.reason for bad in result.bad)
+    for bad in result.bad:
+        assert bad.reason == f"cannot decode image {bad.path}: it is in no known image format; replace or remove it"
     assert result.problems == ("domain cartoon has 20 images, expected 21",)
     assert "cartoon/dog/readme.txt" in result.notes[0]
     assert (result.images, result.decoded) == (83, 81)
@@ -51,7 +52,22 @@ def test_images_that_training_would_refuse_are_named(tmp_path):
     Image.fromarray(np.ones((4, 4), np.float32)).save(root / "a" / "cat" / "x.tif")
     (bad,) = check(root).bad
     assert bad.path.name == "x.tif"
-    assert bad.reason == "pixels of mode F have no defined range; save it with 8 or 16 bits"
+    assert "pixels of mode F have no defined range; save it with 8 or 16 bits" in bad.reason
+
+
+def test_an_image_that_is_gone_and_an_empty_domain_are_said_once(tmp_path):
+    root = make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
+    (root / "a" / "cat" / "x.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (root / "c" / "fox").mkdir(parents=True)
+    result = check(root)
+    assert [bad.reason for bad in result.bad] == [
+        f"cannot decode image {root}/a/cat/x.jpg: No such file or directory; replace or remove it"
+    ]
+    assert result.problems == (
+        "folder c contains no <class>/<image>; remove it or add images",
+        "class fox has no images in any domain; remove its folders or add images",
+    )
+    assert not result.notes
 
 
 def test_unknown_folders_and_missing_classes_are_noted(tmp_path):

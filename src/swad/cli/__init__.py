@@ -95,7 +95,8 @@ def main() -> None:
         expected = missing_package or isinstance(error, ValueError | OSError) or type(error).__name__ in _USER_ERRORS
         if not expected or os.environ.get("SWAD_TRACEBACK"):
             raise
-        _print_error(f"error: {_describe(error)}")
+        text = _describe(error)
+        _print_error(("error:\n" if text.startswith("- ") else "error: ") + text)  # several problems are a list
         sys.exit(1)
 
 

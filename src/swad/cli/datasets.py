@@ -143,7 +143,7 @@ def print_check(result: CheckResult, console: Console | None = None, max_problem
     console.print(table)
     for note in result.notes:
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
-    problems = [*result.problems, *(f"{bad.path}: {bad.reason}" for bad in result.bad)]
+    problems = [*result.problems, *(bad.reason for bad in result.bad)]
     for problem in problems[:max_problems]:
         console.print(f"problem: {problem}", style="red", markup=False, soft_wrap=True)
     if len(problems) > max_problems:

@@ -117,11 +117,12 @@ def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
     try:
         with Image.open(content or path) as image:
             return _eight_bits(image).convert("RGB")
-    except Image.UnidentifiedImageError:  # its message names an object in memory
-        raise DataError(f"cannot decode image {path}: it is in no known image format; replace or remove it") from None
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
-        raise DataError(f"cannot decode image {path}: {one_line(error)}; replace or remove it") from error
+        reason = getattr(error, "strerror", None) or one_line(error)
+        if isinstance(error, Image.UnidentifiedImageError):  # its message names an object in memory
+            reason = "it is in no known image format"
+        raise DataError(f"cannot decode image {path}: {reason}; replace or remove it") from error
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -229,7 +230,8 @@ class Dataset:
         if domain in names:
             return names.index(domain)
         hint = did_you_mean(domain, names)
-        raise DataError(f"dataset {self.name} has no domain {domain!r}; it has {', '.join(names)}{hint and ': '}{hint}")
+        listed = ", ".join(names)
+        raise DataError(f"dataset {self.name} has no domain {domain!r}; its domains: {listed}{hint and '; '}{hint}")
 
 
 def _check_labels(name: str, labels: IntArray, n: int) -> None:

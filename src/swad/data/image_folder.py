@@ -83,9 +83,9 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
     """Return the folder that contains a benchmark's domains: ``root``, or the benchmark's folder in it."""
     if root is None:
         folder = benchmark.folder or "the domains"
-        raise DataError(f"{benchmark.name} is read from a folder; give the one that contains {folder} (--data)")
+        raise DataError(f"the dataset {benchmark.name} needs its data; give the folder that contains {folder} (--data)")
     if not root.is_dir():
-        raise DataError(f"{benchmark.name} is read from a folder, but {root} is not a folder; check the path")
+        raise DataError(f"the data of {benchmark.name} must be in a folder, and {root} is not a folder; check the path")
     if not benchmark.domains:
         return root
     known = {*benchmark.domains, *benchmark.aliases}
@@ -210,8 +210,14 @@ def notes(tree: Tree) -> list[str]:
             )
         else:
             lines.append("without a folder val, validation images are drawn at random from train")
-    lacking = {name: [domain for domain in tree.files if not tree.files[domain].get(name)] for name in tree.classes}
-    gaps = [f"class {name} has no images in {', '.join(domains)}" for name, domains in lacking.items() if domains]
+    # Domains and classes without any image are problems, not notes.
+    domains = [domain for domain in tree.files if tree.count(domain)]
+    lacking = {name: [domain for domain in domains if not tree.files[domain].get(name)] for name in tree.classes}
+    gaps = [
+        f"class {name} has no images in {', '.join(without)}"
+        for name, without in lacking.items()
+        if 0 < len(without) < len(domains)
+    ]
     if gaps:
         lines.append(f"{', '.join(_first_lines(gaps, 3))}; the labels of other classes do not change")
     return lines

@@ -170,7 +170,7 @@ def hold_out(
     held_out = {dataset.index(domain) for domain in targets}
     if len(held_out) == len(dataset.domains):
         raise DataError(
-            f"hold out fewer than all {len(dataset.domains)} domains of {dataset.name}, got {len(held_out)}: "
+            f"at least one domain of {dataset.name} must be left to train on, got the targets "
             f"{', '.join(dataset.domain_names)}; the target {NO_TARGET} trains on all"
         )
     splits = [_split_domain(dataset, i, trial, three_way) for i in range(len(dataset.domains))]

@@ -16,7 +16,6 @@ from swad.data.benchmarks import get, names
 from swad.data.domains import DataError, Domain, FileDomain
 from swad.data.shards import ShardDomain
 from swad.util.cpu import available_cores
-from swad.util.names import one_line
 from swad.util.progress import Progress
 
 
@@ -32,7 +31,7 @@ class DomainCount:
 
 @dataclass(frozen=True)
 class BadImage:
-    """An image that cannot be decoded, and the reason."""
+    """An image that cannot be decoded, and the line that says why and what to do."""
 
     path: Path
     reason: str
@@ -164,8 +163,7 @@ def find_bad_images(
         try:
             domain.image(i)
         except DataError as error:
-            path, reason = domain.path(i), one_line(error.__cause__ or error)
-            return BadImage(path, reason.replace(str(path), path.name))
+            return BadImage(domain.path(i), str(error))
         return None
 
     images = [(domain, i) for domain in domains for i in range(len(domain))]

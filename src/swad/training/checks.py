@@ -116,7 +116,9 @@ def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
         problems.append(f"dataset {benchmark.name} needs its directory: set data_dir (--data)")
     data, spec = config.data, benchmark.image_spec
     if spec.low_res and data.image_size not in (None, spec.size):
-        problems.append(f"images of {benchmark.name} keep their size of {spec.size} pixels, got {data.image_size}")
+        problems.append(
+            f"images of {benchmark.name} keep their size of {spec.size} pixels: leave out image_size={data.image_size}"
+        )
     for name, values in (("image_mean", data.image_mean), ("image_std", data.image_std)):
         if values is not None and len(values) != spec.channels:
             problems.append(f"{name} must have {spec.channels} numbers, one per channel, got {len(values)}")

@@ -115,6 +115,8 @@ def require_decodable(
     if marker.exists():
         return
     bad = find_bad_images(domains, progress, workers or None)
+    if len(bad) == 1:
+        raise DataError(bad[0].reason)
     if bad:
         files = listed((image.path for image in bad), 5)
         raise DataError(
