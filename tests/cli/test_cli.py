@@ -16,6 +16,7 @@ from helpers.commands import environment, swad
 from helpers.imports import HEAVY, modules_after
 from swad import __main__, cli
 from swad.data import benchmarks
+from swad.results.records import lock_run_directory
 
 
 @pytest.mark.slow
@@ -173,6 +174,15 @@ def test_errors_are_one_line_without_a_traceback(tmp_path, here, monkeypatch, ar
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir()), "nothing may be left behind"
+
+
+def test_a_second_process_in_a_run_directory_is_refused_in_one_line(tmp_path, here):
+    run = tmp_path / "digits" / "erm" / "paper-0"
+    run.mkdir(parents=True)
+    with lock_run_directory(run):
+        error = here("train", "digits", "-t", "paper", "--steps", "2", "-o", tmp_path, code=1).stderr
+    assert error.startswith(f"error: {run} is being written by process {os.getpid()}: ")
+    assert error.count("\n") == 1
 
 
 def test_a_value_of_the_wrong_type_is_named(here):

@@ -92,8 +92,8 @@ def main() -> None:
             _print_error(str(error) if isinstance(error, Interrupted) else "Interrupted.")
             sys.exit(130)
         missing_package = isinstance(error, ImportError) and "pip install" in str(error)
-        expected = missing_package or isinstance(error, ValueError | OSError) or type(error).__name__ in _USER_ERRORS
-        if not expected or os.environ.get("SWAD_TRACEBACK"):
+        for_users = any(base.__name__ in _USER_ERRORS for base in type(error).__mro__)
+        if not (missing_package or for_users) or os.environ.get("SWAD_TRACEBACK"):
             raise
         text = _describe(error)
         _print_error(("error:\n" if text.startswith("- ") else "error: ") + text)  # several problems are a list
@@ -109,8 +109,8 @@ def _describe(error: Exception) -> str:
     return str(error)
 
 
-_USER_ERRORS = {"RunError", "RecordError", "NetworkError", "SelectionError", "AlgorithmError", "LauncherError"}
-"""Errors written for users, by name: importing their classes would make `swad --help` slow."""
+_USER_ERRORS = {"ValueError", "OSError", "RunError", "RecordError", "LauncherError"}
+"""Errors written for users, with their subclasses. By name: importing the classes would make `swad --help` slow."""
 
 
 def _record_sigint() -> threading.Event:
