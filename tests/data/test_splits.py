@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swad.data.domains import ArrayDomain, DataError, Dataset
-from swad.data.splits import HeldOut, hold_out, split, split_seed, subsample
+from swad.data.splits import DomainSplit, HeldOut, hold_out, split, split_seed
 
 
 def domain(name: str, n: int, value: int = 0, classes: int = 3) -> ArrayDomain:
@@ -55,7 +55,8 @@ def test_splits_are_disjoint_and_complete(n, trial, index, three_way):
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 5))
 def test_a_smaller_subsample_is_part_of_a_larger_one(n, m, seed):
     keys = np.arange(1000, 1150, dtype=np.int64)
-    small, large = (set(subsample(keys, size, seed).tolist()) for size in sorted((n, m)))
+    whole = DomainSplit(domain("a", 1150), "val", keys)
+    small, large = (set(whole.subsample(size, seed).keys.tolist()) for size in sorted((n, m)))
     assert small <= large <= set(keys.tolist())
     assert len(small) == min(n, m, 150)
 

@@ -27,7 +27,7 @@ from swad.data import gpu_augment
 from swad.data.augmentation import Augmentation
 from swad.data.cache import ImageCache
 from swad.data.domains import ArrayDomain, ByteArray, DataError, Domain, ImageSpec, IntArray
-from swad.data.splits import DomainSplit, subsample
+from swad.data.splits import DomainSplit
 from swad.data.transforms import Normalize, Transform, eval_transform, to_pil, train_transform
 from swad.util.cpu import available_cores
 
@@ -214,14 +214,12 @@ class EvalLoader:
         split: Images to evaluate.
         image_spec: Size, channels and normalization of the images.
         batch_size: Images per batch.
-        n: Evaluate a subsample: the first ``n`` images of a shuffle by ``seed``. Default: all images.
-        seed: Seed of that shuffle.
         rank: Rank of this process.
         world_size: Number of processes; each evaluates every ``world_size``-th image.
         whole_batches: Give each process every ``world_size``-th batch instead, for models whose predictions depend on
             the other images of a batch.
-        augment_seed: Augment the images with this seed, as DomainBed does with source validation. Default: do not.
-        augmentation: Settings of the augmentation. Default: DomainBed's.
+        augmentation: Augment the images, as DomainBed does with source validation. Default: do not.
+        seed: Seed of the augmentation.
         cache: Read the pixels from this cache instead of from files (unless they are augmented).
         keep: Keep the bytes on the device, so that later passes need no decoding.
         workers: Number of processes that read image files. Default: one per core, at most 8.
@@ -234,32 +232,30 @@ class EvalLoader:
         image_spec: ImageSpec,
         batch_size: int = 256,
         *,
-        n: int | None = None,
-        seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
         whole_batches: bool = False,
-        augment_seed: int | None = None,
         augmentation: Augmentation | None = None,
+        seed: int = 0,
         cache: ImageCache | None = None,
         keep: bool = False,
         workers: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        keys = subsample(split.keys, n, seed)
         # The augmentation is seeded by global positions, so that it does not depend on the number of processes.
-        positions = np.arange(len(keys))
+        positions = np.arange(len(split))
         self.positions = positions[(positions // (batch_size if whole_batches else 1)) % world_size == rank]
-        self.keys: IntArray = keys[self.positions]
+        self.keys: IntArray = split.keys[self.positions]
         self.split, self.image_spec, self.batch_size = split, image_spec, batch_size
         self.device = torch.device(device or "cpu")
         self.in_memory = image_spec.low_res and isinstance(split.domain, ArrayDomain)
-        self._cache = cache if augment_seed is None else None
+        self._cache = cache if augmentation is None else None
         needs_no_files = self.in_memory or self._cache is not None
         self.workers = 0 if needs_no_files else default_workers() if workers is None else workers
-        self._augment_seed = augment_seed
-        augmented = train_transform(image_spec, augmentation or Augmentation())
-        self._transform = eval_transform(image_spec) if augment_seed is None else augmented
+        self._augments, self._seed = augmentation is not None, seed
+        self._transform = (
+            eval_transform(image_spec) if augmentation is None else train_transform(image_spec, augmentation)
+        )
         self._normalize = Normalize(image_spec, device)
         self._all_images = _images_on_device(split.domain, device) if self.in_memory else None
         self._kept: list[Tensor] | None = None
@@ -311,12 +307,12 @@ class EvalLoader:
             rows = self._cache.starts[self.split.name] + keys
             pixels = torch.from_numpy(np.ascontiguousarray(self._cache.images[rows])).to(self.device)
             return gpu_augment.resize_bytes(pixels, self._cache.sizes[rows], self.image_spec.size)
-        if self._augment_seed is None:
+        if not self._augments:
             return torch.stack([self._transform(to_pil(self.split.domain.image(key))) for key in keys.tolist()])
         positions = self.positions[start : start + self.batch_size].tolist()
         return torch.stack(
             [
-                augmented(self.split.domain, key, self._transform, (self._augment_seed, position))
+                augmented(self.split.domain, key, self._transform, (self._seed, position))
                 for position, key in zip(positions, keys.tolist(), strict=True)
             ]
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -59,13 +59,6 @@ def n_train(n: int, *, three_way: bool = False) -> int:
     return n - int(n * (0.4 if three_way else 0.2))
 
 
-def subsample(keys: IntArray, n: int | None, seed: int = 0) -> IntArray:
-    """Return the first ``n`` of ``keys`` in a seeded shuffle; a smaller subsample is part of every larger one."""
-    if n is None or n >= len(keys):
-        return keys
-    return keys[_shuffled(len(keys), seed)[:n]]
-
-
 def _split_domain(dataset: Dataset, index: int, trial: int, three_way: bool) -> Split:
     """Split a domain at random, or as its own folders do."""
     domain = dataset.domains[index]
@@ -105,6 +98,12 @@ class DomainSplit:
         """Class index of every image of the split."""
         labels: IntArray = self.domain.labels[self.keys]
         return labels
+
+    def subsample(self, n: int | None, seed: int) -> DomainSplit:
+        """Return the first ``n`` images in a seeded shuffle; a smaller subsample is part of every larger one."""
+        if n is None or n >= len(self):
+            return self
+        return replace(self, keys=self.keys[_shuffled(len(self), seed)[:n]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -232,12 +232,14 @@ class Evaluator:
         group_size = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
         self._loaders = partial(eval_loaders, config, sources.image_spec, dist, group_size, training.cache)
         self._free_bytes = max_kept_bytes(dist.device)
-        subsample, augment = config.evaluation.validation_subsample, config.evaluation.augment_validation
-        keep = self._reserve_memory(sources.val, subsample)
-        self.validation = self._loaders(sources.val, keep, subsample, augment)
+        assert config.training.seed is not None
+        n, augment = config.evaluation.validation_subsample, config.evaluation.augment_validation
+        val = [part.subsample(n, config.training.seed) for part in sources.val]
+        keep = self._reserve_memory(val)
+        self.validation = self._loaders(val, keep, augment)
         self.full_validation = self.validation
-        if subsample:
-            self.full_validation = self._loaders(sources.val, self._reserve_memory(sources.val), augment=augment)
+        if n:
+            self.full_validation = self._loaders(sources.val, self._reserve_memory(sources.val), augment)
         # Capture evaluations only if steps are captured: a graph pays where kernels take longer to launch than to run.
         self._captures = training.engine.kind != EAGER and keep and group_size is None
         self._resident: ResidentEvaluation | None = None
@@ -277,13 +279,12 @@ class Evaluator:
             scores[name]["test"] = score
         return {**scores, **self.target_scores(model, target)}
 
-    def _reserve_memory(self, parts: Sequence[DomainSplit], subsample: int | None = None) -> bool:
+    def _reserve_memory(self, parts: Sequence[DomainSplit]) -> bool:
         """Reserve memory to keep the decoded images of these splits, if there is enough."""
         if self._cache is None and any(part.split != "val" for part in parts):
             return False
         image_spec = self._sources.image_spec
-        n_images = sum(len(part) if subsample is None else min(subsample, len(part)) for part in parts)
-        n_bytes = n_images * image_spec.channels * image_spec.size**2
+        n_bytes = sum(map(len, parts)) * image_spec.channels * image_spec.size**2
         self._free_bytes = min(self._free_bytes, max_kept_bytes(self._dist.device))  # free GPU memory changes
         if n_bytes > self._free_bytes:
             return False
@@ -299,7 +300,6 @@ def eval_loaders(
     cache: ImageCache | None,
     parts: Sequence[DomainSplit],
     keep: bool = False,
-    subsample: int | None = None,
     augment: bool = False,
 ) -> dict[str, EvalLoader]:
     """Build the loaders with which a run evaluates splits, by domain.
@@ -312,7 +312,6 @@ def eval_loaders(
         cache: Decoded images; without it images are read from their files.
         parts: One split of every domain.
         keep: Keep the decoded images in memory for later passes.
-        subsample: Use this many images of each split.
         augment: Augment the images.
     """
     assert config.training.seed is not None
@@ -325,13 +324,11 @@ def eval_loaders(
             part,
             image_spec,
             batch_size,
-            n=subsample,
-            seed=config.training.seed,
             rank=dist.rank,
             world_size=dist.world_size,
             whole_batches=group_size is not None,
-            augment_seed=config.training.seed if augment else None,
-            augmentation=Augmentation(**config.data.augmentation),
+            augmentation=Augmentation(**config.data.augmentation) if augment else None,
+            seed=config.training.seed,
             cache=cache,
             keep=keep,
             workers=config.machine.workers,
