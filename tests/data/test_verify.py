@@ -77,7 +77,8 @@ def test_unknown_folders_and_missing_classes_are_noted(tmp_path):
         image.unlink()
     result = check(root)
     assert result.name == "VLCS"
-    assert "folder extra is not a domain of VLCS and is ignored" in result.notes
+    assert "ignored folder extra, which is not one of the domains" in result.notes
+    assert benchmarks.load("VLCS", root, check_counts=False).notes == result.notes
     assert "class dog has no images in SUN09; the labels of other classes do not change" in result.notes
 
 

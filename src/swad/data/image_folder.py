@@ -41,6 +41,8 @@ class Tree:
     """The image files below a folder."""
 
     path: Path
+    required: tuple[str, ...]
+    """Domains that the benchmark has, or that were requested. Empty: every folder is a domain."""
     folders: dict[str, str]
     """Folder name of each domain; "." if the class folders are in the folder itself."""
     files: dict[str, dict[str, list[str]]]
@@ -99,18 +101,18 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
     )
 
 
-def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tree:
+def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
     """List the images of a benchmark without opening them; excluded images are left out."""
-    requested = _requested_domains(benchmark, options)
+    required = tuple(options.get("domains") or benchmark.domains)
     folders = {benchmark.aliases.get(name, name): name for name in _folders(path)}
-    if not requested and _has_no_domains(path):
+    if not required and _has_no_domains(path):
         folders = {ONLY_DOMAIN: "."}
-    excluded = benchmark.excluded(path, options or {}) if benchmark.excluded else frozenset()
+    excluded = benchmark.excluded(path, options) if benchmark.excluded else frozenset()
     files: dict[str, dict[str, list[str]]] = {}
     nested: list[str] = []
     others: list[str] = []
     shallow = _images(path)
-    for domain in sorted(requested or folders):
+    for domain in sorted(required or folders):
         if domain not in folders:
             continue
         folder = folders[domain]
@@ -132,25 +134,25 @@ def scan(benchmark: Benchmark, path: Path, options: Options | None = None) -> Tr
     unknown = tuple(sorted(folder for domain, folder in folders.items() if domain not in files))
     return Tree(
         path,
+        required,
         {domain: folders[domain] for domain in files},
         files,
         unknown,
         nested_folders=tuple(sorted(nested)),
         other_files=tuple(sorted(others)),
         shallow_images=tuple(shallow),
-        is_split=not requested and _are_splits(files),
+        is_split=not required and _are_splits(files),
     )
 
 
-def layout_problems(benchmark: Benchmark, tree: Tree, options: Options | None = None) -> list[str]:
+def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
     """Return the reasons why a tree cannot be read, one line each."""
-    requested = _requested_domains(benchmark, options)
-    if not requested and (wrong_level := _wrong_level(tree)):
+    if not tree.required and (wrong_level := _wrong_level(tree)):
         return [wrong_level]
     if tree.is_split and (classes := _untrained_classes(tree)):
         return [f"class {name} has images in {folder}, but not in train; add some" for name, folder in classes]
-    problems = [f"domain {name} is missing" for name in sorted(set(requested) - set(tree.files))]
-    if not tree.files and not requested:
+    problems = [f"domain {name} is missing" for name in sorted(set(tree.required) - set(tree.files))]
+    if not tree.files and not tree.required:
         problems.append("it contains no domains; expected image files <domain>/<class>/<image>")
     problems += [
         f"folder {name} is inside a class folder; images must be directly in the class folder"
@@ -191,8 +193,8 @@ def count_problems(benchmark: Benchmark, counts: Mapping[str, int]) -> list[str]
 
 
 def notes(tree: Tree) -> list[str]:
-    """Return notes on ignored files, on splits, and on classes that some domains lack, one line each."""
-    lines = []
+    """Return notes on ignored folders and files, on splits, and on classes that some domains lack, one line each."""
+    lines = [f"ignored folder {name}, which is not one of the domains" for name in tree.unknown_folders]
     if tree.other_files:
         files = counted(len(tree.other_files), "file")
         lines.append(f"ignored {files} without an image extension, e.g. {tree.other_files[0]}")
@@ -227,7 +229,7 @@ def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: boo
     """Read a dataset of image files; with ``check_counts`` the image counts must equal the published ones."""
     path = locate(benchmark, root)
     tree = scan(benchmark, path, options)
-    layout = layout_problems(benchmark, tree, options)
+    layout = layout_problems(benchmark, tree)
     found = {domain: tree.count(domain) for domain in tree.files}
     counts = count_problems(benchmark, found) if check_counts else []
     if layout or counts:
@@ -282,10 +284,6 @@ def _has_no_domains(path: Path) -> bool:
 
 def _join(folder: str, path: str) -> str:
     return path if folder == "." else f"{folder}/{path}"
-
-
-def _requested_domains(benchmark: Benchmark, options: Options | None) -> tuple[str, ...]:
-    return tuple((options or {}).get("domains") or benchmark.domains)
 
 
 def _wrong_level(tree: Tree) -> str:

@@ -86,7 +86,7 @@ def check(
         raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
     if benchmark.read is None:
         path = image_folder.locate(benchmark, path)
-        tree = image_folder.scan(benchmark, path)
+        tree = image_folder.scan(benchmark, path, benchmark.options)
         domains: Sequence[Domain] = image_folder.read_domains(tree)
         classes, notes = tree.classes, tuple(_notes(benchmark, tree))
         problems = image_folder.layout_problems(benchmark, tree)
@@ -137,8 +137,6 @@ def recognize(path: Path) -> Benchmark:
 
 
 def _notes(benchmark: Benchmark, tree: image_folder.Tree) -> Iterator[str]:
-    for name in tree.unknown_folders:
-        yield f"folder {name} is not a domain of {benchmark.name} and is ignored"
     yield from image_folder.notes(tree)
     total = sum(tree.count(d) for d in tree.files)
     if total in benchmark.other_totals and total != benchmark.total:
