@@ -72,13 +72,38 @@ def test_help_shows_every_field_with_type_default_and_help_text():
         ({"engine": "fast"}, "engine must be one of auto, eager, graph, compile, got 'fast'"),
         ({"freeze_bn": "no"}, "freeze_bn must be True or False, got 'no'"),
         ({"clip": -1.0}, "clip must be a number above 0, got -1.0"),
-        ({"clip": "x"}, "clip must be a number, got 'x'"),
+        ({"clip": "x"}, "clip must be a number above 0, got 'x'"),
         ({"report_live": False, "averages": ()}, "without report_live there must be an average to train for"),
     ],
 )
 def test_a_value_that_violates_its_declaration_is_a_problem(options, problem, tmp_path):
     (found,) = short(tmp_path, **options).problems()
     assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"averages": None}, "averages must be a list, each a text, got None"),
+        ({"averages": [1]}, "averages must be a list, each a text, got [1]"),
+        ({"target": 3}, "target must be a text or a list, each a text, got 3"),
+        ({"snapshots": 5}, "snapshots must be a list, each a whole number, got 5"),
+        ({"image_mean": 0.5}, "image_mean must be a list, each a number, got 0.5"),
+        ({"image_std": (0.5, "x")}, "image_std must be a list, each a number, got (0.5, 'x')"),
+        ({"hyperparameters": "lr=3"}, "hyperparameters must be a dictionary, got 'lr=3'"),
+        ({"data_dir": 3}, "data_dir must be a path, got 3"),
+        ({"dataset": None}, "dataset must be a text, got None"),
+    ],
+)
+def test_a_value_of_another_type_is_a_problem(options, problem, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        train({"dataset": "digits", "target": "paper", "output": tmp_path, **options})
+    assert caught.value.problems == (problem,)
+
+
+def test_only_a_config_or_a_dictionary_is_trained(tmp_path):
+    with pytest.raises(ConfigError, match="the settings of a run are a RunConfig or a dictionary, got 'runs/paper-0'"):
+        train("runs/paper-0")
 
 
 def test_json_round_trip(tmp_path):

@@ -33,6 +33,8 @@ def find_problems(config: RunConfig) -> list[str]:
     with suppress(DataError, AlgorithmError):  # reported below
         config = apply_own_recipe(config)
     problems = config.problems()
+    if not isinstance(config.data.dataset, str) or not isinstance(config.training.algorithm, str):
+        return problems
     try:
         benchmark = benchmarks.get(config.data.dataset)
     except DataError as error:

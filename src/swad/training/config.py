@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,6 +100,9 @@ class RunConfig:
         required = [name for name, known in SETTINGS.items() if known.required and name not in options]
         if required:
             raise ConfigError([f"{name} is required: {SETTINGS[name].help}" for name in required])
+        converted = [(SETTINGS[name], value) for name, value in options.items() if SETTINGS[name].is_converted]
+        if problems := [problem for known, value in converted if (problem := known.problem(value))]:
+            raise ConfigError(problems)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         for name, value in options.items():
             sections[SETTINGS[name].section][name] = value
@@ -175,28 +177,16 @@ class RunConfig:
         """List everything that is wrong with the settings by themselves, one sentence each."""
         options = self.options()
         problems = [problem for name, value in options.items() if (problem := SETTINGS[name].problem(value))]
-        clip = self.training.clip
-        if isinstance(clip, int | float) and not 0 < clip < math.inf:
-            problems.append(f"clip must be a number above 0, got {clip!r}")
-        epochs, warmup = self.training.epochs, self.training.warmup_epochs
-        if isinstance(epochs, int | float) and not 0 < epochs < math.inf:
-            problems.append(f"epochs must be a number above 0, got {epochs!r}")
-        if isinstance(warmup, int | float) and not 0 <= warmup < math.inf:
-            problems.append(f"warmup_epochs must be a number of at least 0, got {warmup!r}")
         momentum = self.training.momentum
-        if isinstance(momentum, int | float) and not 0 <= momentum < 1:
-            problems.append(f"momentum must be from 0 to below 1, got {momentum!r}")
         if momentum is not None and self.training.optimizer != "sgd":
             problems.append(f"momentum is for the optimizer sgd, got {momentum!r} with adam: set optimizer")
         schedule = self.training.lr_schedule
         if schedule is not None and (problem := lr_schedule.problem(schedule, self.training.epochs)):
             problems.append(problem)
         problems += _augmentation_problems(self.data.augmentation)
-        for name in ("image_mean", "image_std"):
-            values = getattr(self.data, name)
-            valid = all(type(value) in (int, float) and math.isfinite(value) for value in values or ())
-            if not valid or (name == "image_std" and not all(value > 0 for value in values or ())):
-                problems.append(f"{name} must be numbers, those of image_std above 0, got {values!r}")
+        std = self.data.image_std or ()
+        if not SETTINGS["image_std"].problem(std) and not all(value > 0 for value in std):
+            problems.append(f"image_std must be numbers above 0, got {std!r}")
         if not self.evaluation.report_live and not self.evaluation.averages:
             problems.append("without report_live there must be an average to train for, got no averages")
         return problems

@@ -161,19 +161,23 @@ class TrainingConfig:
         help="Hyperparameters of the algorithm: lr, batch_size (images per source domain and step), weight_decay, "
         "dropout and its own. In the imagenet recipe, lr is that of 256 images, and batch_size counts all images.",
     )
-    clip: float | None = setting(None, role="hyperparameter", help="Clip gradients to this norm. Default: no clipping.")
+    clip: float | None = setting(
+        None, role="hyperparameter", above=0, help="Clip gradients to this norm. Default: no clipping."
+    )
     steps: int | None = setting(
         None, role="protocol", minimum=1, help="Optimizer steps. Default: the dataset's, or those of the epochs."
     )
     epochs: float | None = setting(
         None,
         role="protocol",
+        above=0,
         help="Passes over the training images, unless steps are given; a schedule in epochs then divides the steps. "
         "Default: the recipe's.",
     )
     warmup_epochs: float | None = setting(
         None,
         role="hyperparameter",
+        minimum=0,
         help="Epochs in which the imagenet recipe raises the learning rate. Default: 5, or less in proportion if "
         "training is shorter than 90 epochs.",
     )
@@ -182,7 +186,9 @@ class TrainingConfig:
         role="hyperparameter",
         help="Optimizer, with the lr and weight_decay of the hyperparameters. Default: adam, or the recipe's.",
     )
-    momentum: float | None = setting(None, role="hyperparameter", help="Momentum of SGD. Default: 0.9.")
+    momentum: float | None = setting(
+        None, role="hyperparameter", minimum=0, below=1, help="Momentum of SGD. Default: 0.9."
+    )
     lr_schedule: str | None = setting(
         None,
         role="hyperparameter",

@@ -92,6 +92,8 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; call again to resume.
     """
     if not isinstance(config, RunConfig):
+        if not isinstance(config, Mapping):
+            raise ConfigError([f"the settings of a run are a RunConfig or a dictionary, got {config!r}"])
         if "output" not in config:
             raise ConfigError(["output is required: the directory of the run"])
         config = RunConfig.from_options(**config)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import operator
 import re
 import textwrap
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 Role = Literal["identity", "hyperparameter", "protocol", "machine", "output"]
@@ -32,6 +35,8 @@ def setting(
     role: Role,
     help: str,
     minimum: int | None = None,
+    above: int | None = None,
+    below: int | None = None,
     factory: Any = MISSING,
     free_on_resume: bool | None = None,
 ) -> Any:
@@ -41,12 +46,14 @@ def setting(
         default: The default; without one the field is required.
         role: The purpose of the field.
         help: One or two sentences, shown by `swad train --help` and in the reference.
-        minimum: The smallest whole number allowed.
+        minimum: The smallest number allowed.
+        above: Numbers must be above this one.
+        below: Numbers must be below this one.
         factory: Makes the default, where it is mutable.
         free_on_resume: Whether a resumed run may change it. By default `machine` and `output` fields may change.
     """
     free = role in ("machine", "output") if free_on_resume is None else free_on_resume
-    metadata = {"role": role, "help": help, "minimum": minimum, "free_on_resume": free}
+    metadata = {"role": role, "help": help, "free_on_resume": free, "minimum": minimum, "above": above, "below": below}
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
@@ -61,20 +68,27 @@ class Setting:
     required: bool
     role: Role
     help: str
-    minimum: int | None
     free_on_resume: bool
+    minimum: int | None = None
+    above: int | None = None
+    below: int | None = None
 
     @property
     def doc(self) -> str:
         """The entry of the setting in a docstring: its name, type, default and help text.
 
-        >>> Setting("steps", "training", int | None, None, False, "protocol", "Optimizer steps.", 1, False).doc
+        >>> Setting("steps", "training", int | None, None, False, "protocol", "Optimizer steps.", False).doc
         'steps (int | None = None): Optimizer steps.'
         """
         names = [kind.__name__ if isinstance(kind, type) else str(kind) for kind in self.types]
         names = [re.sub(r"\b(typing|collections\.abc)\.", "", name) for name in names]
         default = ", required" if self.required else f" = {self.default!r}"
         return f"{self.name} ({' | '.join([*names, 'None'] if self.optional else names)}{default}): {self.help}"
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether values are converted when a section is built: to a path, a list or a dictionary."""
+        return any((get_origin(kind) or kind) in (Path, tuple, Mapping) for kind in self.types)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -94,24 +108,62 @@ class Setting:
         return type(None) in get_args(self.annotation)
 
     def problem(self, value: Any) -> str | None:
-        """Say how a value violates the declared type, choices or minimum; None if it does not."""
+        """Say how a value violates the declared type, choices or bounds; None if it does not."""
         if value is None and self.optional:
             return None
+        valid = any(_has_type(value, kind) for kind in self.types)
+        if valid and isinstance(value, int | float):
+            valid = all(within(value, bound) for _, within, bound in self._bounds)
+        return None if valid else f"{self.name} must be {self._rule}, got {value!r}"
+
+    @property
+    def _rule(self) -> str:
+        """What a value must be, in words."""
         if self.choices:
-            rule = f"must be one of {', '.join(self.choices)}"
-            valid = value in self.choices
-        elif self.types == (int,):
-            rule = f"must be a whole number of at least {self.minimum}"
-            valid = type(value) is int and (self.minimum is None or value >= self.minimum)
-        elif self.types == (bool,):
-            rule, valid = "must be True or False", isinstance(value, bool)
-        elif self.types == (float,):
-            rule, valid = "must be a number", isinstance(value, int | float) and not isinstance(value, bool)
-        elif self.types == (str,):
-            rule, valid = "must be a text", isinstance(value, str)
-        else:  # paths, mappings and lists are converted when a section is built
-            return None
-        return None if valid else f"{self.name} {rule}, got {value!r}"
+            return f"one of {', '.join(self.choices)}"
+        types = " or ".join(map(_describe, self.types))
+        return f"{types} {' and '.join(f'{words} {bound}' for words, _, bound in self._bounds)}".rstrip()
+
+    @property
+    def _bounds(self) -> list[tuple[str, Callable[[float, float], bool], int]]:
+        bounds = (
+            ("of at least", operator.ge, self.minimum),
+            ("above", operator.gt, self.above),
+            ("below", operator.lt, self.below),
+        )
+        return [(words, within, bound) for words, within, bound in bounds if bound is not None]
+
+
+_WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+    Mapping: "a dictionary",
+}
+
+
+def _describe(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return f"a list, each {_WORDS[get_args(kind)[0]]}"
+    return _WORDS[get_origin(kind) or kind]
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Whether a value has a declared type, or can be converted to it when a section is built."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        element = arguments[0]
+        is_list = isinstance(value, list | tuple) and all(_has_type(item, element) for item in value)
+        return is_list or (element is str and isinstance(value, str))  # such as "swad,ema"
+    if origin is float:
+        return type(value) is int or (isinstance(value, float) and math.isfinite(value))
+    if origin is int:
+        return type(value) is int
+    return isinstance(value, str | Path if origin is Path else origin)
 
 
 def add_args(documented: Any, entries: Iterable[str]) -> None:
