@@ -198,6 +198,12 @@ def test_a_path_that_cannot_be_used_is_named_with_advice(tmp_path, here):
     assert "(Not a directory): choose another path, or change its permissions" in error
 
 
+def test_a_file_that_is_missing_is_named(tmp_path, here, monkeypatch):
+    """As a reader of a user's own dataset raises it."""
+    monkeypatch.setattr(benchmarks, "get", lambda name: (tmp_path / "night.npz").read_bytes())
+    assert here("train", "digits", code=1).stderr == f"error: there is no {tmp_path}/night.npz: check the path\n"
+
+
 def test_ctrl_c_while_the_commands_are_imported_is_one_line(monkeypatch, capsys):
     class Interrupt:
         def find_spec(self, name, *_):

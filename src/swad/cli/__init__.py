@@ -102,6 +102,8 @@ def main() -> None:
 
 def _describe(error: Exception) -> str:
     """Return the message of an error; for a path that cannot be used, without the system's number and with advice."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"there is no {error.filename}: check the path"
     if isinstance(error, OSError) and error.filename is not None:
         from swad.util.files import disk_advice
 
