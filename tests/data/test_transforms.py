@@ -41,6 +41,12 @@ def test_transforms_equal_torchvisions_first_version(chosen):
     assert (default.crop, default.flip, default.jitter, default.grayscale) == (0.7, 0.5, 0.3, 0.1)
 
 
+def test_the_center_of_an_image_is_that_of_imagenets_evaluation():
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (300, 400, 3)).astype(np.uint8))
+    twin = v1.Compose([v1.Resize(256), v1.CenterCrop(224), v1.PILToTensor()])
+    assert eval_transform(ImageSpec(center_crop=True))(image).equal(twin(image))
+
+
 def test_low_resolution_images_are_not_changed():
     image_spec = ImageSpec(size=6, low_res=True)
     for channels in (1, 3):

@@ -416,7 +416,9 @@ def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int,
     finally:
         model.train()
     if tuple(shape) != (1, n_classes):
-        raise NetworkError(f"{name} is no classifier: its output for one image has shape {tuple(shape)}; use another")
+        raise NetworkError(
+            f"{name} is no classifier: its scores for an image must have shape {(1, n_classes)}, got {tuple(shape)}"
+        )
 
 
 def _disable_stochastic(model: nn.Module) -> None:
