@@ -1,5 +1,6 @@
 """Domains check their arrays, and images are decoded as the protocol says."""
 
+import struct
 import subprocess
 import sys
 
@@ -46,6 +47,23 @@ def test_16_bit_gray_images_are_scaled_to_8_bits(tmp_path, suffix):
     image.putdata([300, 65535])
     image.save(tmp_path / "big_endian.tif")
     assert np.asarray(read_image(tmp_path / "big_endian.tif"))[..., 0].tolist() == [[1, 255]]
+
+
+def test_12_bit_images_are_scaled_to_8_bits(tmp_path):
+    white, gray = 0xFFF, 0x800
+    pixels = bytes([white >> 4, (white & 15) << 4 | gray >> 8, gray & 255, 0])
+    tags = {256: 2, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 3}  # width, height, bits, ...
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    header = struct.pack("<2sHI", b"II", 42, 8 + len(pixels)) + pixels
+    (tmp_path / "x.tif").write_bytes(header + struct.pack("<H", len(tags)) + directory + bytes(4))
+    assert np.asarray(read_image(tmp_path / "x.tif")).tolist() == [[[255] * 3, [128] * 3]]
+
+
+def test_a_palette_with_transparency_is_read_without_a_warning(tmp_path, recwarn):
+    image = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).quantize(16)
+    image.save(tmp_path / "x.png", transparency=bytes(range(16)))
+    assert (np.asarray(read_image(tmp_path / "x.png")) == np.asarray(image.convert("RGB"))).all()
+    assert not recwarn.list
 
 
 def test_16_bit_images_that_pillow_widened_are_scaled_too(tmp_path, monkeypatch):

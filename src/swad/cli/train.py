@@ -140,7 +140,7 @@ SPECIAL: dict[str, Special] = {
         metavar=parse.NAMES,
         convert=lambda texts: tuple(parse.words(texts)),
     ),
-    "device": Special(default="auto", convert=parse.device),
+    "device": Special(default="auto"),
 }
 
 EXAMPLES = """

@@ -126,7 +126,10 @@ def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit gray images to 8 bits, as Pillow does with 16-bit colors; it would clip gray ones at 255."""
+    """Scale 16-bit gray images to 8 bits, as Pillow does with 16-bit colors; it would clip gray ones at 255.
+
+    A palette gets its alpha channel, without which Pillow warns about every image.
+    """
     from PIL import Image
 
     # Pillow widens 16-bit PGM files to 32 bits; older versions do so with PNG files too.
@@ -136,7 +139,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         return Image.fromarray((np.asarray(image).astype(np.uint32) >> (bits - 8)).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode} have no defined range; save it with 8 or 16 bits")
-    return image
+    return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
 
 
 @dataclass(frozen=True)
