@@ -6,11 +6,12 @@ the paper's appendix B.6. Instead of class folders there may be WebDataset shard
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from swad.data.benchmark import Benchmark, Options
 from swad.data.domains import DataError, Dataset, Defaults
-from swad.data.image_folder import ONLY_DOMAIN, read_image_folder
+from swad.data.image_folder import ONLY_DOMAIN, SPLITS, read_image_folder
 from swad.data.shards import read_shards
 
 
@@ -18,7 +19,12 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
     """Read shards if there are any, else class folders."""
     splits = [] if root is None else [_shards(root, split) for split in ("train", "val", "test")]
     if root is None or not any(splits):
-        return read_image_folder(benchmark, root, check_counts, options)
+        dataset = read_image_folder(benchmark, root, check_counts, options)
+        if len(dataset.domains) == 1 or set(dataset.domain_names) <= set(SPLITS):  # the latter have a note already
+            return dataset
+        folders = ", ".join(dataset.domain_names)
+        note = f"the folders {folders} are trained as one pool: if one of them is the validation split, rename it val"
+        return replace(dataset, notes=(*dataset.notes, note))
     if not splits[0] or not splits[1]:
         raise DataError(f"{benchmark.name} needs shards for training and validation, got one of them in {root}")
     names = root / "classes.txt"
