@@ -97,6 +97,8 @@ def test_a_branch_has_the_settings_of_its_trunk(tree, tmp_path, runs):
     branch = short(tree, tmp_path / "branch", lr_schedule="cyclic", averages=("swa",), branch_from=runs["constant"])
     with pytest.raises(RunError, match=r"in its learning rate and averages only, but seed was \d+, now 5"):
         train(branch.replace(seed=5))
+    with pytest.raises(RunError, match=r"in its learning rate and averages only, but lr was 3\.0, now 2\.0"):
+        train(branch.replace(hyperparameters={"batch_size": 4, "lr": 2.0}))
     with pytest.raises(RunError, match="averages updates before 16, where this trajectory branches off"):
         train(branch.replace(averages=("ema",)))
     with pytest.raises(RunError, match=r"kept a checkpoint after 80 %, got .*decay: train it first"):
