@@ -216,6 +216,15 @@ def test_evaluation_ranks_cover_everything_once(files):
             assert torch.equal(torch.cat([x for x, _ in share]), whole[rank::2])
 
 
+def test_whole_batches_are_dealt_to_the_ranks(files):
+    """For models whose predictions depend on the other images of a batch."""
+    split = hold_out(files, "c").target.full[0]
+    batches = [images for images, _ in EvalLoader(split, LARGE, 5, workers=0)]
+    for rank in range(2):
+        share = EvalLoader(split, LARGE, 5, workers=0, whole_batches=True, rank=rank, world_size=2)
+        assert all(torch.equal(*pair) for pair in zip((x for x, _ in share), batches[rank::2], strict=True))
+
+
 def test_a_batch_must_divide_among_the_processes(files):
     with pytest.raises(DataError, match="must be a multiple of the 2 processes, got 5"):
         train(files, batch_size=5, world_size=2)

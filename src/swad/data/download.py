@@ -64,8 +64,9 @@ def download_dataset(
     benchmark = get(name) if isinstance(name, str) else name
     root = Path(root)
     if not benchmark.downloads:
-        reason = "is part of an installed package" if benchmark.layout == "embedded" else "is read from your own folder"
-        raise DataError(f"{benchmark.name} {reason}; there is nothing to download")
+        embedded = benchmark.layout == "embedded"
+        reason = "it is part of an installed package" if embedded else "get its images yourself, and name their folder"
+        raise DataError(f"there is nothing to download for {benchmark.name}; {reason}")
     path = root / benchmark.folder
     if path.exists() and any(path.iterdir()):
         raise DataError(

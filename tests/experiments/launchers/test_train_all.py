@@ -41,6 +41,14 @@ def test_processes_join_once_for_all_runs(monkeypatch, tmp_path):
     assert events == ["join", "paper-0", "board-0", "leave"]
 
 
+def test_several_runs_at_a_time_are_refused_under_torchrun(monkeypatch, tmp_path):
+    """Every rank would start processes that join the same group, and all would wait."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="under torchrun, runs train one after another"):
+        train_all([short(tmp_path / target, target=target) for target in ("paper", "board")], jobs=2)
+
+
 def start_two_runs(folder: Path, jobs: str) -> subprocess.Popen[str]:
     command = [
         *SWAD, "train", "digits", "-t", "paper", "-t", "board", "--steps", "3000", "--evaluate-every", "10",

@@ -32,6 +32,8 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     from swad.training.resolve import resolution_notes, resolve
     from swad.training.run_dir import read_result
 
+    if jobs > 1 and launched()[1] > 1:
+        raise ValueError("under torchrun, runs train one after another: leave torchrun out to train several at a time")
     requested, configs = configs, [resolve(config) for config in configs]
     branches = [config for config in configs if config.files.branch_from is not None]
     if jobs > 1 and 0 < len(branches) < len(configs):  # a branch starts when the run that it branches from is done
