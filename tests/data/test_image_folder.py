@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 import unicodedata
 
 import pytest
@@ -48,6 +49,11 @@ def test_stray_folders_do_not_become_domains(tmp_path):
         (
             lambda root: [make_tree(root, [d], [unicodedata.normalize(form, "Bär")]) for d, form in FORMS.items()],
             r"classes .* and .* differ only in how Unicode encodes their accents \(NFC, NFD\); use one name",
+        ),
+        pytest.param(
+            lambda root: make_tree(root, [os.fsdecode(b"caf\xe9")], ["cat", "dog"]),
+            r"the name of folder caf\? is not UTF-8; rename it",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name"),
         ),
     ],
 )

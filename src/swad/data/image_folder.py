@@ -6,8 +6,8 @@ These rules keep labels stable and report everything that is ignored:
   that is missing in one domain does not shift the labels of the others.
 - A known benchmark reads its own domains and ignores other folders. In a folder of your own, every subfolder is a
   domain, and one without images is an error.
-- A class without images in any domain, a folder inside a class folder, and two classes that differ only in case or in
-  how Unicode encodes their accents are errors.
+- A class without images in any domain, a folder inside a class folder, a name that is not UTF-8, and two classes that
+  differ only in case or in how Unicode encodes their accents are errors.
 - Images above or below the level of ``<domain>/<class>/<image>`` are named. If no image is at that level, the error
   says which level is missing.
 - A folder of your own may also have no domains: class folders alone, ``<class>/<image>``, or class folders in
@@ -170,7 +170,7 @@ def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
     for name in tree.classes:
         if not any(tree.files[domain].get(name) for domain in tree.files):
             problems.append(f"class {name} has no images in any domain; remove its folders or add images")
-    problems += _spelling_problems(tree.classes)
+    problems += _encoding_problems((*tree.folders.values(), *tree.classes)) + _spelling_problems(tree.classes)
     if benchmark.classes is not None:
         unknown = [name for name in tree.classes if name not in benchmark.classes]
         missing = [name for name in benchmark.classes if name not in tree.classes]
@@ -323,6 +323,12 @@ def _entries(path: Path) -> list[os.DirEntry[str]]:
         return list(os.scandir(path))
     except PermissionError:
         raise DataError(f"no permission to read the folder {path}; change its permissions or remove it") from None
+
+
+def _encoding_problems(names: Iterable[str]) -> list[str]:
+    """Find names that no text file can hold: their bytes are not UTF-8."""
+    readable = {name: name.encode(errors="replace").decode() for name in names}
+    return [f"the name of folder {text} is not UTF-8; rename it" for name, text in readable.items() if text != name]
 
 
 def _spelling_problems(names: tuple[str, ...]) -> list[str]:
