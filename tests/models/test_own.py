@@ -56,6 +56,11 @@ def test_the_documented_network_has_features_and_frozen_norms(folder):
             "from torch import nn\ndef NETWORK(num_classes, in_chans): return nn.Linear(3, num_classes)",
             r"own_linear cannot take images of 3×8×8: .*use images of the size that it takes",
         ),
+        (
+            "own_flat",
+            "from torch import nn\ndef NETWORK(num_classes, in_chans): return nn.Flatten()",
+            r"own_flat is no classifier: its scores for an image must have shape \(1, 5\), got \(1, 192\)",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line(folder, name, code, message):

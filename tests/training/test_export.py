@@ -17,9 +17,10 @@ from helpers.runs import interrupt_at, require_same, short
 from swad.data import benchmarks
 from swad.data.splits import hold_out
 from swad.data.transforms import to_pil
+from swad.models import networks
 from swad.models.networks import NetworkError
 from swad.results.records import read_records
-from swad.training.export import load_predictor, read_card, save_weights
+from swad.training.export import load_predictor, markdown, read_card, save_weights
 from swad.training.loop import Interrupted, train
 
 
@@ -84,7 +85,7 @@ def test_the_transform_resizes_photographs(tmp_path):
     assert predictor.model(image.unsqueeze(0)).shape == (1, len(predictor.class_names))
 
 
-def test_saved_weights_load_and_have_a_card(finished_run):
+def test_saved_weights_load_and_have_a_card(finished_run, monkeypatch):
     path = finished_run / "weights" / "swad.safetensors"
     assert not load_predictor(path).model.training
     card = read_card(path)
@@ -95,7 +96,10 @@ def test_saved_weights_load_and_have_a_card(finished_run):
         assert file.metadata()["format"] == "pt"
     text = path.with_suffix(".md").read_text()
     assert "load_predictor" in text
-    assert f"Averaged steps: {card['range']['spans']}" in text
+    assert f"Averaged steps: {card['range']['spans']} ({card['range']['n_averaged']} updates; " in text
+    assert "SWAD_NETWORKS" not in text
+    monkeypatch.setattr(networks, "is_own", lambda name: True)
+    assert "# SWAD_NETWORKS must name the folder of small.py\nmodel, " in markdown("swad.safetensors", card)
 
 
 def test_a_flipped_bit_in_weights_is_noticed(tmp_path, finished_run):

@@ -24,7 +24,7 @@ from swad.models import networks, weight_files
 from swad.training.config import RunConfig
 from swad.training.sharding import whole
 from swad.util.files import atomic_write, write_text
-from swad.util.names import one_line
+from swad.util.names import counted, one_line
 from swad.util.version import __version__
 
 if TYPE_CHECKING:
@@ -203,10 +203,8 @@ def markdown(file_name: str, card: Mapping[str, Any]) -> str:
     ]
     if card.get("range"):
         averaged = card["range"]
-        lines += [
-            f"Averaged steps: {averaged['spans']} ({averaged['n_averaged']:,} weights). {averaged['reason']}.",
-            "",
-        ]
+        updates = counted(averaged["n_averaged"], "update")
+        lines += [f"Averaged steps: {averaged['spans']} ({updates}; {averaged['reason']}).", ""]
     if card.get("scores"):
         lines += ["| domain | split | accuracy, % | loss |", "|:--|:--|--:|--:|"]
         lines += [
@@ -252,7 +250,8 @@ def _wraps_network(card: Mapping[str, Any]) -> bool:
 
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
     if _wraps_network(card) or not networks.in_timm(card["network"]):
-        return ["import swad", f'model, transform, class_names = swad.load_predictor("{file_name}")']
+        own = [f"# SWAD_NETWORKS must name the folder of {card['network']}.py"] * networks.is_own(card["network"])
+        return ["import swad", *own, f'model, transform, class_names = swad.load_predictor("{file_name}")']
     channels = card["input"]["channels"]
     options = "" if channels == 3 else f", in_chans={channels}"
     if networks.takes_image_size(card["network"], card["input"]["size"]):
