@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-
-from rich.console import Console
 
 from helpers.small_trees import make_tree
 from swad.cli.datasets import print_check, print_download
@@ -30,13 +27,7 @@ def test_datasets_are_listed_shown_and_checked(here, tmp_path):
 GOOD = CheckResult("toy", Path("toy"), (DomainCount("a", 3, 3, 2), DomainCount("b", 4, None, 2)), 2, 7)
 
 
-def printed(print_result, *arguments) -> str:
-    output = io.StringIO()
-    print_result(*arguments, Console(file=output, width=200))
-    return output.getvalue()
-
-
-def test_problems_and_bad_images_are_printed():
+def test_problems_and_bad_images_are_printed(capsys):
     bad = tuple(BadImage(Path(f"a/x/{i}.png"), f"a/x/{i}.png: truncated") for i in range(25))
     result = CheckResult(
         "toy",
@@ -48,23 +39,27 @@ def test_problems_and_bad_images_are_printed():
         ("a note",),
         bad,
     )
-    text = printed(print_check, result)
+    print_check(result)
+    text = capsys.readouterr().out
     for words in ("note: a note", "domain a has 3 images", "a/x/0.png: truncated", "and 6 more", "26 problems"):
         assert words in text
-    assert "no problems" in printed(print_check, GOOD)
+    print_check(GOOD)
+    assert "no problems" in capsys.readouterr().out
 
 
-def test_checksums_are_printed():
+def test_checksums_are_printed(capsys):
     known, unknown = (DownloadedFile("http://x", f"{known}.zip", 1000, "ab" * 32, known) for known in (True, False))
-    text = printed(print_download, DownloadResult("toy", Path("data/toy"), (known, unknown), ("a note",), GOOD))
+    print_download(DownloadResult("toy", Path("data/toy"), (known, unknown), ("a note",), GOOD))
+    text = capsys.readouterr().out
     assert "True.zip  1,000 bytes  sha256 abababababababab… verified" in text
     assert "recorded (no checksum is published)" in text
     assert "a note" in text
     assert text.rstrip().endswith("data/toy")
 
 
-def test_names_with_markup_are_printed_verbatim():
+def test_names_with_markup_are_printed_verbatim(capsys):
     result = CheckResult("[red]toy[/]", Path("toy"), (DomainCount("[red]x[/]", 3, 3, 2),), 2, 3)
-    text = printed(print_check, result)
+    print_check(result)
+    text = capsys.readouterr().out
     assert "[red]toy[/] at toy" in text
     assert "[red]x[/]" in text

@@ -12,8 +12,6 @@ from swad.cli._options import Output, complete_dataset
 from swad.util.names import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from swad.data.download import DownloadResult
     from swad.data.verify import CheckResult
 
@@ -122,14 +120,18 @@ def download(
     print_download(result)
 
 
-def print_check(result: CheckResult, console: Console | None = None, max_problems: int = 20) -> None:
+MAX_PROBLEMS = 20
+"""Problems that are printed before the rest is counted."""
+
+
+def print_check(result: CheckResult) -> None:
     """Print a table of image counts, then the notes and the problems."""
     from rich.table import Table
     from rich.text import Text
 
     from swad.cli._console import make_console
 
-    console = console or make_console()
+    console = make_console()
     console.print(f"{result.name} at {result.path}", style="bold", markup=False, soft_wrap=True)
     table = Table()
     for heading in ("domain", "images", "expected", "classes"):
@@ -144,10 +146,10 @@ def print_check(result: CheckResult, console: Console | None = None, max_problem
     for note in result.notes:
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     problems = [*result.problems, *(bad.reason for bad in result.bad)]
-    for problem in problems[:max_problems]:
+    for problem in problems[:MAX_PROBLEMS]:
         console.print(f"problem: {problem}", style="red", markup=False, soft_wrap=True)
-    if len(problems) > max_problems:
-        console.print(f"problem: and {len(problems) - max_problems:,} more", style="red")
+    if len(problems) > MAX_PROBLEMS:
+        console.print(f"problem: and {len(problems) - MAX_PROBLEMS:,} more", style="red")
     verdict = "no problems" if result.ok else counted(len(problems), "problem")
     console.print(
         f"{result.images:,} images, {result.classes} classes, {result.decoded:,} decoded in {result.seconds:.1f} s: "
@@ -157,11 +159,11 @@ def print_check(result: CheckResult, console: Console | None = None, max_problem
     )
 
 
-def print_download(result: DownloadResult, console: Console | None = None) -> None:
+def print_download(result: DownloadResult) -> None:
     """Print the downloaded files, the image counts, and the folder of the dataset."""
     from swad.cli._console import make_console
 
-    console = console or make_console()
+    console = make_console()
     for file in result.files:
         checksum = "verified" if file.verified else "recorded (no checksum is published)"
         console.print(
@@ -169,7 +171,7 @@ def print_download(result: DownloadResult, console: Console | None = None) -> No
         )
     for note in result.notes:
         console.print(note, style="yellow", soft_wrap=True, markup=False)
-    print_check(result.check, console)
+    print_check(result.check)
     console.print(str(result.path), soft_wrap=True, markup=False)
 
 

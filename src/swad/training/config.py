@@ -21,8 +21,6 @@ from swad.data.augmentation import Augmentation
 from swad.training import lr_schedule, recipe
 from swad.training.config_sections import (
     SECTIONS,
-    SETTINGS,
-    TITLES,
     DataConfig,
     EvaluationConfig,
     FilesConfig,
@@ -30,25 +28,10 @@ from swad.training.config_sections import (
     ModelConfig,
     TrainingConfig,
 )
+from swad.training.config_sections import SETTINGS as SETTINGS
+from swad.training.config_sections import TITLES as TITLES
 from swad.training.setting import add_args
 from swad.util.names import did_you_mean
-
-__all__ = [
-    "FORMAT",
-    "PROTOCOL",
-    "SECTIONS",
-    "SETTINGS",
-    "TITLES",
-    "ConfigError",
-    "DataConfig",
-    "EvaluationConfig",
-    "FilesConfig",
-    "MachineConfig",
-    "ModelConfig",
-    "RunConfig",
-    "TrainingConfig",
-    "stored_options",
-]
 
 FORMAT = 2
 """Version of `config.json`."""
