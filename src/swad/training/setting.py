@@ -10,10 +10,11 @@ import dataclasses
 import inspect
 import math
 import operator
+import os
 import re
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -111,27 +112,18 @@ class Setting:
         """Say how a value violates the declared type, choices or bounds; None if it does not."""
         if value is None and self.optional:
             return None
-        valid = any(_has_type(value, kind) for kind in self.types)
-        if valid and isinstance(value, int | float):
-            valid = all(within(value, bound) for _, within, bound in self._bounds)
-        return None if valid else f"{self.name} must be {self._rule}, got {value!r}"
-
-    @property
-    def _rule(self) -> str:
-        """What a value must be, in words."""
-        if self.choices:
-            return f"one of {', '.join(self.choices)}"
-        types = " or ".join(map(_describe, self.types))
-        return f"{types} {' and '.join(f'{words} {bound}' for words, _, bound in self._bounds)}".rstrip()
-
-    @property
-    def _bounds(self) -> list[tuple[str, Callable[[float, float], bool], int]]:
         bounds = (
-            ("of at least", operator.ge, self.minimum),
-            ("above", operator.gt, self.above),
-            ("below", operator.lt, self.below),
+            ("of at least", self.minimum, operator.ge),
+            ("above", self.above, operator.gt),
+            ("below", self.below, operator.lt),
         )
-        return [(words, within, bound) for words, within, bound in bounds if bound is not None]
+        limits = [(words, bound, within) for words, bound, within in bounds if bound is not None]
+        has_type = any(_has_type(value, kind) for kind in self.types)
+        if has_type and all(within(value, bound) for _, bound, within in limits):
+            return None
+        rule = f"one of {', '.join(self.choices)}" if self.choices else " or ".join(map(_describe, self.types))
+        limited = " and ".join(f"{words} {bound}" for words, bound, _ in limits)
+        return f"{self.name} must be {rule}{limited and ' '}{limited}, got {value!r}"
 
 
 _WORDS = {
@@ -157,13 +149,14 @@ def _has_type(value: Any, kind: Any) -> bool:
         return value in arguments
     if origin is tuple:
         element = arguments[0]
-        is_list = isinstance(value, list | tuple) and all(_has_type(item, element) for item in value)
-        return is_list or (element is str and isinstance(value, str))  # such as "swad,ema"
+        if isinstance(value, str):  # such as "swad,ema"
+            return element is str
+        return isinstance(value, Collection) and all(_has_type(item, element) for item in value)
     if origin is float:
         return type(value) is int or (isinstance(value, float) and math.isfinite(value))
     if origin is int:
         return type(value) is int
-    return isinstance(value, str | Path if origin is Path else origin)
+    return isinstance(value, str | os.PathLike if origin is Path else origin)
 
 
 def add_args(documented: Any, entries: Iterable[str]) -> None:
