@@ -74,7 +74,7 @@ def build(
     name: str,
     n_classes: int,
     *,
-    weights: str | Path | None = None,
+    weights: str | Path = "random",
     channels: int = 3,
     freeze_bn: bool = True,
     image_size: int | None = None,
@@ -85,7 +85,7 @@ def build(
     Args:
         name: A timm model name, "resnet50_v1", "small", or the name of your own file (`swad.models.own`).
         n_classes: Number of classes.
-        weights: None for random weights, "pretrained" for timm's weights of that name, or a safetensors file.
+        weights: "random", "pretrained" for timm's weights of that name, or a safetensors file.
         channels: Channels of the images.
         freeze_bn: Never change the statistics of batch norms; their scale and shift are trained.
         image_size: Height and width of the images; a network that cannot take them is refused. Default: the network's.
@@ -102,7 +102,7 @@ def build(
         model = _timm(name, n_classes, channels, weights == "pretrained", image_size, log)
     if name != SMALL and image_size is not None:
         _require_fitting(model, name, n_classes, channels, image_size)
-    if weights is not None and weights != "pretrained":
+    if weights not in ("random", "pretrained"):
         load_weights(model, read_safetensors(Path(weights)), Path(weights), ignore=head_prefixes(model))
     if freeze_bn:
         freeze_statistics(model)

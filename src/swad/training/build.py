@@ -43,6 +43,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callab
     """Build the network and the algorithm that trains it, on the device of this process."""
     assert config.training.seed is not None
     assert config.model.network is not None
+    assert config.model.weights is not None
     algorithm_class = get_algorithm(config.training.algorithm)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
@@ -53,7 +54,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callab
     network = networks.build(
         config.model.network,
         len(sources.classes),
-        weights=None if config.model.weights == "random" else config.model.weights,
+        weights=config.model.weights,
         channels=image_spec.channels,
         freeze_bn=bool(config.model.freeze_bn),
         image_size=image_spec.size,

@@ -276,7 +276,7 @@ def _model_bytes(network: str, n_classes: int, channels: int, size: int) -> int 
     """Return the size of a network; None if it cannot be built with these images, which training would report."""
     try:
         with torch.device("meta"):  # no memory is needed
-            model = networks.build(network, n_classes, weights=None, channels=channels, image_size=size)
+            model = networks.build(network, n_classes, channels=channels, image_size=size)
     except (networks.NetworkError, ImportError, RuntimeError, TypeError, NotImplementedError):
         return None
     return int(sum(value.numel() * value.element_size() for value in model.state_dict().values()))
