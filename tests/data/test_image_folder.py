@@ -65,6 +65,12 @@ def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):
     assert "\n" not in str(caught.value)
 
 
+def test_hidden_folders_and_those_of_macos_are_no_domains(tmp_path):
+    make_tree(tmp_path, ["a", "b", "__MACOSX", ".cache"], ["cat", "dog"])
+    dataset = benchmarks.load("folder", tmp_path)
+    assert (dataset.domain_names, dataset.notes) == (("a", "b"), ())
+
+
 def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     make_tree(tmp_path, ["a", "b"], ["cat", "dog"])
     scan = os.scandir
