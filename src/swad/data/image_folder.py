@@ -233,7 +233,7 @@ def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: boo
     found = {domain: tree.count(domain) for domain in tree.files}
     counts = count_problems(benchmark, found) if check_counts else []
     if layout or counts:
-        advice = "run `swad datasets check` on it"
+        advice = f"run `swad datasets check {path} --name {benchmark.name}`"
         if not layout:
             advice += ", or allow it with --allow-count-mismatch (check_counts=False)"
         raise DataError(f"{benchmark.name} at {path}: {'; '.join(_first_lines(layout + counts))}; {advice}")

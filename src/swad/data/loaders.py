@@ -109,7 +109,7 @@ class TrainLoader:
         if batch_size % world_size:
             raise DataError(
                 f"the batch size{'' if pooled else ' per domain'} must be a multiple of the {world_size} "
-                f"processes, got {batch_size}"
+                f"processes, got {batch_size}: change batch_size or the number of processes"
             )
         self.splits, self.image_spec, self.batch_size, self.seed = tuple(splits), image_spec, batch_size, seed
         self.views, self.device = views, torch.device(device or "cpu")

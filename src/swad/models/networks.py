@@ -65,7 +65,7 @@ def input_config(name: str) -> InputConfig:
     values = _import_timm().data.resolve_data_config(pretrained_cfg=known.to_dict())
     _, height, width = values["input_size"]
     if height != width:
-        raise NetworkError(f"{name} takes images of {height} × {width} pixels, and images are resized to a square")
+        raise NetworkError(f"{name} takes images of {height} × {width}, and ours are squares: choose another network")
     mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
     return InputConfig(height, mean, std, float(values["crop_pct"]), str(values["interpolation"]))
 
