@@ -179,7 +179,7 @@ def test_a_missing_target_is_noted_and_takes_the_mean_away(tmp_path: Path) -> No
     assert all(row.cells[-2].printed == row.cells[-1].printed == "–" for row in table.rows)
     notes = "\n".join(table.notes)
     assert "Not in the table: photo: the run is finished, but its records.jsonl is empty" in notes
-    assert "No mean over targets, because photo has no result as target: --allow-missing-targets" in notes
+    assert "No mean over targets, because photo has no result as target: `swad report --allow-missing-targets" in notes
 
     (allowed,) = accuracy_tables(runs, paper="none", allow_missing_targets=True)
     swad = next(row for row in allowed.rows if row.name == "SWAD")
