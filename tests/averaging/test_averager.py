@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 
 import pytest
@@ -97,3 +98,29 @@ def test_an_old_handle_and_a_foreign_optimizer_have_no_effect():
         average.update_parameters(model)
     with pytest.raises(ValueError, match="steps none of the averaged parameters"):
         SMA(copy.deepcopy(model), start=0).attach(optimizer)
+
+
+def test_only_an_optimizer_can_be_attached():
+    model = Net()
+    with pytest.raises(TypeError, match="is attached to an optimizer, got a Net: pass the optimizer that trains"):
+        SMA(model, start=0).attach(model)
+
+
+def test_a_copy_of_an_attached_average_is_not_attached():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average = SMA(model, start=0)
+    average.attach(optimizer)
+    twin = copy.deepcopy(average)
+    optimizer.step()
+    assert (average.step, twin.step) == (1, 0)
+    twin.update_parameters()
+    assert twin.step == 1
+
+
+def test_an_average_outlives_its_optimizer():
+    model = Net()
+    average = SMA(model, start=0)
+    average.attach(torch.optim.SGD(model.parameters(), 0.1))
+    gc.collect()
+    average.attach(torch.optim.SGD(model.parameters(), 0.1))

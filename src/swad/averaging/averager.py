@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class Averager:
         self._updates = 0  # calls so far; `step` subtracts those that a GradScaler skipped
         self._skips: Tensor | None = None  # how many it skipped, still on the device
         self._observed = 0  # the update of the last evaluation
-        self._hook: OptimizerHook | None = None
+        self._hook: RemovableHandle | None = None  # at the optimizer whose steps are the updates
         self._in_group = False
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
@@ -56,7 +56,24 @@ class Averager:
         if self._attached:
             raise RuntimeError("attached already: follow one optimizer, or steps would be counted twice")
         self._require_same_modules()
-        self._hook = OptimizerHook(optimizer, self)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"an average is attached to an optimizer, got a {type(optimizer).__name__}: "
+                f"pass the optimizer that trains the model"
+            )
+        stepped = {id(param) for group in optimizer.param_groups for param in group["params"]}
+        if not any(id(tensor) in stepped for tensor in self.tracked.averaged.values()):
+            raise ValueError(
+                "the optimizer steps none of the averaged parameters: attach the one that trains the model"
+            )
+        while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+            optimizer = inner  # accelerate wraps optimizers, and only the hooks of the inner one fire
+
+        def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            # `found_inf` exists only while a GradScaler steps an optimizer that unscales by itself (a fused one).
+            self.take_update(None, getattr(optimizer, "found_inf", None))
+
+        self._hook = optimizer.register_step_post_hook(hook)
         return self._hook
 
     @property
@@ -71,7 +88,7 @@ class Averager:
 
     @property
     def _attached(self) -> bool:
-        return self._hook is not None and self._hook.active
+        return self._hook is not None and self._hook.id in (self._hook.hooks_dict_ref() or ())
 
     def _require_no_group(self, method: str) -> None:
         if self._in_group:
@@ -103,38 +120,6 @@ class Averager:
             self._skips = None
             self._segment.last = min(self._segment.last, self._updates)
         self._segment.resolve_count()
-
-
-class OptimizerHook(RemovableHandle):
-    """Calls `averager.take_update` after each step of `optimizer` until it is removed."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, averager: Averager) -> None:
-        stepped = {id(param) for group in optimizer.param_groups for param in group["params"]}
-        if not any(id(tensor) in stepped for tensor in averager.tracked.averaged.values()):
-            raise ValueError(
-                "the optimizer steps none of the averaged parameters: attach the one that trains the model"
-            )
-        inner = optimizer
-        while isinstance(wrapped := getattr(inner, "optimizer", None), torch.optim.Optimizer):
-            inner = wrapped  # accelerate wraps optimizers, and only the hooks of the inner one fire
-
-        def hook(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            # `found_inf` exists only while a GradScaler steps an optimizer that unscales by itself (a fused one).
-            averager.take_update(None, getattr(stepped, "found_inf", None))
-
-        self._hook = inner.register_step_post_hook(hook)
-        self.active = True
-
-    def remove(self) -> None:
-        """End the updates."""
-        self._hook.remove()
-        self.active = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
 
 
 def require_unskipped(skipped: Tensor | None) -> None:
