@@ -247,6 +247,8 @@ def test_the_warning_names_what_was_averaged_instead():
     for step in (1, 2, 3):
         model.go_to(step)
         averager.update_parameters(model)
+    with pytest.warns(NeverConvergedWarning, match=r"no validation loss was observed, .* all updates, 1-3: evaluate"):
+        averager.copy_to(OneHot())
     averager.observe(1.0)
     with pytest.warns(NeverConvergedWarning, match=r"updates 3-3, everything since the best evaluation. Train longer"):
         averager.copy_to(OneHot())
@@ -256,6 +258,23 @@ def test_the_warning_names_what_was_averaged_instead():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         averager.copy_to(OneHot())
+
+
+def test_the_warning_shows_the_line_that_reads_the_average():
+    model = OneHot()
+    averager = SWAD(model)
+    averager.update_parameters(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        averager.copy_to()
+        averager.averaged_state()
+        with averager.average_parameters():
+            pass
+    assert len(caught) == 3
+    assert {warning.filename for warning in caught} == {__file__}
+    with pytest.raises(ValueError, match="must match"), warnings.catch_warnings():
+        warnings.simplefilter("error")  # an error comes alone
+        averager.copy_to(nn.Linear(1, 1))
 
 
 def test_the_learning_rate_is_never_touched():

@@ -142,8 +142,9 @@ class Average(Averager):
             excluded = [] if target is self.tracked else map(tensors.local, target.live_excluded().values())
             return [*target.live(), *target.live_buffers(), *excluded]
 
+        mean = self._mean()
         with tensors.swapped(owner, written):
-            self.copy_to(model)
+            mean.copy_to(target)
             yield owner if model is None else model
 
     def averaged_state(self) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
+from swad.averaging.mean import Mean
 from swad.averaging.semantics import LIVE, OPEN, KeepPlan, Nonfinite, Phase, Semantics, Terms
 from swad.averaging.sum_builder import SumBuilder, count_uses
 from swad.averaging.tensors import Buffers, Patterns
@@ -112,20 +114,6 @@ class SWAD(Average):
         """Weight-sized buffers this average allocates at worst."""
         return self.valley.max_buffers
 
-    def copy_to(self, model: nn.Module | None = None) -> None:
-        """Copy the average, as if training ended now, into `model`. The state of the average does not change.
-
-        Args:
-            model: The model to write to. By default the one that is followed.
-        """
-        self._warn_if_searching()
-        super().copy_to(model)
-
-    def averaged_state(self) -> dict[str, Tensor]:
-        """Return the average as if training ended now, as a state dict of new tensors."""
-        self._warn_if_searching()
-        return super().averaged_state()
-
     def check_loss(self, loss: float) -> None:
         """Raise if the valley would refuse the loss."""
         self.valley.check(loss)
@@ -223,18 +211,25 @@ class SWAD(Average):
             return spans
         return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
 
-    def _warn_if_searching(self) -> None:
-        spans = self.valley.spans(self.step)
-        if self.valley.converged or not spans:  # without an update there is nothing to average, which is an error
-            return
-        self.tracked.require_same_modules()  # an error comes before a warning
+    def _mean(self) -> Mean:
+        mean = super()._mean()
+        if not self.valley.converged:
+            warnings.warn(self._unconverged(), NeverConvergedWarning, stacklevel=_caller_level())
+        return mean
+
+    def _unconverged(self) -> str:
+        """Say what is averaged instead of a valley."""
+        updates = ", ".join(map(str, self.status.spans))
+        if not self.observed_step:
+            return (
+                f"no validation loss was observed, so the average holds all updates, {updates}: "
+                f"evaluate during training, and pass each loss to observe"
+            )
         reference = self.valley.semantics == "reference"
         rule = "the last segment, as in the published code" if reference else "everything since the best evaluation"
-        warnings.warn(
-            f"the validation loss has not converged ({self.valley.status.reason}): "
-            f"the average holds the updates {', '.join(map(str, spans))}, {rule}. Train longer or evaluate more often",
-            NeverConvergedWarning,
-            stacklevel=3,
+        return (
+            f"the validation loss has not converged ({self.valley.status.reason}): the average holds the updates "
+            f"{updates}, {rule}. Train longer or evaluate more often"
         )
 
     _extra_state_names = ("valley", "interval", "anchor")
@@ -247,3 +242,11 @@ class SWAD(Average):
             raise ValueError(f"a SWAD resumes with its interval: {header['interval']} there, {self.interval} here")
         self.valley.load_state_dict(header["valley"])
         self._anchor = int(header["anchor"])
+
+
+def _caller_level() -> int:
+    """Return the `stacklevel` of the caller outside this package, whose line a warning shows."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("swad.", "contextlib")):
+        level, frame = level + 1, frame.f_back
+    return level
