@@ -66,6 +66,10 @@ def test_a_window_stays_closed_whatever_comes_after():
     [
         (lambda m: SWA(m, start=5, end=5), "0 <= start < end"),
         (lambda m: SWA(m, start=0, interval=0), "interval >= 1"),
+        (lambda m: SWA(m, start=0.75), "needs whole numbers of updates, .* got start=0.75, end=None"),
+        (lambda m: SWA(m, start=4000, end=0.9), "0 <= start < end .* end=0.9"),
+        (lambda m: SWA(m, start="4000"), "start='4000'"),
+        (lambda m: SMA(m, start=2.5), "start=2.5"),
     ],
 )
 def test_bad_settings_say_the_rule(make, message):

@@ -292,6 +292,8 @@ def test_the_learning_rate_is_never_touched():
     ("make", "message"),
     [
         (lambda m: SWAD(m, interval=0), "at least 1, got 0"),
+        (lambda m: SWAD(m, interval=1.5), "counts updates .* whole number .* got 1.5"),
+        (lambda m: SWAD(m, n_converge="3"), "whole number of at least 1, got '3'"),
         (lambda m: SWAD(m, interval=2, semantics="reference"), "dense by definition"),
         (lambda m: SWAD(m, n_converge=math.inf), "whole number"),
     ],

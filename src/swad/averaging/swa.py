@@ -12,7 +12,7 @@ from swad.averaging.base import Average
 from swad.averaging.semantics import OPEN, Phase
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
-from swad.averaging.valley import Span, Status, every_nth
+from swad.averaging.valley import Span, Status, every_nth, is_whole
 
 
 class SWA(Average):
@@ -57,9 +57,10 @@ class SWA(Average):
         exclude: Patterns = None,
     ) -> None:
         super().__init__(model, buffers=buffers, offload=offload, include=include, exclude=exclude)
-        if start < 0 or interval < 1 or (end is not None and end <= start):
+        if not is_whole(start, 0) or not is_whole(interval, 1) or not (end is None or is_whole(end, start + 1)):
             raise ValueError(
-                f"a window needs 0 <= start < end and interval >= 1; got start={start}, end={end}, interval={interval}"
+                f"a window needs whole numbers of updates, 0 <= start < end and interval >= 1; "
+                f"got {start=}, {end=}, {interval=}"
             )
         self.start, self.end, self.interval = start, end, interval
         self._closed = False

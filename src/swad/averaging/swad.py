@@ -16,7 +16,7 @@ from swad.averaging.mean import Mean
 from swad.averaging.semantics import LIVE, OPEN, KeepPlan, Nonfinite, Phase, Semantics, Terms
 from swad.averaging.sum_builder import SumBuilder, count_uses
 from swad.averaging.tensors import Buffers, Patterns
-from swad.averaging.valley import LossValley, Span, Status, every_nth
+from swad.averaging.valley import LossValley, Span, Status, every_nth, is_whole
 
 
 class NeverConvergedWarning(UserWarning):
@@ -100,8 +100,8 @@ class SWAD(Average):
         super().__init__(
             model, buffers=buffers, offload=offload, include=include, exclude=exclude, process_group=process_group
         )
-        if interval < 1:
-            raise ValueError(f"interval counts updates and must be at least 1, got {interval}")
+        if not is_whole(interval, 1):
+            raise ValueError(f"interval counts updates and must be a whole number of at least 1, got {interval!r}")
         if interval > 1 and semantics == "reference":
             raise ValueError("semantics='reference' is dense by definition, got interval > 1: use 'paper' or 'text'")
         self.interval = interval

@@ -360,6 +360,14 @@ def _spans(rows: Iterable[Iterable[float]]) -> tuple[Span, ...]:
     return tuple(Span(int(first), int(last), times) for first, last, times in rows)
 
 
+def is_whole(number: Any, least: int) -> bool:
+    """Whether a value is a whole number and not below `least`; 3.0 is one, "3" is not."""
+    try:
+        return bool(int(number) == number >= least)
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def _check_count(name: str, value: float) -> None:
-    if not math.isfinite(value) or value != int(value) or value < 1:
+    if not is_whole(value, 1):
         raise ValueError(f"{name} counts evaluations and must be a whole number of at least 1, got {value!r}")
