@@ -178,8 +178,13 @@ def test_a_checkpoint_of_the_averaged_module_is_not_resumed(tmp_path):
     trainer, model = fit([SWADCallback(**OPTIONS)])
     trainer.save_checkpoint(tmp_path / "final.ckpt")
     assert_equal(torch.load(tmp_path / "final.ckpt", weights_only=True)["state_dict"], model.state_dict())
-    with pytest.raises(ValueError, match="resume from one written during training"):
-        fit([SWADCallback(**OPTIONS)], ckpt_path=tmp_path / "final.ckpt")
+    callback = SWADCallback(apply_at_end=False, **OPTIONS)
+    trainer, _ = fit([callback])
+    with callback.average_parameters():
+        trainer.save_checkpoint(tmp_path / "swapped.ckpt")
+    for name in ("final", "swapped"):
+        with pytest.raises(ValueError, match="the average in their place: resume from one that was written during fit"):
+            fit([SWADCallback(**OPTIONS)], ckpt_path=tmp_path / f"{name}.ckpt")
 
 
 def test_changed_settings_are_refused_on_resume(tmp_path):

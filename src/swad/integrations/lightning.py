@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn, call_model
+from swad.averaging.tensors import is_swapped
 from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
 
 try:
@@ -113,15 +114,17 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         if self._averager is None:
             return dict(self._pending or {})
         writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
-        return {"average": gather_state(self._averager.state_dict(), keep=writes), "applied": self._applied}
+        # In a block of `average_parameters`, too, the checkpoint gets the average in place of the live weights.
+        applied = self._applied or is_swapped(self._averager.tracked.model)
+        return {"average": gather_state(self._averager.state_dict(), keep=writes), "applied": applied}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Build the average on the model that the strategy has set up, and follow the optimizer."""
         self._require_forward(trainer, pl_module)
         if self._pending is not None and self._pending["applied"]:
             raise ValueError(
-                "training resumes from live weights, and this checkpoint was saved after fit had replaced them by "
-                "the average: resume from one written during training"
+                "training resumes from live weights, and this checkpoint has the average in their place: "
+                "resume from one that was written during fit"
             )
         state = None if self._pending is None else self._pending["average"]
         self._start(pl_module, self._optimizer(trainer), state)
