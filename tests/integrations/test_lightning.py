@@ -208,6 +208,16 @@ def test_a_missing_monitor_lists_what_is_logged():
         fit([SWADCallback(monitor="valid_loss")])
 
 
+@pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+def test_a_training_without_validation_is_warned_of_at_the_start():
+    with pytest.warns(UserWarning, match="has no validation: pass a validation dataloader"):
+        fit([SWADCallback()], max_epochs=1, limit_val_batches=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit([SWADCallback(average=swad.EMA)], max_epochs=1, limit_val_batches=0)
+    assert not [warning for warning in caught if "SWAD" in str(warning.message)]
+
+
 def test_misspelt_options_fail_before_training():
     with pytest.raises(TypeError, match=r"SWAD takes n_converge, .*'n_converged': did you mean 'n_converge'") as error:
         SWADCallback(n_converged=3)

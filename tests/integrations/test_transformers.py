@@ -78,6 +78,7 @@ def train(folder, *callbacks, resume=None, eval_dataset=TEXTS, trainer_class=Scr
     defaults = {
         "max_steps": LAST,
         "learning_rate": 0.01,
+        "lr_scheduler_type": "constant",
         "per_device_train_batch_size": 8,
         "eval_strategy": "steps",
         "eval_steps": EVERY,

@@ -88,6 +88,11 @@ class AverageCallback:
         self._hook = self._averager.attach(optimizer)
         self._norm_batches = _norm_batches(model)
 
+    def _warn_about_swad(self, problem: str) -> None:
+        """Warn about settings that do not suit SWAD; other averages need no evaluations."""
+        if isinstance(self._averager, SWAD):
+            warnings.warn(problem, stacklevel=3)
+
     def _apply(self, model: nn.Module, loader: Iterable[Any], forward_fn: ForwardFn | None = None) -> None:
         """Copy the average into the model, and recompute its batch-norm statistics or warn that they are stale.
 

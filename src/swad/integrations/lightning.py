@@ -129,6 +129,11 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         state = None if self._pending is None else self._pending["average"]
         self._start(pl_module, self._optimizer(trainer), state)
         self._pending = None
+        if not trainer.enable_validation:
+            self._warn_about_swad(
+                "SWAD finds the updates to average by the validation loss, and this training has no validation: "
+                "pass a validation dataloader to fit, and define validation_step"
+            )
         if self.stop_training and self.status.should_stop:
             trainer.should_stop = True
 

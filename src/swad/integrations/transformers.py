@@ -113,10 +113,25 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         if self.stop_training and self.status.should_stop:
             control.should_training_stop = True
         return control
+        self._warn_about_settings(args, state, trainer["lr_scheduler"])
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> TrainerControl:
+    def _warn_about_settings(self, args: TrainingArguments, state: TrainerState, scheduler: Any) -> None:
+        """Warn about the Trainer's own defaults: no evaluation, and a learning rate that decays to zero."""
+        if args.eval_strategy == "no":
+            self._warn_about_swad(
+                "SWAD finds the updates to average by the evaluation loss, and eval_strategy='no' never evaluates: "
+                "set eval_strategy='steps' and eval_steps"
+            )
+        factors = getattr(getattr(scheduler, "scheduler", scheduler), "lr_lambdas", ())  # accelerate wraps schedulers
+        if factors and all(factor is not None and factor(state.max_steps) == 0 for factor in factors):
+            self._warn_about_swad(
+                "SWAD is made for a constant learning rate, and this one decays to zero: "
+                "set lr_scheduler_type='constant' (the Trainer's default is 'linear')"
+            )
+
         """Observe the loss; with several evaluation sets, that of the monitored one."""
         if not self._training or self.averager.step == self._first_step:
             return control
