@@ -163,6 +163,9 @@ def test_a_moved_checkpoint_is_passed_as_resume_from(unbroken, tmp_path):
     callback = SWADCallback(resume_from=moved, **OPTIONS)
     train(tmp_path / "out", callback, resume=moved)
     assert callback.status == whole.status
+    (moved / "swad.safetensors").write_bytes(b"torn")
+    with pytest.raises(ValueError, match=r"swad.safetensors is damaged .*: resume from another checkpoint"):
+        train(tmp_path / "out", SWADCallback(resume_from=moved, **OPTIONS), resume=moved)
 
 
 @pytest.mark.slow
@@ -219,8 +222,34 @@ def test_one_of_several_evaluation_sets_is_monitored(tmp_path):
 
 
 def test_a_missing_monitor_lists_the_metrics(tmp_path):
-    with pytest.raises(ValueError, match=r"'eval_los' is not; got 'eval_loss'"):
+    with pytest.raises(ValueError, match=r"'eval_los' is not; got 'eval_loss': set monitor to one of them"):
         train(tmp_path, SWADCallback(monitor="eval_los"))
+
+
+def test_evaluation_data_without_labels_is_told_apart_from_a_wrong_monitor(tmp_path):
+    without = [{"input_ids": row["input_ids"]} for row in TEXTS]
+    with pytest.raises(ValueError, match=r"'eval_loss' is not; got no loss: give the evaluation dataset labels"):
+        train(tmp_path, SWADCallback(), eval_dataset=without, trainer_class=Trainer)
+
+
+@pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+def test_defaults_of_the_trainer_that_do_not_suit_swad_are_warned_of_at_the_start(tmp_path):
+    short = {"max_steps": 1, "eval_strategy": "no"}
+    with pytest.warns(UserWarning, match="eval_strategy='no' never evaluates: set eval_strategy='steps'"):
+        train(tmp_path, SWADCallback(), **short)
+    for decaying in ("linear", "cosine"):
+        with pytest.warns(UserWarning, match="decays to zero: set lr_scheduler_type='constant'"):
+            train(tmp_path, SWADCallback(), **short, lr_scheduler_type=decaying)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(tmp_path, SWADCallback(average=swad.EMA), **short, lr_scheduler_type="linear")
+        train(tmp_path, SWADCallback(**OPTIONS), lr_scheduler_type="constant_with_warmup", warmup_steps=2)
+    assert not [warning for warning in caught if "SWAD" in str(warning.message)]
+
+
+def test_two_callbacks_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="need different names, got 'swad' twice: set name"):
+        train(tmp_path, SWADCallback(), SWADCallback(average=swad.EMA))
 
 
 class Normed(nn.Module):
@@ -289,6 +318,8 @@ def test_misspelt_options_name_the_choices():
         SWADCallback(n_converged=3)
     with pytest.raises(ValueError, match="one of paper, text, reference, got 'papper': did you mean 'paper'"):
         SWADCallback(semantics="papper")
+    with pytest.raises(TypeError, match=r"must be a class such as swad.EMA, got 'ema'"):
+        SWADCallback(average="ema")
 
 
 @pytest.mark.slow

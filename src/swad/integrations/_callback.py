@@ -129,6 +129,8 @@ class AverageCallback:
 
 def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise if `build(model, **options)` is no valid call, and name the options there are."""
+    if not callable(build):
+        raise TypeError(f"average must be a class such as swad.EMA, got {build!r}: pass the class and its options")
     signature = inspect.signature(build)
     try:
         signature.bind(None, **options)

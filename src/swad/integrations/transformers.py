@@ -21,9 +21,10 @@ from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn
 from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
 from swad.util.files import atomic_write
+from swad.util.names import one_line
 
 try:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import save_file
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.utils import logging
@@ -100,6 +101,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> TrainerControl:
         """Build the average on the prepared model, restore its state when resuming, and follow the optimizer."""
+        if not state.global_step and self.name in state.stateful_callbacks:
+            raise ValueError(f"the files of two callbacks need different names, got {self.name!r} twice: set name")
         resumed = self._resumed(args, state) if state.global_step else None
         self._start(trainer["model"], trainer["optimizer"], resumed)
         self._training, self._monitored, self._unmonitored = True, False, set()
@@ -110,14 +113,11 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
             "identity": self._identity,
             "output_dir": os.path.abspath(args.output_dir),
         }
+        self._warn_about_settings(args, state, trainer["lr_scheduler"])
         if self.stop_training and self.status.should_stop:
             control.should_training_stop = True
         return control
-        self._warn_about_settings(args, state, trainer["lr_scheduler"])
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
-    ) -> TrainerControl:
     def _warn_about_settings(self, args: TrainingArguments, state: TrainerState, scheduler: Any) -> None:
         """Warn about the Trainer's own defaults: no evaluation, and a learning rate that decays to zero."""
         if args.eval_strategy == "no":
@@ -132,6 +132,9 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
                 "set lr_scheduler_type='constant' (the Trainer's default is 'linear')"
             )
 
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
+    ) -> TrainerControl:
         """Observe the loss; with several evaluation sets, that of the monitored one."""
         if not self._training or self.averager.step == self._first_step:
             return control
@@ -164,9 +167,12 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Refuse to continue after an evaluation that reported no monitored loss."""
         if self._unmonitored and not self._monitored:
+            times = ("_runtime", "_per_second", "_time")
+            losses = [repr(name) for name in sorted(self._unmonitored) if not name.endswith(times)]
+            advice = "set monitor to one of them" if losses else "give the evaluation dataset labels"
             raise ValueError(
                 f"the monitored loss must be among the metrics of an evaluation, and {self.monitor!r} is not; "
-                f"got {', '.join(map(repr, sorted(self._unmonitored)))}: set monitor to one of them"
+                f"got {', '.join(losses) or 'no loss'}: {advice}"
             )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
@@ -246,5 +252,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    with safe_open(path, framework="pt") as file:
-        return dict(file.metadata() or {})
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({one_line(error)}): resume from another checkpoint") from None
