@@ -126,7 +126,6 @@ class Segment(WeightSum):
         self.values = []
         self.first = 1  # the first update in it
         self.captured = False  # a CUDA graph writes to it, so its memory must not be released
-        self.upper_bound = 0  # of the number of updates in it, without waiting for the device
         self._count: float = 0
         self._device_count: Tensor | None = None  # of updates that a GradScaler may have skipped
         self.fused: FusedUpdate | None = None  # in a group: does the work of all members in one pass
@@ -168,13 +167,12 @@ class Segment(WeightSum):
             for chunk in _chunks(live):
                 torch._foreach_add_(self.values[chunk], torch._foreach_mul(live[chunk], weight))
             self._device_count = weight.clone() if self._device_count is None else self._device_count.add_(weight)
-        if counted:
-            self.count(1, on_host=weight is None)
+        if counted and weight is None:
+            self.count(1)
 
-    def count(self, n: int, on_host: bool = True) -> None:
+    def count(self, n: int) -> None:
         """Count `n` updates whose weights were added."""
-        self.upper_bound += n
-        self._count += n if on_host else 0
+        self._count += n
 
     def blend(self, live: list[Tensor], rate: float | Tensor, weight: Tensor | None = None) -> None:
         """Move towards the live weights by `rate`; the first time, copy them. A tensor is not read on the host."""
@@ -234,13 +232,12 @@ class Segment(WeightSum):
         if self._device_count is not None:
             self._count += float(self._device_count)
             self._device_count = None
-            self.upper_bound = int(self._count)
 
     def clear(self) -> None:
         """Start an empty segment in the same memory."""
         if self.values:
             torch._foreach_zero_(self.values)
-        self._count, self._device_count, self.upper_bound, self._buffers = 0, None, 0, None
+        self._count, self._device_count, self._buffers = 0, None, None
         self.first = self.last + 1 if self.last >= 0 else 1
 
     def release(self) -> None:
@@ -266,8 +263,7 @@ class Segment(WeightSum):
             torch._foreach_copy_(self.values, total.values)
         else:
             self.values = total.values
-        self._count, self.upper_bound = total.weight, int(total.weight)
-        self.last, self._buffers = total.last, total._buffers
+        self._count, self.last, self._buffers = total.weight, total.last, total._buffers
 
 
 class FusedUpdate:

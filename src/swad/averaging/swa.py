@@ -91,7 +91,8 @@ class SWA(Average):
 
     def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
         super()._accumulate(live, weight, counted)
-        if self.dense and weight is None and self._segment.upper_bound >= self.FLUSH and counted:
+        # Where a GradScaler may skip steps, reading the count would wait for the device.
+        if self.dense and weight is None and counted and self._segment.weight >= self.FLUSH:
             self._flush()
 
     def _must_keep_buffers(self, weight: Tensor | None) -> bool:
