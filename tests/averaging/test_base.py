@@ -87,8 +87,14 @@ def test_a_state_of_another_class_is_refused():
         SWAD(model).load_state_dict(average.state_dict())
     with pytest.raises(ValueError, match=r"there, .* here"):
         SMA(model, start=3).load_state_dict(average.state_dict())
-    with pytest.raises(ValueError, match=r"missing \['weight', 'bias'\]"):
-        SMA(nn.Linear(3, 2), start=0).load_state_dict(average.state_dict())
+    wide = SMA(nn.Linear(4, 2), start=0)
+    wide.update_parameters()
+    for state, problem in (
+        (average.state_dict(), "missing weight, bias; unknown body.0.weight, .* and 1 more"),
+        (wide.state_dict(), r"of another shape weight \(2, 4\) instead of \(2, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=f"resumes with the model, include and exclude .*; {problem}"):
+            SMA(nn.Linear(3, 2), start=0).load_state_dict(state)
 
 
 @pytest.mark.parametrize("buffers", ["copy", "average"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from swad.averaging.tensors import TrackedTensors, accumulator, like, localized
+from swad.averaging.tensors import TrackedTensors, accumulator, like, localized, require_match
 from swad.util.packages import has_triton
 
 if TYPE_CHECKING:
@@ -350,15 +350,7 @@ def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:
 
 
 def _fill(values: list[Tensor], targets: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    missing = [name for name in targets if name not in state]
-    unknown = [name for name in state if name not in targets]
-    if missing or unknown:
-        raise ValueError(
-            f"the state must hold the tensors of this model by name; missing {missing[:5]}, unknown {unknown[:5]}"
-        )
+    require_match("a state resumes with the model, include and exclude it was saved with", targets, state)
     with torch.no_grad():
         for value, (name, target) in zip(values, targets.items(), strict=True):
-            saved = localized(target, state[name])
-            if saved.shape != value.shape:
-                raise ValueError(f"{name} has the shape {tuple(saved.shape)} in the state, {tuple(value.shape)} here")
-            value.copy_(saved)
+            value.copy_(localized(target, state[name]))

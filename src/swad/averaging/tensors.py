@@ -7,7 +7,7 @@ plain model follows the compiled one and the other way round. Under FSDP2 each r
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -82,8 +82,10 @@ class TrackedTensors:
         reshard(unwrap(model))  # a forward may have left gathered parameters in place of the shards
         averaged, buffers, excluded, slots = self._sort(model)
         if self.averaged:
-            _compare("parameters", self.averaged, averaged)
-            _compare("buffers and frozen parameters", self.buffers | self.excluded, buffers | excluded)
+            rule = "must match those of the model the average was built on"
+            require_match(f"the parameters {rule}", self.averaged, averaged)
+            others = self.buffers | self.excluded
+            require_match(f"the buffers and frozen parameters {rule}", others, buffers | excluded)
             # Sums keep the order of the first model, whatever the order in which another declares its modules.
             averaged = {name: averaged[name] for name in self.averaged}
             buffers = {name: buffers[name] for name in self.buffers}
@@ -330,7 +332,8 @@ def _tensor_at(slot: _Slot) -> Tensor | None:
     return holder.get(key)
 
 
-def _compare(group: str, expected: dict[str, Tensor], actual: dict[str, Tensor]) -> None:
+def require_match(rule: str, expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> None:
+    """Raise `rule` with the names that differ, unless both have tensors of the same names and shapes."""
     reshaped = [
         f"{name} {tuple(actual[name].shape)} instead of {tuple(expected[name].shape)}"
         for name in expected
@@ -342,7 +345,7 @@ def _compare(group: str, expected: dict[str, Tensor], actual: dict[str, Tensor])
         of_another_shape=reshaped,
     )
     if problems:
-        raise ValueError(f"the {group} must match those of the model the average was built on; {problems}")
+        raise ValueError(f"{rule}; {problems}")
 
 
 def _problems(**names_by_problem: list[str]) -> str:
