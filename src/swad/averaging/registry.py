@@ -31,6 +31,7 @@ Spec(name='swad', label='strict', options={'tolerance_ratio': 0.1})
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 import re
@@ -76,12 +77,17 @@ class Plan:
     start: int | None = None
 
     @property
+    def last(self) -> int:
+        """The last update."""
+        return self.offset + self.steps
+
+    @property
     def late(self) -> int:
         """The last update before the last 20 % of training, a whole number of intervals before the end."""
         if self.start is not None:
             return self.start
         every = self.interval
-        return self.offset + self.steps - min(self.steps, max(1, round(self.steps / 5 / every)) * every)
+        return self.last - min(self.steps, max(1, round(self.steps / 5 / every)) * every)
 
     @property
     def interval(self) -> int:
@@ -99,60 +105,36 @@ class Spec:
 
 
 Options = dict[str, Any]
-_Factory = Callable[["nn.Module", Plan, Options], "Average"]
+_Defaults = Callable[[Plan], Options]
 
 
-def _swad(fixed: Options) -> _Factory:
-    def build(model: nn.Module, plan: Plan, options: Options) -> Average:
-        from swad.averaging.swad import SWAD
+class _Entry(NamedTuple):
+    """How to build an average: its class, options that a user may set, and defaults that depend on the training."""
 
-        return SWAD(model, **{"tolerance_ratio": plan.tolerance_ratio, **fixed, **options})
-
-    return build
-
-
-def _without_dense(model: nn.Module, plan: Plan, options: Options) -> Average:
-    from swad.averaging.swad import SWAD
-
-    defaults = {"tolerance_ratio": plan.tolerance_ratio, "interval": plan.evaluate_every}
-    return SWAD(model, **{**defaults, **options})
+    build: Callable[..., Average]
+    options: Mapping[str, type]
+    defaults: _Defaults
 
 
-def _without_overfit(model: nn.Module, plan: Plan, options: Options) -> Average:
-    from swad.averaging.swad import SWAD
+def _lazy(module: str, name: str) -> Callable[..., Average]:
+    """Return a function that imports a class of `swad.averaging`, and with it torch, when it is called."""
 
-    return SWAD(model, **{"tolerance_ratio": plan.tolerance_ratio, "n_tolerance": math.inf, **options})
-
-
-def _window(interval: Callable[[Plan], int]) -> _Factory:
-    def build(model: nn.Module, plan: Plan, options: Options) -> Average:
-        from swad.averaging.swa import SWA
-
-        defaults = {"start": plan.late, "end": plan.offset + plan.steps, "interval": interval(plan)}
-        return SWA(model, **{**defaults, **options})
+    def build(model: nn.Module, **options: Any) -> Average:
+        average: Average = getattr(importlib.import_module(f"swad.averaging.{module}"), name)(model, **options)
+        return average
 
     return build
 
 
-def _sma(model: nn.Module, plan: Plan, options: Options) -> Average:
-    from swad.averaging.swa import SMA
-
-    average = SMA(model, **options)
-    last = plan.offset + plan.steps
-    if average.start >= last:
-        raise ValueError(
-            f"the average begins after update {average.start}, and this run ends at update {last}: "
-            f"train longer, or begin earlier with sma:start={last // 50}"
-        )
-    return average
+def _valley(**fixed: Any) -> _Defaults:
+    return lambda plan: {"tolerance_ratio": plan.tolerance_ratio, **fixed}
 
 
-def _ema(model: nn.Module, plan: Plan, options: Options) -> Average:
-    from swad.averaging.ema import EMA
-
-    return EMA(model, **options)
+def _late(interval: Callable[[Plan], int]) -> _Defaults:
+    return lambda plan: {"start": plan.late, "end": plan.last, "interval": interval(plan)}
 
 
+_SWAD, _SWA = _lazy("swad", "SWAD"), _lazy("swa", "SWA")
 _VALLEY = {
     "n_converge": int,
     "n_tolerance": float,
@@ -164,32 +146,33 @@ _VALLEY = {
 _WINDOW = {"start": int, "end": int, "interval": int, "offload": bool, "buffers": str}
 
 
-class _Entry(NamedTuple):
-    build: _Factory
-    options: Mapping[str, type]
-
-
 _ENTRIES = {
     # from the lowest validation loss to the start of overfitting
-    "swad": _Entry(_swad({}), {**_VALLEY, "semantics": str}),
+    "swad": _Entry(_SWAD, {**_VALLEY, "semantics": str}, _valley()),
     # SWAD by the text of the paper's section 3.2
-    "swad_text": _Entry(_swad({"semantics": "text"}), _VALLEY),
+    "swad_text": _Entry(_SWAD, _VALLEY, _valley(semantics="text")),
     # SWAD as the published code computes it
-    "swad_reference": _Entry(_swad({"semantics": "reference"}), _VALLEY),
+    "swad_reference": _Entry(_SWAD, _VALLEY, _valley(semantics="reference")),
     # the weights at the evaluations of the last 20 %
-    "swa": _Entry(_window(lambda plan: plan.interval), _WINDOW),
+    "swa": _Entry(_SWA, _WINDOW, _late(lambda plan: plan.interval)),
     # every update after the first 100
-    "sma": _Entry(_sma, {"start": int, "offload": bool, "buffers": str}),
+    "sma": _Entry(_lazy("swa", "SMA"), {"start": int, "offload": bool, "buffers": str}, lambda plan: {}),
     # exponential moving average, decay 0.99
-    "ema": _Entry(_ema, {"decay": float, "warmup": bool, "buffers": str}),
+    "ema": _Entry(_lazy("ema", "EMA"), {"decay": float, "warmup": bool, "buffers": str}, lambda plan: {}),
     # SWAD on the weights at evaluations only
-    "without_dense": _Entry(_without_dense, {**_VALLEY, "interval": int, "semantics": str}),
+    "without_dense": _Entry(
+        _SWAD,
+        {**_VALLEY, "interval": int, "semantics": str},
+        lambda plan: {"tolerance_ratio": plan.tolerance_ratio, "interval": plan.evaluate_every},
+    ),
     # SWAD to the end of training
     "without_overfit": _Entry(
-        _without_overfit, {name: kind for name, kind in {**_VALLEY, "semantics": str}.items() if name != "n_tolerance"}
+        _SWAD,
+        {name: kind for name, kind in {**_VALLEY, "semantics": str}.items() if name != "n_tolerance"},
+        _valley(n_tolerance=math.inf),
     ),
     # every update of the last 20 %
-    "without_opt_overfit": _Entry(_window(lambda plan: 1), _WINDOW),
+    "without_opt_overfit": _Entry(_SWA, _WINDOW, _late(lambda plan: 1)),
 }
 
 
@@ -228,16 +211,15 @@ def _own_entry(name: str, cls: type[Average]) -> _Entry:
         if isinstance(parameter.default, bool | int | float | str)
     }
 
-    def build(model: nn.Module, plan: Plan, options: Options) -> Average:
-        given = {"plan": plan, **options} if gets_plan else options
+    def build(model: nn.Module, **options: Any) -> Average:
         try:
-            return cls(model, **given)
+            return cls(model, **options)
         except ValueError:
             raise
         except Exception as error:  # the class may do anything
             raise ValueError(f"{cls.__name__} of {name}.py raises {type(error).__name__}: {error}") from error
 
-    return _Entry(build, options)
+    return _Entry(build, options, lambda plan: {"plan": plan} if gets_plan else {})
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -288,8 +270,15 @@ def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Avera
     """Build the averages for a model, by label."""
     averages = {}
     for spec in specs:
+        entry = _entry(spec.name)
         try:
-            averages[spec.label] = _entry(spec.name).build(model, plan, dict(spec.options))
+            averages[spec.label] = average = entry.build(model, **{**entry.defaults(plan), **spec.options})
+            start = min(average.window_edges(), default=0)
+            if start >= plan.last:
+                raise ValueError(
+                    f"the average begins after update {start}, and this run ends at update {plan.last}: "
+                    f"train longer, or begin earlier with {spec.name}:start={plan.last // 50}"
+                )
         except ValueError as error:
             raise AverageError(f"average {spec.label}: {error}") from None
     return averages
