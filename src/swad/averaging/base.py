@@ -26,6 +26,9 @@ from swad.averaging.sums import FusedUpdate, Segment, WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
 from swad.averaging.valley import Status, as_number
 
+CARRYOVER = "carryover"
+"""The sum of the part of an open segment that the shared segment of a group no longer has."""
+
 
 class Average(Averager):
     """The common part of all averages: following a model's tensors, swapping, copying, hooks and exact resume.
@@ -58,7 +61,6 @@ class Average(Averager):
         self._process_group = process_group
         self._sums: dict[str, WeightSum] = {}
         self._resolve_group: Callable[[], None] | None = None  # set where the segment is shared with a group
-        self._carryover: WeightSum | None = None  # the part of the open segment that a shared segment has dropped
 
     # -- during training ----------------------------------------------------------------------------------
 
@@ -169,8 +171,6 @@ class Average(Averager):
         """
         self._resolve_skips()
         sums = dict(self._sums)
-        if self._carryover is not None:
-            sums["carryover"] = self._carryover
         if not self._shared and self._segment.allocated:
             sums[OPEN] = self._segment
         header = {
@@ -198,7 +198,6 @@ class Average(Averager):
             for name, head in header["sums"].items()
         }
         self._load_extra_state(header)
-        self._carryover = sums.pop("carryover", None)
         opened = sums.pop(OPEN, None)
         if not self._shared:
             self._segment.clear()
@@ -225,8 +224,7 @@ class Average(Averager):
     @property
     def n_buffers(self) -> int:
         """Weight-sized buffers allocated now, the open segment included."""
-        own_segment = not self._shared and self._segment.allocated
-        return len(self._sums) + (self._carryover is not None) + own_segment
+        return len(self._sums) + (not self._shared and self._segment.allocated)
 
     # -- the interface between a group and its members -----------------------------------------------------
     #
@@ -428,16 +426,17 @@ class Average(Averager):
     def _shared(self) -> bool:
         return self._resolve_group is not None
 
-    def _open_sums(self) -> list[WeightSum]:
-        """Return the sums that together are the open segment of this average."""
-        return [total for total in (self._carryover, self._segment) if total is not None and total.weight]
+    def _open_sums(self) -> dict[str, WeightSum]:
+        """Return the sums that together are the open segment of this average, by name."""
+        both = {CARRYOVER: self._sums.get(CARRYOVER), OPEN: self._segment}
+        return {name: total for name, total in both.items() if total is not None and total.weight}
 
-    def _add_to_carryover(self) -> None:
+    def _carry_over(self) -> None:
         """Keep a shared segment that the group closes, for an average whose own segment continues."""
         if self._segment.weight:
-            if self._carryover is None:
-                self._carryover = WeightSum.zeros(self.tracked, self._offload)
-            self._carryover.add_(self._segment, 1.0, self.tracked)
+            if CARRYOVER not in self._sums:
+                self._sums[CARRYOVER] = WeightSum.zeros(self.tracked, self._offload)
+            self._sums[CARRYOVER].add_(self._segment, 1.0, self.tracked)
 
     # -- internals ----------------------------------------------------------------------------------------
 
@@ -457,7 +456,8 @@ class Average(Averager):
 
     def _mean(self) -> Mean:
         self._resolve_skips()
-        sums = [part for name in self._result() for part in (self._open_sums() if name == OPEN else [self._sums[name]])]
+        opened = list(self._open_sums().values())
+        sums = [part for name in self._result() for part in (opened if name == OPEN else [self._sums[name]])]
         if not sum(part.weight for part in sums) > 0:
             raise RuntimeError(f"there is nothing to average yet: {self._why_empty()}")
         return Mean(sums, self.tracked)

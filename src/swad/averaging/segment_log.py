@@ -118,14 +118,14 @@ class SegmentLog(Average, Sequence[StoredSegment]):
                 _write(self._file(step), segment)
         self._spans.append((first, step))
         self._lowest = loss if loss < self._lowest else self._lowest  # nan is not lower
-        self._carryover = None
+        self._sums.clear()
         if not self._shared:
             self._segment.clear()
         return self.status
 
     @torch.no_grad()
     def _open_sum(self) -> dict[str, Tensor]:
-        sums = self._open_sums()
+        sums = list(self._open_sums().values())
         return {
             name: sum((part.values[i] for part in sums[1:]), sums[0].values[i].clone())
             for i, name in enumerate(self.tracked.averaged)
@@ -133,7 +133,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
 
     def close_segment(self) -> None:
         """Keep the group's segment until the next evaluation."""
-        self._add_to_carryover()
+        self._carry_over()
 
     def _result(self) -> list[str]:
         raise NotImplementedError("a segment log is no average: choose among its segments with fit_on_val")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from swad.averaging.base import Average
+from swad.averaging.base import CARRYOVER, Average
 from swad.averaging.mean import Mean
-from swad.averaging.semantics import LIVE, OPEN, KeepPlan, Nonfinite, Phase, Semantics, Terms
-from swad.averaging.sum_builder import SumBuilder, count_uses
+from swad.averaging.semantics import LIVE, MEAN, OPEN, KeepPlan, Nonfinite, Phase, Semantics, Terms
+from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import LossValley, Span, Status, every_nth, is_whole
 
@@ -149,7 +150,7 @@ class SWAD(Average):
     def close_segment(self) -> None:
         """Keep the group's segment until the next evaluation."""
         if not self.finished():
-            self._add_to_carryover()
+            self._carry_over()
 
     # -- carrying out the valley's plan ---------------------------------------------------------------------
     #
@@ -158,46 +159,61 @@ class SWAD(Average):
     @torch.no_grad()
     def _apply(self, plan: KeepPlan) -> None:
         """Replace the sums by those of the plan."""
-        if self._shared:
-            self._apply_shared(plan)
-        else:
-            self._apply_alone(plan)
-
-    def _apply_alone(self, plan: KeepPlan) -> None:
-        """Carry out a plan where the segment is this average's own: what stays open stays in the segment."""
-        # With an interval, a sum or the segment may contain no update, and the segment may have no memory yet.
-        joined = [self._sums[name] for name in plan.open if name != OPEN and self._sums[name].weight]
+        sums = {name: self._expanded(terms) for name, terms in plan.sums.items()}
+        opened = self._expanded(plan.open)
+        if self._shared:  # the group clears its segment, so what stays open becomes a kept sum
+            self._sums = self._built({**sums, CARRYOVER: opened} if opened else sums)
+            return
+        # Alone, it stays in the segment. With an interval, a sum or the segment may contain no update, and the segment
+        # may have no memory yet.
+        joined = [self._sums[name] for name in opened if name != OPEN and self._sums[name].weight]
         if joined and not self._segment.allocated:
             self._segment.allocate(self.tracked.live())  # first: it may run out of memory
-        sums = self._builder(plan).build_all()
-        if OPEN in plan.open:
-            empty = not self._segment.weight
-            for total in joined:
-                self._segment.add_(total, 1.0, self.tracked)
-            if joined and empty:
-                self._segment.take_buffers(max(joined, key=lambda total: total.last), self.tracked)
-        else:
+        self._sums = self._built(sums, also_used=opened)
+        if not plan.open:
             self._segment.clear()
-        self._sums = sums
+        empty = not self._segment.weight
+        for total in joined:
+            self._segment.add_(total, 1.0, self.tracked)
+        if joined and empty:
+            self._segment.take_buffers(max(joined, key=lambda total: total.last), self.tracked)
         if self.finished():
             self._segment.release()
 
-    def _apply_shared(self, plan: KeepPlan) -> None:
-        """Carry out a plan in a group: the group clears the segment, so what stays open becomes the carryover."""
-        if self._carryover is not None and OPEN in plan.open and count_uses(plan)[OPEN] == 1:
-            builder = self._builder(plan)
-            sums = builder.build_all()
-            builder.add_terms(self._carryover, plan.open, [self._segment] if self._segment.weight else [])
-        else:
-            builder = self._builder(plan, also=[plan.open] if plan.open else [])
-            sums = builder.build_all()
-            self._carryover = builder.build(plan.open) if plan.open else None
-        self._sums = sums
+    def _expanded(self, terms: Terms) -> Terms:
+        """Write the open segment of a combination, or its mean, as the sums that it consists of."""
+        opened = self._open_sums()
+        expanded: Terms = {}
+        for name, factor in terms.items():
+            divisor = sum(part.weight for part in opened.values()) if name == MEAN else 1
+            names = opened if name in (OPEN, MEAN) else [name]
+            expanded.update(dict.fromkeys(names, factor / divisor))
+        return expanded
 
-    def _builder(self, plan: KeepPlan, also: list[Terms] | None = None) -> SumBuilder:
-        return SumBuilder(
-            plan, self._sums, self._open_sums(), self.tracked, self._updates, self._offload, also=also or []
-        )
+    def _built(self, sums: Mapping[str, Terms], also_used: Terms | None = None) -> dict[str, WeightSum]:
+        """Build sums out of those kept so far, with as little memory as possible.
+
+        A sum that only one of the new sums needs is extended in place, and dropped sums give their memory to new ones.
+        All further memory is allocated before anything is changed, so that running out of it leaves the state intact.
+        """
+        uses = Counter(name for terms in (*sums.values(), also_used or {}) for name in terms)
+        extended = {
+            name: next((t for t, factor in terms.items() if t in self._sums and uses[t] == 1 and factor == 1), None)
+            for name, terms in sums.items()
+        }
+        dropped = [total for name, total in self._sums.items() if not uses[name]]
+        n_new = list(extended.values()).count(None) - len(dropped)
+        free = [WeightSum.zeros(self.tracked, self._offload) for _ in range(n_new)]
+        free += [total.zeroed() for total in dropped]
+        sources = {**self._sums, OPEN: self._segment, LIVE: WeightSum.of_live(self.tracked, self._updates)}
+        built = {}
+        for name, terms in sums.items():
+            reused = extended[name]
+            built[name] = free.pop(0) if reused is None else self._sums[reused]
+            for term, factor in terms.items():
+                if term != reused:
+                    built[name].add_(sources[term], factor, self.tracked)
+        return built
 
     # -- status ---------------------------------------------------------------------------------------------
 
