@@ -66,10 +66,10 @@ class TrackedTensors:
         self.buffer_mode = buffer_mode
         self.include, self.exclude = as_patterns(include), as_patterns(exclude)
         self.model = unwrap(model)
-        self._slots: list[_Slot] = []
         self.averaged: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.excluded: dict[str, Tensor] = {}
+        self._slots: dict[str, _Slot] = {}  # of all of them
         self.follow(model)
         if not self.averaged:
             raise ValueError(
@@ -95,11 +95,10 @@ class TrackedTensors:
                     f"the model was sharded after the average was built ({changed[0]}): build the average last"
                 )
         self.averaged, self.buffers, self.excluded = averaged, buffers, excluded
-        self._slots = [slots[name] for name in averaged]
-        self._buffer_slots = [slots[name] for name in buffers]
-        self._excluded_slots = [slots[name] for name in excluded]
+        self._slots = slots
         self._sharded = any(is_sharded(tensor) for tensor in averaged.values())
         self._averaged = list(averaged.values())
+        self._averaged_slots = [slots[name] for name in averaged]
         self.model, self._wrapped = unwrap(model), model
 
     def follow_copy(self, model: nn.Module) -> TrackedTensors:
@@ -117,12 +116,16 @@ class TrackedTensors:
     def live_buffers(self) -> list[Tensor]:
         """Return the buffers with their current values."""
         # Read from the modules: unlike parameters, buffers are often replaced rather than written to.
-        return [_shard(holder[key]) for holder, key in self._buffer_slots]
+        return [_shard(self._current(name)) for name in self.buffers]
 
     def live_excluded(self) -> dict[str, Tensor]:
         """Return the parameters that are not averaged with their current values."""
-        current = zip(self.excluded, self._excluded_slots, self.excluded.values(), strict=True)
-        return {name: tensor if is_sharded(tensor) else holder[key] for name, (holder, key), tensor in current}
+        excluded = self.excluded.items()
+        return {name: tensor if is_sharded(tensor) else self._current(name) for name, tensor in excluded}
+
+    def _current(self, name: str) -> Tensor:
+        holder, key = self._slots[name]
+        return cast(Tensor, holder[key])
 
     def _refresh(self, model: nn.Module | None) -> None:
         # Walking over the modules costs more than averaging a small model, so it is done only after a tensor was
@@ -130,7 +133,7 @@ class TrackedTensors:
         if model is not None and model is not self._wrapped:
             self.follow(model)
             return
-        for (holder, key), tensor in zip(self._slots, self._averaged, strict=True):
+        for (holder, key), tensor in zip(self._averaged_slots, self._averaged, strict=True):
             if holder.get(key) is not tensor and not is_sharded(tensor):
                 self.follow(model if model is not None else self.model)
                 return
@@ -163,14 +166,12 @@ class TrackedTensors:
         for every update, so evaluations and readers of the average do it. Wrapping a module (compilation, activation
         checkpointing) and replacing it by one with the same tensors (`SyncBatchNorm`) are allowed.
         """
-        followed = {**self.averaged, **self.buffers, **self.excluded}
-        holders = dict(zip(followed, (*self._slots, *self._buffer_slots, *self._excluded_slots), strict=True))
-        slots = {name: slot for name, _, slot, _ in named_tensors(self.model)}
-        moved = [name for name, slot in slots.items() if name in holders and slot[0] is not holders[name][0]]
+        before, now = self._slots, {name: slot for name, _, slot, _ in named_tensors(self.model)}
+        moved = [name for name, slot in now.items() if name in before and slot[0] is not before[name][0]]
         problems = _problems(
-            replaced=[name for name in moved if _tensor_at(slots[name]) is not _tensor_at(holders[name])],
-            removed=[name for name in followed if name not in slots],
-            added=[name for name in slots if name not in followed],
+            replaced=[name for name in moved if _tensor_at(now[name]) is not _tensor_at(before[name])],
+            removed=[name for name in before if name not in now],
+            added=[name for name in now if name not in before],
         )
         if problems:
             raise ValueError(
