@@ -71,7 +71,7 @@ class Average(Averager):
             n: How many replays were made since the last count.
         """
         self._require_no_group("count_replays")
-        self._count_replays(n)
+        self.take_replays(n)
 
     def observe(self, loss: float | Tensor) -> Status:
         """Take the live model's validation loss after an evaluation and return the new status.
@@ -294,9 +294,14 @@ class Average(Averager):
             self._accumulate(live, None, counted=not capturing)
 
     def take_replays(self, n: int) -> None:
-        """Count `n` replays of the group's CUDA graph. A sparse average, which is not in it, takes the weights now."""
+        """Count `n` replays of a CUDA graph. A sparse average, which is not in it, takes the weights now."""
+        if n < 1:
+            raise ValueError(f"the number of replays must be at least 1, got {n}")
         if not self.sparse:
-            self._count_replays(n)
+            self._updates += n
+            self._segment.last = self._updates
+            if self.dense:  # an EMA is a mean already, and its weight is one
+                self._segment.count(n)
             return
         missed = [step for step in range(self._updates + 1, self._updates + n) if self._wants(step)]
         if missed:
@@ -439,14 +444,6 @@ class Average(Averager):
             self._sums[CARRYOVER].add_(self._segment, 1.0, self.tracked)
 
     # -- internals ----------------------------------------------------------------------------------------
-
-    def _count_replays(self, n: int) -> None:
-        if n < 1:
-            raise ValueError(f"the number of replays must be at least 1, got {n}")
-        self._updates += n
-        self._segment.last = self._updates
-        if self.dense:  # an EMA is a mean already, and its weight is one
-            self._segment.count(n)
 
     def _resolve_skips(self) -> None:
         if self._resolve_group is not None:
