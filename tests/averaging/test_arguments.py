@@ -99,6 +99,12 @@ def test_a_foreign_state_is_refused():
     refused(ValueError, "this lacks config, step", lambda: LossValley().load_state_dict({"losses": []}))
 
 
+@pytest.mark.parametrize("member", [Net(), SWAD])
+def test_only_averages_can_be_in_a_group(member):
+    message = f"are averages, got a {type(member).__name__} as 'swad': pass e.g. swad.SWAD"
+    refused(TypeError, message, lambda: AverageGroup(Net(), {"swad": member}))
+
+
 def test_an_average_before_its_start_says_when_it_starts():
     model = Net()
     averages = [

@@ -55,6 +55,12 @@ class AverageGroup(Averager, Mapping[str, Average]):
             )
         if not averages:
             raise ValueError("a group needs at least one average, got none")
+        for name, average in averages.items():
+            if not isinstance(average, Average):
+                raise TypeError(
+                    f"the members of a group are averages, got a {type(average).__name__} as {name!r}: "
+                    f"pass e.g. swad.SWAD(model)"
+                )
         super().__init__()
         self._members = dict(averages)
         self._fused = self._segment.fused = FusedUpdate()
