@@ -1,4 +1,4 @@
-"""`help()` of the averages names every parameter."""
+"""`help()` of the averages names every parameter, and the loop of docs/library.md resumes as it says."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import inspect
 import re
 
 import pytest
+import torch
 
 import swad
+from helpers import ROOT
+from helpers.averages import Net
+from helpers.states import assert_equal
 
 NAMES = [
     "SWAD",
@@ -65,3 +69,40 @@ def test_every_parameter_is_documented(name):
     for method in CALLED_BY_USERS:
         if method not in skipped and inspect.isfunction(function := getattr(documented, method, None)):
             assert not undocumented(function), method
+
+
+def run_loop(n_steps, resume):
+    """Run the loop of the page in a fresh model, whose batches depend only on the step."""
+
+    def batches(step):
+        return torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(step))
+
+    def loss_of(model, batch):
+        return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    torch.manual_seed(0)
+    model = Net()
+    (code, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
+    names = {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), 0.01),
+        "resume": resume,
+        "n_steps": n_steps,
+        "micro_batches": batches,
+        "loss_of": loss_of,
+        "validate": lambda model: loss_of(model, batches(0)[0]).detach(),
+        "train_loader": list(batches(1)),
+    }
+    exec(code.replace("% 100", "% 10"), names)
+    return names["averager"]
+
+
+@pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+def test_the_loop_of_the_page_resumes_to_the_last_bit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = run_loop(80, resume=False)
+    want = torch.load("averaged.pt", weights_only=True)
+    run_loop(30, resume=False)
+    resumed = run_loop(80, resume=True)
+    assert resumed.step == whole.step == 80
+    assert_equal(torch.load("averaged.pt", weights_only=True), want)
