@@ -9,8 +9,8 @@ import math
 import pytest
 import torch
 
-from helpers.averages import Counting, Net
-from swad import EMA, SMA, SWA, SWAD
+from helpers.averages import Counting, Net, OneHot
+from swad import EMA, SMA, SWA, SWAD, AverageGroup
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -84,6 +84,20 @@ def test_steps_that_a_scaler_skips_do_not_count(make, fused):
     assert average.status.spans == twin.status.spans
     for name, value in twin.averaged_state().items():
         torch.testing.assert_close(average.averaged_state()[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_skipped_steps_leave_no_gap_in_the_count(in_group):
+    """An update after them is the newest one, so its buffers are those of the average."""
+    model = OneHot()
+    average = SWAD(model, n_converge=1)
+    averager = AverageGroup(model, {"swad": average}) if in_group else average
+    for step, skips in ((1, 0), (2, 3), (3, 0)):
+        model.go_to(step)
+        for skipped in (0.0, *[1.0] * skips):
+            averager.take_update(model, torch.tensor([skipped]))
+        averager.observe(1.0)
+        assert average.averaged_state()["count"].item() == average.status.end_step == step
 
 
 def test_an_old_handle_and_a_foreign_optimizer_have_no_effect():

@@ -61,6 +61,18 @@ def test_a_window_stays_closed_whatever_comes_after():
     assert average.averaged_state()["weight"].isfinite().all()
 
 
+@pytest.mark.parametrize("interval", [1, 2])
+def test_buffers_are_those_of_the_last_update_in_the_window(interval):
+    model = OneHot()
+    average = SWA(model, start=1, end=3, interval=interval)
+    for step in range(1, 7):
+        model.go_to(step)
+        average.update_parameters(model)
+    assert average.averaged_state()["count"].item() == 3
+    average.observe(1.0)
+    assert average.averaged_state()["count"].item() == 3
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
