@@ -84,7 +84,7 @@ class Rule:
     def __init__(self, n_converge: int, n_tolerance: float, r: float) -> None:
         self.N_s, self.N_e, self.r = n_converge, n_tolerance, r
         self.phase = Phase.SEARCHING
-        self.reason = ""
+        self.reason = "no evaluation yet"
         self.threshold: float | None = None
         self.run = 0  # exceedances in a row, up to the last evaluation
         self.evaluations = 0

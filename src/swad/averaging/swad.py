@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from swad.averaging.mean import Mean
 from swad.averaging.semantics import LIVE, MEAN, OPEN, KeepPlan, Nonfinite, Phase, Semantics, Terms
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
-from swad.averaging.valley import LossValley, Span, Status, every_nth, is_whole
+from swad.averaging.valley import LossValley, Status, every_nth, is_whole
 
 
 class NeverConvergedWarning(UserWarning):
@@ -145,7 +146,7 @@ class SWAD(Average):
 
     def finished(self) -> bool:
         """Whether the valley has ended."""
-        return self.valley.status.phase is Phase.STOPPED
+        return self.valley.phase is Phase.STOPPED
 
     def close_segment(self) -> None:
         """Keep the group's segment until the next evaluation."""
@@ -218,14 +219,10 @@ class SWAD(Average):
     # -- status ---------------------------------------------------------------------------------------------
 
     def _status_at(self, step: int) -> Status:
-        status = self.valley.status
-        return Status(status.phase, status.reason, status.threshold, self._spans(step))
-
-    def _spans(self, step: int) -> tuple[Span, ...]:
         spans = self.valley.spans(step)
-        if self.interval == 1:
-            return spans
-        return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
+        if self.interval > 1:
+            spans = tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
+        return replace(self.valley.status, spans=spans)
 
     def _mean(self) -> Mean:
         mean = super()._mean()

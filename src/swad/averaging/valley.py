@@ -195,12 +195,21 @@ class LossValley:
         self._open_before: tuple[Span, ...] = ()  # updates before it that the open segment contains as well
         self._sums: dict[str, tuple[Span, ...]] = {}  # the updates in each kept sum
         self.keep_plan = KeepPlan()
-        self.status = Status(Phase.SEARCHING, "no evaluation yet")
+
+    @property
+    def status(self) -> Status:
+        """The state after the last evaluation."""
+        return Status(self._rule.phase, self._rule.reason, self._rule.threshold, self.spans())
+
+    @property
+    def phase(self) -> Phase:
+        """Where the trajectory is in its valley."""
+        return self._rule.phase
 
     @property
     def converged(self) -> bool:
         """Whether the start of the valley is confirmed."""
-        return self.status.phase is not Phase.SEARCHING
+        return self.phase is not Phase.SEARCHING
 
     @property
     def max_buffers(self) -> int:
@@ -227,18 +236,13 @@ class LossValley:
         if not math.isfinite(loss):
             # Skip the evaluation as a whole: its segment continues to the next one.
             self.keep_plan = unchanged(self._sums, continue_open=True)
-            self._step = step
-            status = self.status
-            self.status = Status(status.phase, f"loss {loss} skipped", status.threshold, self.spans())
-            return self.status
-        if self.status.phase is Phase.STOPPED:
-            self._step = step
+            self._rule.reason = f"loss {loss} skipped"
+        elif self.phase is Phase.STOPPED:
             self.keep_plan = unchanged(self._sums, continue_open=False)
-            return self.status
-        self.keep_plan = self._rule.observe(loss)
-        self._apply(self.keep_plan, step)
+        else:
+            self.keep_plan = self._rule.observe(loss)
+            self._apply(self.keep_plan, step)
         self._step = step
-        self.status = Status(self._rule.phase, self._rule.reason, self._rule.threshold, self.spans())
         return self.status
 
     def check(self, loss: float, step: int | None = None) -> None:
@@ -275,7 +279,7 @@ class LossValley:
             "open_before": _plain(self._open_before),
             "sums": {name: _plain(spans) for name, spans in self._sums.items()},
             "rule": self._rule.state(),
-            "status": [str(self.status.phase), self.status.reason, self.status.threshold],
+            "status": [str(self.phase), self._rule.reason, self._rule.threshold],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -302,9 +306,7 @@ class LossValley:
         self._open_before = _spans(state["open_before"])
         self._sums = {name: _spans(rows) for name, rows in state["sums"].items()}
         self._rule.load(state["rule"])
-        phase, reason, threshold = state["status"]
-        spans = self.spans() if self._step else ()
-        self.status = Status(Phase(phase), str(reason), threshold, spans)
+        self._rule.reason = state["status"][1]
         self.keep_plan = unchanged(self._sums, continue_open=True)
 
     def _config(self) -> dict[str, Any]:
