@@ -72,3 +72,8 @@ def test_modes_and_statistics_survive_an_error():
 
 def test_a_model_without_batch_norm_is_left_alone():
     update_bn(iter(()), nn.Linear(2, 2))
+
+
+def test_swapped_arguments_are_named():
+    with pytest.raises(TypeError, match="takes the loader first and then the model, got a list as model"):
+        update_bn(net(), [DATA])

@@ -38,6 +38,8 @@ def update_bn(
         forward_fn: Called as `forward_fn(model, batch)` instead, for any other batch. It moves the batch to the device.
         device: Where batches are moved to. By default the device of the model.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"update_bn takes the loader first and then the model, got a {type(model).__name__} as model")
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return
@@ -46,14 +48,13 @@ def update_bn(
     momenta = {norm: norm.momentum for norm in norms}
     saved = [(norm, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]
     sizes: dict[_BatchNorm, int] = dict.fromkeys(norms, 0)
-    rows: dict[_BatchNorm, int] = {}
 
     def weigh(norm: nn.Module, args: tuple[Any, ...]) -> None:
         # Counted in the layer: only there the number of rows is known, whatever the shape of the batch.
         assert isinstance(norm, _BatchNorm)
-        rows[norm] = args[0].shape[0]
-        norm.momentum = rows[norm] / (sizes[norm] + rows[norm])
-        sizes[norm] += rows[norm]
+        n_rows = args[0].shape[0]
+        sizes[norm] += n_rows
+        norm.momentum = n_rows / sizes[norm]
 
     hooks = [norm.register_forward_pre_hook(weigh) for norm in norms]
     n_batches = 0
