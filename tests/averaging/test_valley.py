@@ -24,6 +24,15 @@ def test_phases_and_reasons():
     assert valley.observe(0.1) == before  # later losses change nothing
 
 
+@pytest.mark.parametrize("semantics", ["paper", "reference"])
+def test_rounding_of_the_mean_puts_no_equal_loss_above_the_threshold(semantics):
+    assert sum([0.1] * 10) / 10 < 0.1
+    valley = LossValley(n_converge=10, tolerance_ratio=0, semantics=semantics)
+    statuses = [valley.observe(0.1) for _ in range(20)]
+    assert statuses[9].reason == statuses[-1].reason == "below the threshold 0.1"
+    assert (statuses[-1].threshold, statuses[-1].end_step) == (0.1, 20)
+
+
 def test_nonfinite_losses_raise_by_default_and_change_nothing():
     valley = LossValley()
     valley.observe(1.0)
