@@ -40,7 +40,7 @@ def update_bn(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"update_bn takes the loader first and then the model, got a {type(model).__name__} as model")
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    norms = tracking_norms(model)
     if not norms:
         return
     device = norms[0].get_buffer("running_mean").device if device is None else torch.device(device)
@@ -85,6 +85,11 @@ def update_bn(
             module.training = mode
         for norm, momentum in momenta.items():
             norm.momentum = momentum
+
+
+def tracking_norms(model: nn.Module) -> list[_BatchNorm]:
+    """Return the batch norms of a model that have running statistics."""
+    return [norm for norm in model.modules() if isinstance(norm, _BatchNorm) and norm.track_running_stats]
 
 
 def call_model(model: nn.Module, batch: Any) -> None:

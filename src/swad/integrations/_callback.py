@@ -11,11 +11,10 @@ from typing import Any, Literal, get_args
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
 from swad.averaging.base import Average
-from swad.averaging.batchnorm import ForwardFn, update_bn
+from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
 from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import is_sharded
@@ -142,12 +141,8 @@ def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> No
         raise TypeError(f"{rule}; {error}{f': {hints[0]}' if hints else ''}") from None
 
 
-def _norms(model: nn.Module) -> list[_BatchNorm]:
-    return [norm for norm in model.modules() if isinstance(norm, _BatchNorm) and norm.track_running_stats]
-
-
 def _norm_batches(model: nn.Module) -> int:
-    counts = (norm.num_batches_tracked for norm in _norms(model))
+    counts = (norm.num_batches_tracked for norm in tracking_norms(model))
     return sum(int(count) for count in counts if count is not None)
 
 
@@ -155,7 +150,7 @@ def _average_over_ranks(model: nn.Module) -> None:
     """Give every rank the same statistics: each has seen its part of the training data."""
     if not (dist.is_available() and dist.is_initialized()):
         return
-    for norm in _norms(model):
+    for norm in tracking_norms(model):
         for statistic in (norm.running_mean, norm.running_var):
             if statistic is not None:
                 dist.all_reduce(statistic)
