@@ -61,6 +61,13 @@ def test_a_window_stays_closed_whatever_comes_after():
     assert average.averaged_state()["weight"].isfinite().all()
 
 
+def test_whole_numbers_may_be_floats():
+    average = SWA(OneHot(), start=0.8 * 50, end=60.0, interval=1e1)
+    drive(average, [1.0] * 9)
+    assert weights_of(average) == uniform([50, 60])
+    assert average.status.n_averaged == 2
+
+
 @pytest.mark.parametrize("interval", [1, 2])
 def test_buffers_are_those_of_the_last_update_in_the_window(interval):
     model = OneHot()

@@ -62,7 +62,7 @@ class SWA(Average):
                 f"a window needs whole numbers of updates, 0 <= start < end and interval >= 1; "
                 f"got {start=}, {end=}, {interval=}"
             )
-        self.start, self.end, self.interval = start, end, interval
+        self.start, self.end, self.interval = int(start), None if end is None else int(end), int(interval)
         self._closed = False
         self.dense, self.sparse = interval == 1, interval > 1
 

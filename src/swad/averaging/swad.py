@@ -106,7 +106,7 @@ class SWAD(Average):
             raise ValueError(f"interval counts updates and must be a whole number of at least 1, got {interval!r}")
         if interval > 1 and semantics == "reference":
             raise ValueError("semantics='reference' is dense by definition, got interval > 1: use 'paper' or 'text'")
-        self.interval = interval
+        self.interval = int(interval)
         self.dense, self.sparse = interval == 1, interval > 1
         self.valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite)
         self._anchor = 0  # the update the interval is counted from: the candidate for the start
