@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.util
 import json
 import logging
@@ -200,10 +201,13 @@ def test_accumulation_counts_steps_not_batches(tmp_path):
     assert_close(trainer.model.state_dict(), keep.average(callback.status.spans))
 
 
-def test_the_evaluation_before_the_first_step_is_not_observed(tmp_path):
-    callback = SWADCallback(**OPTIONS)
-    train(tmp_path, callback, eval_on_start=True)  # its loss, 1e-9, would be the floor
-    assert callback.status.start_step == START
+def test_the_evaluation_before_the_first_step_is_not_observed(unbroken, tmp_path):
+    folder, _, whole, _ = unbroken
+    # A loss of 1e-9 would be the floor; update 10 was not evaluated in the training that is resumed.
+    for resume in (None, folder / "checkpoint-10"):
+        callback = SWADCallback(**OPTIONS)
+        train(tmp_path, callback, resume=resume, eval_on_start=True)
+        assert callback.status == whole.status
 
 
 def test_the_average_wins_over_the_best_model(tmp_path):
@@ -330,6 +334,13 @@ def test_each_training_starts_a_new_average_and_removes_its_hook(tmp_path):
     assert not inner._optimizer_step_post_hooks
     trainer.train()
     assert (callback.averager.step, callback.status.end_step) == (STOP, END)
+
+
+def test_trials_of_a_search_save_no_average(unbroken, tmp_path):
+    _, _, callback, trainer = unbroken
+    state = dataclasses.replace(trainer.state, is_hyper_param_search=True)
+    callback.on_save(TrainingArguments(str(tmp_path), use_cpu=True), state, trainer.control)
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_the_process_that_saves_writes(tmp_path, monkeypatch):
