@@ -79,6 +79,13 @@ def test_the_sanity_check_is_not_observed():
     assert callback.status.start_step == START
 
 
+def test_a_validation_outside_of_fit_is_not_observed():
+    callback = SWADCallback(apply_at_end=False, **OPTIONS)
+    trainer, model = fit([callback], max_steps=EVERY + 2)
+    trainer.validate(model, loader(1), verbose=False)
+    assert (callback.averager.step, callback.averager.observed_step) == (EVERY + 2, EVERY)
+
+
 def test_accumulation_counts_steps_and_validations_between_steps_are_passed_over():
     keep, callback = KeepAll(), SWADCallback(**OPTIONS)
     trainer, model = fit([keep, callback], Net(every=1), max_epochs=4, accumulate_grad_batches=2, val_check_interval=1)
