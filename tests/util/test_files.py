@@ -27,6 +27,14 @@ def test_a_file_is_replaced_only_when_the_block_succeeds(tmp_path: Path) -> None
     assert [file.name for file in path.parent.iterdir()] == ["table.txt"]
 
 
+def test_a_file_that_its_writer_made_private_gets_the_usual_mode(tmp_path: Path) -> None:
+    usual, private = tmp_path / "usual", tmp_path / "private"
+    usual.touch()
+    with atomic_write(private) as partial:
+        partial.chmod(0o600)  # as safetensors does
+    assert private.stat().st_mode == usual.stat().st_mode
+
+
 def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     path, link, dangling = tmp_path / "real" / "page.html", tmp_path / "link.html", tmp_path / "new.html"
