@@ -57,6 +57,7 @@ def test_help_ends_with_an_example_that_parses(here, command):
         (["report", "--formt", "csv"], "No such option: --formt. Did you mean --format?"),
         (["train", "digits", "--algoritm", "erm"], "Did you mean --algorithm?"),
         (["train", "digits", "--lr", "1e-4"], "No such option: --lr. Did you mean --set lr=NUMBER?"),
+        (["train", "digits", "--hparams", "lr=1"], "No such option: --hparams. Did you mean --set NAME=VALUE?"),
         (["train", "digits", "--batch-size", "8"], "Did you mean --set batch_size=NUMBER?"),
         (["train", "digits", "--steps", "4", "--steps", "8"], "--steps is given twice, and takes one value"),
         (["train", "digits", "--trials", "3"], "No such option: --trials. Did you mean --trial 0,1,2?"),
@@ -195,7 +196,7 @@ def test_a_path_that_cannot_be_used_is_named_with_advice(tmp_path, here):
     (tmp_path / "file").touch()
     error = here("reproduce", "table7", "--scale", "smoke", "-o", tmp_path / "file", code=1).stderr
     assert f"error: cannot use {tmp_path / 'file'}" in error
-    assert "(Not a directory): choose another path, or change its permissions" in error
+    assert "(a part of the path is a file): choose another path, or change its permissions" in error
 
 
 def test_a_file_that_is_missing_is_named(tmp_path, here, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from helpers.configs import roles
 from helpers.run_tree import write_run
 from swad.results.diagnostics import find_problems
+from swad.results.failures import write_failure
 from swad.results.record_table import RecordTable, SeriesKey
 from swad.results.run_data import RunData
 from swad.results.runs import find_runs
@@ -58,6 +59,13 @@ def test_runs_whose_accuracy_falls_by_more_than_half_are_named(
     run = replace(runs[0], records=RecordTable.from_series(accuracies))
     problems = [text for text in find_problems([run]) if "diverged" in text]
     assert [f"(80.0 to {100 * last:.1f} %)" in text for text in problems] == [True] * diverged
+
+
+def test_a_run_that_failed_is_named_with_its_error(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", target="photo", finished=False)
+    write_failure(tmp_path / "a", "out of memory on cuda")
+    (problem,) = find_problems(find_runs(tmp_path))
+    assert problem.endswith("target photo, trial 0 failed after step 500 of 1500: out of memory on cuda.")
 
 
 def test_every_problem_is_named(runs: list[RunData], faulty: list[RunData]) -> None:

@@ -135,6 +135,13 @@ def test_a_mistake_is_one_line(options, words):
     assert any(words in problem and "\n" not in problem for problem in problems), problems
 
 
+def test_a_broken_file_of_another_algorithm_does_not_hide_the_mistake(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("import nothing_like_this\n")
+    monkeypatch.setenv("SWAD_ALGORITHMS", str(tmp_path))
+    (problem,) = find_problems(request(algorithm="coral"))
+    assert problem.startswith("coral has no recipe of its own: leave out --recipe, or use one of arm, ")
+
+
 def test_every_recipe_is_valid(monkeypatch):
     monkeypatch.undo()
     for name in list_algorithms():

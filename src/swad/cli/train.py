@@ -245,13 +245,15 @@ train.__annotations__ = {parameter.name: parameter.annotation for parameter in _
 
 
 def suggest(option: str) -> str | None:
-    """Point from `--lr` to `--set lr=NUMBER`, for the hyperparameters of all algorithms."""
+    """Point from `--lr` to `--set lr=NUMBER`, for the hyperparameters of all algorithms, and from their usual names."""
     from contextlib import suppress
     from dataclasses import fields
 
     from swad.algorithms import registry
 
     name = option.lstrip("-").replace("-", "_")
+    if name in ("hyperparameters", "hparams"):  # DomainBed's name is --hparams
+        return "--set NAME=VALUE"
     for algorithm in registry.list_algorithms():
         with suppress(registry.AlgorithmError):  # a broken file of the user's own
             if name in {field.name for field in fields(registry.get_algorithm(algorithm).Hyperparameters)}:

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from swad.results.failures import read_failure
 from swad.results.labels import algorithm_label, differing_hyperparameters, method_label, run_label
 from swad.results.run_data import RunData, setting_text
 from swad.results.training_curves import last_step, mean_curve, source_curves, valleys
@@ -22,7 +23,13 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
         name = run_label(run)
         steps = run.config.get("steps")
         if not run.finished:
-            problems.append(f"{name} is unfinished: it has reached step {last_step(run):,} of {steps or 'unknown'}.")
+            reached = f"step {last_step(run):,} of {steps or 'unknown'}"
+            failure = read_failure(run.path)
+            problems.append(
+                f"{name} is unfinished: it has reached {reached}."
+                if failure is None
+                else f"{name} failed after {reached}: {failure.error.rstrip('.')}."
+            )
         for average, averaged in valleys(run).items():
             if run.finished and averaged.threshold is None:
                 not_converged[average].append(name)

@@ -133,6 +133,13 @@ def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     return problems
 
 
+def _has_own_recipe(name: str) -> bool:
+    try:
+        return get_algorithm(name).own_recipe is not None
+    except AlgorithmError:  # a broken file of the user's own, which is not the problem here
+        return False
+
+
 def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
     name = config.training.algorithm
     try:
@@ -140,7 +147,7 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     except AlgorithmError as error:
         return [str(error)]
     if config.training.recipe == "own" and algorithm_class.own_recipe is None:
-        others = ", ".join(other for other in list_algorithms() if get_algorithm(other).own_recipe is not None)
+        others = ", ".join(filter(_has_own_recipe, list_algorithms()))
         return [f"{name} has no recipe of its own: leave out --recipe{others and f', or use one of {others}'}"]
     if unknown := unknown_hyperparameters(name, config.training.hyperparameters):
         return unknown
