@@ -219,6 +219,11 @@ def test_a_step_to_a_loss_that_is_not_finite_is_repeated_shorter():
     assert row.lower_bound > 1
 
 
+def test_a_maximum_that_is_not_finite_is_stored_as_text():
+    row = worst_case(Point(), lambda model: {"photo": (1e3 * model.vector()).exp().sum()}, 1e6).rows[0].as_dict()
+    assert (row["lower_bound"], row["by_domain"]) == ("inf", {"photo": "inf"})
+
+
 def test_a_flat_place_is_left_alone():
     row = worst_case(Point(), lambda model: 0 * model.vector().sum(), 1.0).rows[0]
     assert row.lower_bound == row.loss == 0

@@ -33,7 +33,6 @@ from swad.results.flatness_stats import QUANTITIES, SIDES, CurvesBySide
 from swad.results.flatness_summary import (
     by_dataset,
     flatness_summary,
-    json_values,
     ranking_notes,
     rankings_at_largest_radius,
 )
@@ -55,6 +54,7 @@ from swad.results.surfaces import read_surface
 from swad.results.tables import Table
 from swad.training.run_dir import RunError
 from swad.util.files import write_json
+from swad.util.jsonl import json_values
 from swad.util.progress import Progress
 
 

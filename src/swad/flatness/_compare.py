@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from swad.averaging.tensors import Patterns
 from swad.flatness._directions import Normalize
-from swad.flatness._json import Row, json_number
+from swad.flatness._json import JsonRow
 from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, check_radii, local, mean_over
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
@@ -27,7 +27,7 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class DifferenceRow:
+class DifferenceRow(JsonRow):
     """F_gamma of `first` minus F_gamma of `second`: negative if `first` is flatter."""
 
     first: str
@@ -39,10 +39,6 @@ class DifferenceRow:
     high: float
     p: float
     """Two-sided p-value of the paired t-test over directions and images."""
-
-    def as_dict(self) -> Row:
-        """Return the row as JSON values."""
-        return {key: json_number(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

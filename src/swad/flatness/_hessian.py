@@ -11,21 +11,21 @@ import math
 import statistics
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from swad.averaging.tensors import Patterns
-from swad.flatness._json import Row
+from swad.flatness._json import JsonRow
 from swad.flatness._losses import Losses, LossFn, check_losses, fit_logits
 from swad.flatness._perturb import Weights
 from swad.util.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
-class CurvatureRow:
+class CurvatureRow(JsonRow):
     """The Hessian of one domain's mean loss, or of the mean over domains (None)."""
 
     domain: str | None
@@ -40,10 +40,6 @@ class CurvatureRow:
     parameters: int
     products: int
     """Number of Hessian-vector products computed."""
-
-    def as_dict(self) -> Row:
-        """Return the row as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,28 @@
-"""JSON forms of measured numbers, which keep every bit."""
+"""Measured numbers as JSON, which keeps every bit."""
 
 from __future__ import annotations
 
 import base64
-import math
 from array import array
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from swad.util.jsonl import json_values
 
 Row = dict[str, Any]
 """One JSON object."""
 
 
-def json_number(value: Any) -> Any:
-    """Return a value that JSON can hold: numbers that are not finite become text, which `float` reads back."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+@dataclass(frozen=True, slots=True)
+class JsonRow:
+    """A row of measured numbers."""
+
+    def as_dict(self) -> Row:
+        """Return the row as JSON values; numbers that are not finite become text."""
+        return cast(Row, json_values(asdict(self)))
 
 
 def pack(values: Tensor) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from swad.averaging.tensors import Patterns, as_patterns
 from swad.flatness._directions import Directions, Normalize
-from swad.flatness._json import Row, json_number, pack, unpack
+from swad.flatness._json import JsonRow, Row, pack, unpack
 from swad.flatness._losses import Losses, LossFn, as_losses, check_losses, fit_logits
 from swad.flatness._perturb import Weights, norm
+from swad.util.jsonl import json_values
 from swad.util.progress import Progress
 from swad.util.statistics import Contributions, contributions, half_widths
 
@@ -40,7 +41,7 @@ KIND = "flatness"
 
 
 @dataclass(frozen=True, slots=True)
-class FlatnessRow:
+class FlatnessRow(JsonRow):
     """F_gamma at one radius, on one domain, on a group of domains, or averaged over all domains (None)."""
 
     radius: float
@@ -53,10 +54,6 @@ class FlatnessRow:
     n_directions: int
     n_images: int | None
     """None if the loss function gave no per-image losses; then the interval covers directions only."""
-
-    def as_dict(self) -> Row:
-        """Return the row as JSON values."""
-        return {key: json_number(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -165,11 +162,8 @@ class LocalFlatness:
             "settings": self.settings,
             "named": self.named,
             "n_directions": self.n_directions,
-            "loss": {domain: json_number(value) for domain, value in self.loss.items()},
-            "losses": {
-                domain: [[json_number(value) for value in values] for values in table.tolist()]
-                for domain, table in self.losses.items()
-            },
+            "loss": json_values(self.loss),
+            "losses": json_values({domain: table.tolist() for domain, table in self.losses.items()}),
             "image_loss": {domain: pack(values) for domain, values in self.image_loss.items()},
             "image_sums": {domain: pack(values) for domain, values in self.image_sums.items()},
         }

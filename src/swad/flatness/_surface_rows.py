@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from swad.flatness._json import Row, json_number
+from swad.flatness._json import JsonRow, Row
 
 HEAD, POINT = "surface", "surface-point"
 
 
 @dataclass(frozen=True, slots=True)
-class SurfaceRow:
+class SurfaceRow(JsonRow):
     """One measured point."""
 
     x: float
@@ -29,13 +29,6 @@ class SurfaceRow:
     def loss(self) -> float:
         """The mean over domains."""
         return sum(self.losses.values()) / len(self.losses)
-
-    def as_dict(self) -> Row:
-        """Return the row as JSON values."""
-        row = asdict(self)
-        for key in ("losses", "errors"):
-            row[key] = {domain: json_number(value) for domain, value in row[key].items()}
-        return row
 
     @classmethod
     def from_dict(cls, row: Row) -> SurfaceRow:

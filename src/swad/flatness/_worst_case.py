@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from swad.averaging.tensors import Patterns
 from swad.flatness._directions import Directions
-from swad.flatness._json import Row, json_number
+from swad.flatness._json import JsonRow
 from swad.flatness._local import check_radii
 from swad.flatness._losses import LossFn, as_losses, fit_logits, loss_parts, selected_loss
 from swad.flatness._perturb import Weights, norm
@@ -44,7 +44,7 @@ ON_SPHERE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class WorstCaseRow:
+class WorstCaseRow(JsonRow):
     """The largest loss that ascent found within one radius."""
 
     radius: float
@@ -65,10 +65,6 @@ class WorstCaseRow:
     def rise(self) -> float:
         """The lower bound minus the loss at the weights."""
         return self.lower_bound - self.loss
-
-    def as_dict(self) -> Row:
-        """Return the row as JSON values."""
-        return {key: json_number(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,15 +108,6 @@ def _stored_rows(measured: Sequence[RunFlatness], field: str) -> list[dict[str, 
         for run in measured
         for row in getattr(run, field)
     ]
-
-
-def json_values(value: Any) -> Any:
-    """Replace numbers that are not finite, which JSON does not have, by text."""
-    if isinstance(value, dict):
-        return {key: json_values(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_values(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def by_dataset(measured: Sequence[RunFlatness]) -> dict[str, list[RunFlatness]]:

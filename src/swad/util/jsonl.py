@@ -17,13 +17,27 @@ from __future__ import annotations
 
 import errno
 import gzip
+import math
 import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from swad.util.files import FileLock
+
+
+def json_values(value: Any) -> Any:
+    """Replace numbers that are not finite, which JSON lacks, by text that `float` reads back.
+
+    >>> json_values({"loss": [0.5, math.inf]})
+    {'loss': [0.5, 'inf']}
+    """
+    if isinstance(value, dict):
+        return {key: json_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class JsonlWriter:
