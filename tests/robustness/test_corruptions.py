@@ -177,11 +177,24 @@ def test_a_higher_severity_changes_more():
         (torch.zeros(1, 3, 8, 8), "fog", 6, "severity must be a whole number from 0 to 5, got 6"),
         (torch.zeros(3, 8, 8), "fog", 1, "images must have the shape"),
         (torch.zeros(1, 3, 8, 8, dtype=torch.int64), "fog", 1, "images must be bytes, or floats"),
+        (torch.full((1, 3, 8, 8), 255.0), "fog", 1, "divide values up to 255 by 255"),
+        (torch.full((1, 3, 8, 8), torch.nan), "fog", 1, "must have values from 0 to 1"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(images, name, severity, message):
     with pytest.raises(ValueError, match=message):
         corrupt(images, name, severity)
+
+
+def test_every_image_needs_a_number():
+    images = pictures(2, 16)
+    with pytest.raises(ValueError, match=r"indices must number all 2 images, got the shape \(1,\)"):
+        corrupt(images, "fog", 1, indices=torch.tensor([7]))
+    with pytest.raises(TypeError, match="images and indices must be tensors, got Tensor and list"):
+        corrupt(images, "fog", 1, indices=[7, 8])
+    with pytest.raises(TypeError, match="got ndarray and Tensor: convert them"):
+        corrupt(images.numpy(), "fog", 1)
+    assert corrupt(images[:0], "fog", 1).shape == (0, 3, 16, 16)
 
 
 # ------------------------------------------------------------ filters

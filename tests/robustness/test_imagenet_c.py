@@ -82,8 +82,12 @@ def test_all_problems_are_reported_together():
     del errors["contrast"]
     with pytest.raises(ValueError) as caught:
         mce(errors)
-    for part in ("'frosst'", "contrast are missing", "snow needs an error for each of 5", "divide percent by 100"):
+    for part in ("'frosst'", "contrast are missing", "severities, got 4 for snow", "divide percent by 100"):
         assert part in str(caught.value)
+    with pytest.raises(ValueError, match=r"got \[60, 60, 60, 60, 60\] for gaussian_noise, .* and 12 more: divide"):
+        mce({name: [60] * 5 for name in CORRUPTIONS})
+    with pytest.raises(ValueError, match="for each of 5 severities, got 1 for gaussian_noise, "):
+        mce(dict.fromkeys(CORRUPTIONS, 0.6))
     extra = {"spatter": [0.5] * 5}
     for score in (mce, lambda *given: relative_mce(given[0], 0.2, given[1])):
         with pytest.raises(ValueError, match="AlexNet's errors under spatter are not known: use mean_error"):

@@ -19,14 +19,14 @@ Papers print each of the three as "mCE", so every number here is named. The offi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 
 from swad.robustness import imagenet
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
 from swad.robustness.evaluation import Part
 from swad.robustness.folders import imagenet_classes, read_class_folders
-from swad.util.names import did_you_mean
+from swad.util.names import did_you_mean, listed
 from swad.util.progress import Progress
 from swad.util.statistics import mean
 
@@ -113,11 +113,14 @@ def _require(errors: Errors, names: Sequence[str], of_alexnet: bool = False) -> 
         problems.append(f"AlexNet's errors under {', '.join(unknown)} are not known: use mean_error")
     if missing := [name for name in names if name not in errors]:
         problems.append(f"the errors of {', '.join(missing)} are missing")
-    for name, values in errors.items():
-        if len(values) != len(SEVERITIES):
-            problems.append(f"{name} needs an error for each of {len(SEVERITIES)} severities, got {len(values)}")
-        elif not all(0 <= value <= 1 for value in values):
-            problems.append(f"errors must be fractions from 0 to 1, got {name} {list(values)}: divide percent by 100")
+    lengths = {name: len(values) if isinstance(values, Sized) else 1 for name, values in errors.items()}
+    if short := [name for name, length in lengths.items() if length != len(SEVERITIES)]:
+        got = f"got {lengths[short[0]]} for {listed(short)}"
+        problems.append(f"every corruption needs an error for each of {len(SEVERITIES)} severities, {got}")
+    full = {name: list(values) for name, values in errors.items() if name not in short}
+    if outside := [name for name, values in full.items() if not all(0 <= value <= 1 for value in values)]:
+        got = f"got {full[outside[0]]} for {listed(outside)}"
+        problems.append(f"errors must be fractions from 0 to 1, {got}: divide percent by 100")
     if problems:
         raise ValueError("; ".join(problems))
 

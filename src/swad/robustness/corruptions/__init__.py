@@ -132,11 +132,11 @@ def corrupt(
             position in the batch.
         small: Whether to take the severities for small images. Default: for a height of up to 64 pixels.
     """
-    _require_valid(images, name, severity)
-    if severity == 0:
-        return images
     if indices is None:
         indices = torch.arange(len(images))
+    _require_valid(images, name, severity, indices)
+    if severity == 0 or not len(images):
+        return images
     if small is None:
         small = images.shape[2] <= SMALL
     corruption = CORRUPTIONS[name]
@@ -148,13 +148,20 @@ def corrupt(
     return (values * 255).round().to(torch.uint8) if images.dtype == torch.uint8 else values.to(images.dtype)
 
 
-def _require_valid(images: Tensor, name: str, severity: int) -> None:
+def _require_valid(images: Tensor, name: str, severity: int, indices: Tensor) -> None:
     if name not in CORRUPTIONS:
         hint = did_you_mean(name, CORRUPTIONS) or f"the corruptions are {', '.join(CORRUPTIONS)}"
         raise ValueError(f"there is no corruption {name!r}: {hint}")
     if severity not in (0, *SEVERITIES):
         raise ValueError(f"severity must be a whole number from 0 to 5, got {severity!r}")
+    if not isinstance(images, Tensor) or not isinstance(indices, Tensor):
+        got = f"{type(images).__name__} and {type(indices).__name__}"
+        raise TypeError(f"images and indices must be tensors, got {got}: convert them with torch.as_tensor")
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ValueError(f"images must have the shape [images, 1 or 3, height, width], got {tuple(images.shape)}")
+    if indices.shape != images.shape[:1]:
+        raise ValueError(f"indices must number all {len(images)} images, got the shape {tuple(indices.shape)}")
     if not images.is_floating_point() and images.dtype != torch.uint8:
         raise ValueError(f"images must be bytes, or floats from 0 to 1, got {images.dtype}")
+    if images.is_floating_point() and not bool(((images >= 0) & (images <= 1)).all()):
+        raise ValueError("images of floats must have values from 0 to 1: divide values up to 255 by 255")
