@@ -122,6 +122,7 @@ def test_the_printed_term_is_the_looser_one_wherever_there_is_data_enough(vc, lo
         ({"vc_cover": 2000}, "with 0 < v <= m"),
         ({"vc_cover": []}, "at least one ball"),
         ({"delta": 1.0}, "delta must be"),
+        ({"m": 0, "vc_cover": None}, "m 1 or more"),
         ({"smallest": -1.0}, "losses between 0 and 1"),
     ],
 )

@@ -201,8 +201,11 @@ def test_measurements_with_other_settings_are_not_paired(changes, difference):
 
 def test_refusals():
     loss = image_losses(images())
-    with pytest.raises(ValueError, match="at least one model"):
-        compare({}, loss, [1.0])
+    for models, got in (({}, "none"), ([network()], "a list")):
+        with pytest.raises(ValueError, match=f"compare needs models by name, .*; got {got}$"):
+            compare(models, loss, [1.0])
+    with pytest.raises(TypeError, match="must be a module or a state dict, got a str: load them first"):
+        compare({"a": "swad.safetensors"}, loss, [1.0], 2, model=network())
     with pytest.raises(ValueError, match="give the model to load it into"):
         compare({"a": network().state_dict()}, loss, [1.0], 2)
     with pytest.raises(ValueError, match="compare models of one architecture"):

@@ -364,6 +364,11 @@ def test_refusals(options, words):
     assert fingerprint(model) == before
 
 
+def test_a_state_dict_is_no_model():
+    with pytest.raises(TypeError, match="got a OrderedDict: pass the model itself"):
+        local(network().state_dict(), image_losses(images()), [1.0])
+
+
 def test_losses_that_change_their_images_are_refused():
     sizes = iter([3, 3, 4, 4])
     with pytest.raises(ValueError, match="same domains and images every time"):

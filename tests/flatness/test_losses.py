@@ -67,6 +67,8 @@ def test_lower_precision_is_the_caller_s_choice():
         ({}, "at least one domain"),
         (torch.zeros(3, 4), "per-image losses"),
         (torch.zeros(0), "per-image losses"),
+        (None, "got a NoneType for 'all'"),
+        ({"a": [0.5, 0.7]}, "got a list for 'a'"),
         ({"a": torch.zeros(3), "b": torch.zeros(())}, "a scalar of every domain"),
         ({"a": torch.zeros(3, 2), "b": torch.zeros(3)}, "for all domains or for none"),
     ],
@@ -92,6 +94,9 @@ def test_image_losses_refuse():
         image_losses({"photo": (x, y[:6])})
     with pytest.raises(TypeError, match=r"must be {domain: \(images, labels\)}, got a tuple: name the domain"):
         image_losses((x, y))
+    for pair in ((x.numpy(), y), x, (x,)):
+        with pytest.raises(TypeError, match="of tensors, but 'photo' is not"):
+            image_losses({"photo": pair})
     with pytest.raises(ValueError, match="measure must be"):
         image_losses({"photo": (x, y)}, measure="accuracy")
 

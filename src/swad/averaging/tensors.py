@@ -31,7 +31,7 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module inside DDP, DataParallel and `torch.compile`."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"an average follows an nn.Module, got a {type(model).__name__}: pass the model itself")
+        raise TypeError(f"a model must be an nn.Module, got a {type(model).__name__}: pass the model itself")
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module

@@ -129,8 +129,8 @@ def bound(
         raise ValueError(f"the theorems need losses between 0 and 1, got {robust} and {smallest}: use the 0-1 error")
     if not values or not all(0 <= value <= 2 for value in values):
         raise ValueError(f"divergences must be between 0 and 2, one for each source; got {values}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must be between 0 and 1, got {delta}")
+    if not 0 < delta < 1 or m < 1:
+        raise ValueError(f"delta must be between 0 and 1 and m 1 or more, got {delta} and {m}")
     vcs: list[float | None] = [None]
     if vc_cover is not None:
         vcs = [float(vc_cover)] if isinstance(vc_cover, Real) else [float(v) for v in vc_cover]  # type: ignore[union-attr]

@@ -145,8 +145,9 @@ def compare(
     >>> print(both.sentence("flat", "sharp"))  # doctest: +ELLIPSIS
     flat is flatter than sharp at every radius (p = ..., paired t-test over directions, of these weights)
     """
-    if not models:
-        raise ValueError("compare needs at least one model, got none")
+    if not isinstance(models, Mapping) or not models:
+        got = f"a {type(models).__name__}" if models else "none"
+        raise ValueError(f"compare needs models by name, such as {{'ERM': erm, 'SWAD': averaged}}; got {got}")
     _require_same_parameters(models, model, include, exclude)
     n_evaluations = n_directions * len([radius for radius in check_radii(radii) if radius])
     results: dict[str, LocalFlatness] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, cast, get_args
 
 import torch
@@ -91,13 +92,14 @@ def as_losses(returned: Returned) -> Losses:
     errors: dict[str, Tensor] = {}
     n_scalars = 0
     for domain, value in tensors.items():
-        tensor = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
-        if tensor.ndim == 2 and tensor.shape[1] == 2:
+        tensor = torch.tensor(value, dtype=torch.float64) if isinstance(value, Real) else value
+        if isinstance(tensor, Tensor) and tensor.ndim == 2 and tensor.shape[1] == 2:
             tensor, errors[str(domain)] = tensor[:, 0], tensor[:, 1]
-        if tensor.ndim > 1 or not tensor.numel():
+        if not isinstance(tensor, Tensor) or tensor.ndim > 1 or not tensor.numel():
+            got = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(value).__name__}"
             raise ValueError(
-                "loss_fn must return a scalar, per-image losses (1-D, or two columns: loss and error), or a mapping of "
-                f"domains to these; got shape {tuple(tensor.shape)} for {domain!r}"
+                "loss_fn must return a scalar, per-image losses (a 1-D tensor, or two columns: loss and error), or a "
+                f"mapping of domains to these; got {got} for {domain!r}"
             )
         n_scalars += tensor.ndim == 0
         losses[str(domain)] = tensor.reshape(-1)
@@ -163,7 +165,10 @@ class ImageLosses:
         unknown = [domain for domain in logits_of or () if domain not in images]
         if unknown:
             raise ValueError(f"logits_of must name some of the domains {', '.join(images)}; got {unknown[0]!r}")
-        for domain, (pictures, labels) in images.items():
+        for domain, pair in images.items():
+            if len(pair) != 2 or not all(isinstance(tensor, Tensor) for tensor in pair):
+                raise TypeError(f"images must be {{domain: (images, labels)}} of tensors, but {domain!r} is not")
+            pictures, labels = pair
             if len(pictures) != len(labels) or not len(labels):
                 raise ValueError(
                     f"every domain needs images, each with a label; {domain!r} has {len(pictures)} images and "

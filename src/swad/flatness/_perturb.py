@@ -260,6 +260,8 @@ def by_name(state: Source) -> dict[str, Tensor]:
     """Return parameters and buffers of a module or a state dict by canonical name."""
     if isinstance(state, nn.Module):
         state = unwrap(state).state_dict()
+    if not isinstance(state, Mapping):
+        raise TypeError(f"weights must be a module or a state dict, got a {type(state).__name__}: load them first")
     return {canonical(name): tensor for name, tensor in state.items()}
 
 
