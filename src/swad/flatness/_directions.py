@@ -33,23 +33,20 @@ class Directions:
 
     def __init__(self, weights: Weights, seed: int, antithetic: bool, normalize: Normalize) -> None:
         require_choice("normalize", normalize, NORMALIZE)
-        self._weights, self._seed, self.antithetic, self._normalize = weights, seed, antithetic, normalize
+        self._weights, self._seed, self._normalize = weights, seed, normalize
+        self._signs = (1.0, -1.0) if antithetic else (1.0,)
         self._generator = torch.Generator(device=weights.device)
 
-    @property
-    def unit(self) -> int:
-        """The number of directions that are drawn together: 2 for antithetic pairs."""
-        return 2 if self.antithetic else 1
-
-    def units(self, start: int, stop: int) -> Iterator[tuple[list[Tensor], list[tuple[int, float]]]]:
-        """Yield drawn tensors and the (index, sign) of the directions that they give, from `start` to `stop`."""
-        for first in range(start, stop, self.unit):
-            yield self._draw(first // self.unit), [(first, 1.0), (first + 1, -1.0)][: self.unit]
+    def signed(self, n: int) -> Iterator[tuple[list[Tensor], float]]:
+        """Yield the first `n` directions as drawn tensors and a sign; an opposite pair is drawn once."""
+        for unit_index in range(n // len(self._signs)):
+            tensors = self._draw(unit_index)
+            yield from ((tensors, sign) for sign in self._signs)
 
     def __getitem__(self, index: int) -> list[Tensor]:
         """Return direction `index`."""
-        tensors = self._draw(index // self.unit)
-        return [-tensor for tensor in tensors] if index % self.unit else tensors
+        unit_index, place = divmod(index, len(self._signs))
+        return [self._signs[place] * tensor for tensor in self._draw(unit_index)]
 
     @torch.no_grad()
     def _draw(self, unit_index: int) -> list[Tensor]:

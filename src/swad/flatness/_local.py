@@ -245,34 +245,30 @@ def local(
             settings["logit_scale"] = scale
         center = check_losses(loss_fn(model))
         groups = _check_groups(groups, list(center.losses))
-        centers = [center] if center.of_errors is None else [center, center.of_errors]
-        sums = [_LossSums(each, len(radii)) for each in centers]
+        sums = [_LossSums(measure, len(radii)) for measure in center.measures]
 
         def add(radius_index: int, measured: Losses) -> None:
-            for total, each in zip(sums, (measured, measured.of_errors), strict=False):
-                if each is not None:
-                    total.add(radius_index, each)
+            for total, measure in zip(sums, measured.measures, strict=False):
+                total.add(radius_index, measure)
 
-        n_moves = len([radius for radius in radii if radius])
-        done, total = 0, n_directions * n_moves
-        for tensors, signs in directions.units(0, n_directions):
-            for _, sign in signs:
-                for i, radius in enumerate(radii):
-                    if not radius:
-                        add(i, center)
-                        continue
-                    weights.move(tensors, sign * radius)
-                    add(i, as_losses(loss_fn(model)))
-                    done += 1
-                    if progress is not None:
-                        progress("local flatness", done, total)
+        done, total = 0, n_directions * len([radius for radius in radii if radius])
+        for tensors, sign in directions.signed(n_directions):
+            for i, radius in enumerate(radii):
+                if not radius:
+                    add(i, center)
+                    continue
+                weights.move(tensors, sign * radius)
+                add(i, as_losses(loss_fn(model)))
+                done += 1
+                if progress is not None:
+                    progress("local flatness", done, total)
 
         flat, *errors = (
             LocalFlatness(
                 radii=radii,
                 antithetic=antithetic,
                 settings=settings,
-                loss={domain: values.double().mean().item() for domain, values in at_center.losses.items()},
+                loss=at_center.means,
                 losses=total.losses(),
                 image_loss=at_center.copy_image_losses(),
                 image_sums=total.image_sums(),
@@ -280,7 +276,7 @@ def local(
                 groups=groups,
                 confidence=confidence,
             )
-            for at_center, total in zip(centers, sums, strict=True)
+            for at_center, total in zip(center.measures, sums, strict=True)
         )
         return replace(flat, errors=errors[0]) if errors else flat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Literal, cast, get_args
 
@@ -47,9 +47,14 @@ class Losses:
     """Whether the loss function named its domains; otherwise there is only the domain "all"."""
 
     @property
-    def of_errors(self) -> Losses | None:
-        """The errors in the place of the losses; None if there are none."""
-        return Losses(self.errors, {}, self.by_image, self.named) if self.errors else None
+    def measures(self) -> list[Losses]:
+        """These losses, and if there are errors, the same with the errors in the place of the losses."""
+        return [self, replace(self, losses=self.errors, errors={})] if self.errors else [self]
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean loss by domain."""
+        return {domain: losses.double().mean().item() for domain, losses in self.losses.items()}
 
     def copy_image_losses(self) -> dict[str, Tensor]:
         """Return per-image losses as doubles on the CPU; empty for scalars."""

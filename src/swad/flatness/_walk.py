@@ -39,103 +39,71 @@ def evaluate_points(
     _require_usable_buffers(model, corners, update_bn is not None)
     with Weights(model, names=set(axes[0])) as weights:
         weights.put_buffers(corners["1"])
-        walk = _Walk(corners, axes, weights, model, loss_fn, update_bn)
-        return walk.evaluate(*grid, named, on_row, done_rows, progress)
-
-
-class _Walk:
-    """A model that visits the points of a plane or line, one after the other."""
-
-    def __init__(
-        self,
-        corners: Mapping[str, State],
-        axes: Sequence[State],
-        weights: Weights,
-        model: nn.Module,
-        loss_fn: LossFn,
-        update_bn: Callable[[nn.Module], object] | None,
-    ) -> None:
-        self._corners, self._weights, self._model = corners, weights, model
-        self._loss_fn, self._update_bn = loss_fn, update_bn
-        self._origin = weights.of(corners["1"])
-        self._axes = [
-            [
-                torch.empty_like(live, dtype=dtype).copy_(axis[name])
-                for name, live, dtype in zip(weights.names, weights.live, weights.dtypes, strict=True)
-            ]
-            for axis in axes
+        origin = weights.of(corners["1"])
+        directions = [
+            [tensor.to(dtype) for tensor, dtype in zip(weights.of(axis), weights.dtypes, strict=True)] for axis in axes
         ]
 
-    def evaluate(
-        self,
-        xs: tuple[float, ...],
-        ys: tuple[float, ...],
-        named: NamedPoints,
-        on_row: OnRow | None,
-        done_rows: Iterable[Row],
-        progress: Progress | None,
-    ) -> Surface:
-        """Evaluate the points that `done_rows` lacks."""
+        def evaluate(point: Row, source: Source | None) -> Row:
+            if source is None:
+                weights.put(origin, list(zip(directions, (point["x"], point["y"]), strict=False)))
+            else:
+                weights.put(weights.of(source, f"the weights {point['name']!r}"))
+            if update_bn is not None:
+                update_bn(model)
+            measured = check_losses(loss_fn(model))  # its values are read here anyway
+            losses, *errors = (measure.means for measure in measured.measures)
+            row = SurfaceRow(**point, losses=losses, errors=errors[0] if errors else {})
+            return {"kind": POINT, **row.as_dict()}
+
         rows = [row for row in done_rows if row.get("kind") in (HEAD, POINT)]
-        head = {"kind": HEAD, "xs": list(xs), "ys": list(ys), "parameters": self._weights.dim}
+        head = {"kind": HEAD, "xs": list(grid[0]), "ys": list(grid[1]), "parameters": weights.dim}
+        done = {point_key(row): row for row in rows if row["kind"] == POINT}
+        points = list(_points(corners, *grid, named))
         if rows:
-            self._require_same(rows, head)
+            first, source = points[0]
+            _require_same(rows, head, done.get(point_key(first)), lambda: evaluate(first, source))
         else:
             rows = [head]
             if on_row is not None:
                 on_row(head)
-        done = {point_key(row) for row in rows if row["kind"] == POINT}
-        total = len(xs) * len(ys) + len(named)
-        for i, (point, source) in enumerate(self._points(xs, ys, named), 1):
+        for i, (point, source) in enumerate(points, 1):
             if point_key(point) not in done:
-                rows.append({"kind": POINT, **self._evaluate_point(point, source)})
+                rows.append(evaluate(point, source))
                 if on_row is not None:
                     on_row(rows[-1])
             if progress is not None:
-                progress("loss surface", i, total)
-        return Surface.from_rows(rows)
+                progress("loss surface", i, len(points))
+    return Surface.from_rows(rows)
 
-    def _points(
-        self, xs: Sequence[float], ys: Sequence[float], named: NamedPoints
-    ) -> Iterator[tuple[Row, Source | None]]:
-        # Corners come first, so that a wrong model or wrong images show at once.
-        for name, (x, y, distance, source) in named.items():
-            yield {"x": x, "y": y, "name": name, "distance": distance}, source
-        corners = {named[name][:2]: source for name, source in self._corners.items()}
-        for y in ys:
-            for x in xs:  # a grid point that is a corner gets the corner's own weights, without rounding
-                yield {"x": x, "y": y, "name": None, "distance": 0.0}, corners.get((x, y))
 
-    def _evaluate_point(self, point: Row, source: Source | None) -> Row:
-        if source is None:
-            lengths = (point["x"], point["y"])
-            self._weights.put(self._origin, list(zip(self._axes, lengths, strict=False)))
-        else:
-            self._weights.put(self._weights.of(source, f"the weights {point['name']!r}"))
-        if self._update_bn is not None:
-            self._update_bn(self._model)
-        measured = check_losses(self._loss_fn(self._model))  # its values are read here anyway
-        losses = {domain: values.double().mean().item() for domain, values in measured.losses.items()}
-        errors = {domain: values.double().mean().item() for domain, values in measured.errors.items()}
-        return SurfaceRow(point["x"], point["y"], point["name"], point["distance"], losses, errors).as_dict()
+def _points(
+    corners: Mapping[str, State], xs: Sequence[float], ys: Sequence[float], named: NamedPoints
+) -> Iterator[tuple[Row, Source | None]]:
+    """Yield every point, and its weights if it has its own; the first corner comes first."""
+    for name, (x, y, distance, source) in named.items():  # first, so that a wrong model or wrong images show at once
+        yield {"x": x, "y": y, "name": name, "distance": distance}, source
+    by_coordinates = {named[name][:2]: source for name, source in corners.items()}
+    for y in ys:
+        for x in xs:  # a grid point that is a corner gets the corner's own weights, without rounding
+            yield {"x": x, "y": y, "name": None, "distance": 0.0}, by_coordinates.get((x, y))
 
-    def _require_same(self, rows: Sequence[Row], head: Row) -> None:
-        """Refuse rows of another grid, other weights or other images; the first corner must have the same loss."""
-        old = next((row for row in rows if row["kind"] == HEAD), None)
-        if old is None or any(old[key] != head[key] for key in head):
-            raise ValueError("done_rows are of another grid or other weights: start a new file")
-        first = next((row for row in rows if row["kind"] == POINT and row["name"] == "1"), None)
-        if first is None:
-            return
-        again = self._evaluate_point(first, self._corners["1"])
-        for domain in {**first["losses"], **again["losses"]}:
-            old_loss, new_loss = (float(row["losses"].get(domain, math.nan)) for row in (first, again))
-            same = math.isclose(old_loss, new_loss, rel_tol=1e-3, abs_tol=1e-6)
-            if not same and not (math.isinf(old_loss) and old_loss == new_loss):
-                raise ValueError(
-                    f"done_rows have loss {old_loss:.6g} at the first corner on {domain}, not {new_loss:.6g}, so they "
-                    "are of other images or weights: start a new file"
-                )
+
+def _require_same(rows: Sequence[Row], head: Row, first: Row | None, evaluate_first: Callable[[], Row]) -> None:
+    """Refuse rows of another grid, other weights or other images; the first corner must have the same loss."""
+    old = next((row for row in rows if row["kind"] == HEAD), None)
+    if old is None or any(old[key] != head[key] for key in head):
+        raise ValueError("done_rows are of another grid or other weights: start a new file")
+    if first is None:
+        return
+    again = evaluate_first()
+    for domain in {**first["losses"], **again["losses"]}:
+        old_loss, new_loss = (float(row["losses"].get(domain, math.nan)) for row in (first, again))
+        if not math.isclose(old_loss, new_loss, rel_tol=1e-3, abs_tol=1e-6):
+            raise ValueError(
+                f"done_rows have loss {old_loss:.6g} at the first corner on {domain}, not {new_loss:.6g}, so they "
+                "are of other images or weights: start a new file"
+            )
 
 
 def _require_parameters_of(model: nn.Module, names: Sequence[str]) -> None:

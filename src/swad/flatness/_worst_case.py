@@ -244,8 +244,7 @@ class _Ascent:
         else:
             self._weights.move(point, 1.0)
         self.evaluations += 1
-        losses = as_losses((self._measure_fn or self._loss_fn)(self._model)).losses
-        by_domain = {domain: values.double().mean().item() for domain, values in losses.items()}
+        by_domain = as_losses((self._measure_fn or self._loss_fn)(self._model)).means
         return self._total(by_domain), by_domain
 
     def _total(self, by_domain: Mapping[str, float]) -> float:
