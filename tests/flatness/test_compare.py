@@ -217,5 +217,6 @@ def test_refusals():
         both.sentence("a", "b")
     lacking = network().state_dict()
     del lacking["0.weight"]
-    with pytest.raises(ValueError, match=r"the weights 'a' lack 0\.weight"):
-        compare({"a": lacking}, loss, [1.0], 2, model=network())
+    for weights in (lacking, {**lacking, "0.weight": torch.zeros(7)}):
+        with pytest.raises(ValueError, match=r"the weights 'a' lack 0\.weight of shape .*: give weights of the same"):
+            compare({"a": weights}, loss, [1.0], 2, model=network())

@@ -27,7 +27,6 @@ from swad.averaging.tensors import (
     named_tensors,
     unwrap,
 )
-from swad.util.names import listed
 
 State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
@@ -186,21 +185,8 @@ class Weights:
 
     def of(self, state: Source, what: str = "the weights") -> list[Tensor]:
         """Return the tensors of `state` for these parameters, in their order, device and layout."""
-        found = by_name(state)
-        missing = [name for name in self.names if name not in found]
-        if missing:
-            raise ValueError(
-                f"{what} lack {listed(missing)} of {type(self.model).__name__}: give weights of that model"
-            )
-        tensors = []
-        for name, tensor in zip(self.names, self.live, strict=True):
-            if found[name].shape != tensor.shape:
-                raise ValueError(
-                    f"{what} have {name} of shape {tuple(found[name].shape)} instead of {tuple(tensor.shape)}: "
-                    "give weights of the same architecture"
-                )
-            tensors.append(torch.empty_like(tensor, dtype=found[name].dtype).copy_(found[name].detach()))
-        return tensors
+        tensors = same_shapes(state, dict(zip(self.names, self.live, strict=True)), what)
+        return [torch.empty_like(a, dtype=b.dtype).copy_(b) for a, b in zip(self.live, tensors, strict=True)]
 
     @torch.no_grad()
     def put_buffers(self, state: Source) -> None:
@@ -263,6 +249,15 @@ def by_name(state: Source) -> dict[str, Tensor]:
     if not isinstance(state, Mapping):
         raise TypeError(f"weights must be a module or a state dict, got a {type(state).__name__}: load them first")
     return {canonical(name): tensor for name, tensor in state.items()}
+
+
+def same_shapes(state: Source, like: Mapping[str, Tensor], what: str) -> list[Tensor]:
+    """Return the tensors of `state` that have the names of `like`, in its order, if they have its shapes."""
+    found = by_name(state)
+    for name, tensor in like.items():
+        if name not in found or found[name].shape != tensor.shape:
+            raise ValueError(f"{what} lack {name} of shape {tuple(tensor.shape)}: give weights of the same network")
+    return [found[name].detach() for name in like]
 
 
 def parameters_by_name(state: Source) -> dict[str, Tensor]:

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from swad.averaging.tensors import Patterns
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn
-from swad.flatness._perturb import BN_STATISTICS, Source, State, by_name, chosen_names, parameters_by_name
+from swad.flatness._perturb import (
+    BN_STATISTICS,
+    Source,
+    State,
+    by_name,
+    chosen_names,
+    parameters_by_name,
+    same_shapes,
+)
 from swad.flatness._surface_rows import Surface
 from swad.flatness._walk import NamedPoints, OnRow, evaluate_points
 from swad.util.progress import Progress
@@ -88,13 +96,7 @@ class Slice:
         return evaluate_points(self.corners, axes, model, loss_fn, grid, named, *options)
 
     def _tensors(self, weights: Source, label: str) -> list[Tensor]:
-        tensors, reference = by_name(weights), self.corners["1"]
-        for name in self.names:
-            if name not in tensors or tensors[name].shape != reference[name].shape:
-                raise ValueError(
-                    f"{label} lack {name} of shape {tuple(reference[name].shape)}: give weights of the same network"
-                )
-        return [tensors[name].detach() for name in self.names]
+        return same_shapes(weights, {name: self.corners["1"][name] for name in self.names}, label)
 
     def _offset(self, weights: Source, label: str = "the weights") -> Tensor:
         origin = flat(self.origin)
