@@ -31,7 +31,7 @@ from swad.flatness import (
 from swad.flatness._worst_case import ASCENT, RESTARTS, STEPS
 from swad.results.flatness_rows import FLATNESS, Row, RowFile
 from swad.results.flatness_stats import SIDES
-from swad.util.progress import Progress
+from swad.util.progress import Progress, part_progress
 
 PUBLISHED_RADII = tuple(5.0 * k for k in range(13))
 """0 to 60 in steps of 5, as in the published code, which measured ResNet-50."""
@@ -207,7 +207,7 @@ def run_worst_case(
     config = config or FlatnessConfig()
     settings = {"worst_radii": sorted(check_radii(radii)), "steps": steps, "restarts": restarts, "ascent": ASCENT}
 
-    def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
+    def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress | None) -> list[Row]:
         model = run.model(name, torch_device)
         seen = images.side("seen")
         batch_size = run.batch_size(torch_device)
@@ -223,7 +223,7 @@ def run_worst_case(
                 measure_fn=error_fn,
                 include=config.include,
                 exclude=config.exclude,
-                progress=_part_progress(name_progress, i, 2),
+                progress=part_progress(name_progress, i, 2),
             )
             rows += [{"measure": quantity, **row.as_dict()} for row in result.rows]
         return rows
@@ -249,7 +249,7 @@ def run_curvature(
     config = config or FlatnessConfig()
     settings = {"curvature": n_eigenvalues, "trace_vectors": trace_vectors}
 
-    def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress) -> list[Row]:
+    def measure(name: str, images: Images, torch_device: torch.device, name_progress: Progress | None) -> list[Row]:
         model = run.model(name, torch_device)
         rows: list[Row] = []
         sides = [side for side in SIDES if images.side(side)]
@@ -261,7 +261,7 @@ def run_curvature(
                 trace_vectors=trace_vectors,
                 include=config.include,
                 exclude=config.exclude,
-                progress=_part_progress(name_progress, i, len(sides)),
+                progress=part_progress(name_progress, i, len(sides)),
             )
             rows += [{**row.as_dict(), "domain": row.domain or side} for row in result.rows]
         return rows
@@ -272,12 +272,16 @@ def run_curvature(
 # --- stored rows ----------------------------------------------------------------------------------------------------
 
 
+_Measure = Callable[[str, Images, torch.device, Progress | None], list[Row]]
+"""Takes the name of weights, images, device and progress, and returns rows."""
+
+
 def _measure_missing(
     run: SavedRun,
     names: Sequence[str],
     kind: str,
     settings: Mapping[str, Any],
-    measure: Callable[[str, Images, torch.device, Progress], list[Row]],
+    measure: _Measure,
     config: FlatnessConfig,
     device: str,
     workers: int | None,
@@ -294,7 +298,7 @@ def _measure_missing(
         if missing:
             images = run.images(config.n_images, torch_device, workers, config.split)
             for i, name in enumerate(missing):
-                rows = measure(name, images, torch_device, _part_progress(progress, i, len(missing)))
+                rows = measure(name, images, torch_device, part_progress(progress, i, len(missing)))
                 file.append(*({"key": key, "kind": kind, "weights": name, **row} for row in rows))
         file.mark_shown(key)
         return [row for name in names for row in file.rows_of(key, kind=kind, weights=name)]
@@ -322,13 +326,3 @@ def _append_new(file: RowFile, rows: Sequence[Row]) -> None:
     stored = {json.dumps(row, sort_keys=True) for row in file.rows}
     if new := [row for row in rows if json.dumps(row, sort_keys=True) not in stored]:
         file.append(*new)
-
-
-def _part_progress(progress: Progress | None, index: int, n_parts: int) -> Progress:
-    """Return the progress callback for one of several parts of equal length."""
-
-    def part_progress(description: str, done: int, total: int | None) -> None:
-        if progress is not None:
-            progress(description, index * (total or 0) + done, None if total is None else n_parts * total)
-
-    return part_progress

@@ -16,10 +16,10 @@ from torch import nn
 from swad.averaging.tensors import Patterns
 from swad.flatness._directions import Normalize
 from swad.flatness._json import JsonRow
-from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, check_radii, local, mean_over
+from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, local, mean_over
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
-from swad.util.progress import Progress
+from swad.util.progress import Progress, part_progress
 from swad.util.statistics import half_widths, hochberg, p_values, subtract_contributions
 
 LEVEL = 0.05
@@ -149,12 +149,7 @@ def compare(
         got = f"a {type(models).__name__}" if models else "none"
         raise ValueError(f"compare needs models by name, such as {{'ERM': erm, 'SWAD': averaged}}; got {got}")
     _require_same_parameters(models, model, include, exclude)
-    n_evaluations = n_directions * len([radius for radius in check_radii(radii) if radius])
     results: dict[str, LocalFlatness] = {}
-
-    def model_progress(description: str, done: int, total: int | None) -> None:
-        if progress is not None:
-            progress(description, len(results) * n_evaluations + done, len(models) * n_evaluations)
 
     def measure(module: nn.Module) -> LocalFlatness:
         return local(
@@ -169,21 +164,20 @@ def compare(
             exclude=exclude,
             groups=groups,
             confidence=confidence,
-            progress=model_progress,
+            progress=part_progress(progress, len(results), len(models)),
         )
 
     for name, source in models.items():
         if isinstance(source, nn.Module):
-            result = measure(source)
+            results[name] = measure(source)
         else:
             assert model is not None
             with torch.no_grad(), Weights(model) as weights:
                 weights.put(weights.of(source, f"the weights {name!r}"))
                 weights.put_buffers(source)
-                result = measure(model)
-        results[name] = result
+                results[name] = measure(model)
         if on_result is not None:
-            on_result(name, result)
+            on_result(name, results[name])
     return Comparison(results)
 
 

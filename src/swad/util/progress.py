@@ -16,6 +16,15 @@ Progress = Callable[[str, int, int | None], None]
 """``progress(description, done, total)``; ``total`` is None if it is unknown."""
 
 
+def part_progress(progress: Progress | None, index: int, n_parts: int) -> Progress | None:
+    """Return the progress of one of several parts of equal length, as a share of all."""
+    if progress is None:
+        return None
+    return lambda description, done, total: progress(
+        description, index * (total or 0) + done, None if total is None else n_parts * total
+    )
+
+
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[Progress]:
     """Show a progress bar per description on standard error; show nothing if that is not a terminal."""
