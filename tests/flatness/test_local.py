@@ -18,7 +18,7 @@ from helpers.landscapes import Point, Quadratic, brute_force, fingerprint, image
 from swad.flatness import LocalFlatness, image_losses, local
 from swad.flatness._directions import Directions
 from swad.flatness._perturb import Weights
-from swad.util.statistics import contributions, half_widths
+from swad.util.statistics import contributions, half_widths, student_quantile
 
 RADII = [0.0, 0.5, 2.0, 7.0]
 
@@ -398,6 +398,17 @@ def test_an_interval_agrees_with_resampling_the_whole_table():
     margins = {"directions": contributions(table.mean(1)[:, None]), "images": contributions(table.mean(0)[:, None])}
     low, high = np.quantile(resamples, [0.05, 0.95])
     assert half_widths(margins, 0.9) == pytest.approx([(high - low) / 2], rel=0.1)  # of which Student's t is 4 %
+
+
+def test_the_interval_of_a_mean_over_domains_counts_each_as_its_share():
+    sizes = {"photo": torch.tensor([1.0, 3.0, 8.0]), "sketch": torch.tensor([2.0, 2.5])}  # alike in all directions
+
+    def loss(model):
+        return {name: size * (model.vector() - Point().vector()).square().sum() for name, size in sizes.items()}
+
+    row = local(Point(), loss, [1.0], 4).row(1.0)
+    halves = [student_quantile(len(size)) * size.std().item() / len(size) ** 0.5 / 2 for size in sizes.values()]
+    assert (row.high - row.low) / 2 == pytest.approx(math.hypot(*halves), rel=1e-6)
 
 
 def test_one_direction_gives_no_interval():
