@@ -54,7 +54,7 @@ from swad.results.surfaces import read_surface
 from swad.results.tables import Table
 from swad.training.run_dir import RunError
 from swad.util.files import write_json
-from swad.util.jsonl import json_values
+from swad.util.jsonl import json_values, stored_path
 from swad.util.progress import Progress
 
 
@@ -131,7 +131,7 @@ def report_flatness(
         content["error"] = flatness_summary(errors)
     summary = output / "flatness.json"
     write_json(summary, json_values(content))
-    return Report(tuple(tables), (*written, summary), tuple(path / FLATNESS for path in weights))
+    return Report(tuple(tables), (*written, summary), tuple(stored_path(path / FLATNESS) for path in weights))
 
 
 def measure_surfaces(
@@ -192,7 +192,8 @@ def report_surfaces(
             tables.append(points_table(surfaces))
     if not tables:
         raise RunError(f"no {SURFACE} has a complete measurement: run `swad surface` first")
-    return Report(tuple(tables), tuple(written), tuple(path / SURFACE for path in paths), tuple(notes))
+    row_files = tuple(stored_path(path / SURFACE) for path in paths)
+    return Report(tuple(tables), tuple(written), row_files, tuple(notes))
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from swad.results.runs import load_run
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, VERSION, corrupt
 from swad.training.run_dir import RunError
 from swad.util.files import write_json, write_text
+from swad.util.jsonl import stored_path
 from swad.util.names import did_you_mean
 from swad.util.progress import Progress
 
@@ -204,4 +205,5 @@ def report_robustness(paths: Sequence[Path], *, output: Path, formats: Sequence[
     cases = output / "robustness.csv"
     write_text(cases, cases_csv(results))
     tables = [table for each in results for table in (corruption_table(each), comparison_table(each)) if table]
-    return Report(tuple(tables), (*written, summary, cases), tuple(path / ROBUSTNESS for path in paths))
+    row_files = tuple(stored_path(path / ROBUSTNESS) for path in paths)
+    return Report(tuple(tables), (*written, summary, cases), row_files)
