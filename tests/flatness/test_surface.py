@@ -54,6 +54,15 @@ def test_coordinates_of_a_point_are_the_point(x, y):
     assert found == pytest.approx((x, y, 0.0), abs=1e-9)
 
 
+def test_by_default_a_plane_extends_a_quarter_beyond_its_corners_and_a_line_nothing():
+    corners = [{"w": torch.tensor(w)} for w in ([0.0, 0.0], [4.0, 0.0], [1.0, 2.0])]
+    model = torch.nn.Module()
+    model.w = torch.nn.Parameter(torch.zeros(2))
+    surface = plane(*corners).evaluate(model, lambda model: model.w.sum(), 3)
+    assert (surface.xs, surface.ys) == ((-1.0, 2.0, 5.0), (-1.0, 1.0, 3.0))
+    assert line(*corners[:2]).evaluate(model, lambda model: model.w.sum(), 3).xs == (0.0, 0.5, 1.0)
+
+
 def test_what_is_off_the_plane_is_projected():
     one, two, third = ({"w": torch.tensor(w)} for w in ([0.0, 0, 0, 0], [0.0, 2, 0, 0], [0.0, 1, 1, 0]))
     surface = plane(one, two, third)

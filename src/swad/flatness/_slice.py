@@ -32,7 +32,6 @@ class Slice:
     A subclass sets `axes`, the vectors that x and y are multiples of, and `corner_coordinates`.
     """
 
-    margin = 0.0
     axes: Sequence[Tensor]
     corner_coordinates: Mapping[str, tuple[float, float]]
     """The coordinates of the weights that span it."""
@@ -43,7 +42,7 @@ class Slice:
         self.origin = self._tensors(self.corners["1"], "weights 1")
 
     def grid(
-        self, steps: int | tuple[int, int], margin: float, *, around: Iterable[tuple[float, float]] = ()
+        self, steps: int | tuple[int, int], margin: float = 0.0, *, around: Iterable[tuple[float, float]] = ()
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the x and y values of the points to evaluate."""
         raise NotImplementedError
@@ -89,8 +88,8 @@ class Slice:
         extra = {name: copy_state(weights) for name, weights in (points or {}).items()}
         corners = {name: (*at, 0.0, self.corners[name]) for name, at in self.corner_coordinates.items()}
         named: NamedPoints = {**corners, **{name: (*self.locate(weights), weights) for name, weights in extra.items()}}
-        margin = self.margin if margin is None else margin
-        grid = self.grid(steps, margin, around=(named[name][:2] for name in extra))
+        margins = {} if margin is None else {"margin": margin}
+        grid = self.grid(steps, around=[named[name][:2] for name in extra], **margins)
         axes = [dict(zip(self.names, self.split(axis), strict=True)) for axis in self.axes]
         options = (update_bn, on_row, done_rows, progress)
         return evaluate_points(self.corners, axes, model, loss_fn, grid, named, *options)

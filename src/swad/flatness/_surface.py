@@ -41,8 +41,6 @@ class Plane(Slice):
     ((1.0, 3.0), (1.0, 1.0, 0.0))
     """
 
-    margin = MARGIN
-
     def __init__(
         self, w1: Source, w2: Source, w3: Source, *, include: Patterns = None, exclude: Patterns = None
     ) -> None:
