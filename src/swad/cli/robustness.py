@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from swad.cli import _options as parse
 from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Images, Stored, Workers
+
+_FOLDER: Any = {"exists": True, "file_okay": False}  # checked before weights are downloaded
 
 EXAMPLES = """
 swad robustness runs/PACS
@@ -29,14 +31,17 @@ def robustness(
         ),
     ],
     imagenet: Annotated[
-        Path | None, typer.Option(help="ImageNet's validation images in class folders, or a directory with val.")
+        Path | None,
+        typer.Option(help="ImageNet's validation images in class folders, or a directory with val.", **_FOLDER),
     ] = None,
     imagenet_c: Annotated[
         Path | None,
-        typer.Option(help="ImageNet-C: CORRUPTION/SEVERITY, also inside noise, blur, weather, digital, extra."),
+        typer.Option(
+            help="ImageNet-C: CORRUPTION/SEVERITY, also inside noise, blur, weather, digital, extra.", **_FOLDER
+        ),
     ] = None,
-    imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R with its 200 class folders.")] = None,
-    backgrounds: Annotated[Path | None, typer.Option(help="The Background Challenge: bg_challenge.")] = None,
+    imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R with its 200 class folders.", **_FOLDER)] = None,
+    backgrounds: Annotated[Path | None, typer.Option(help="The Background Challenge: bg_challenge.", **_FOLDER)] = None,
     weights: Annotated[
         list[str] | None,
         typer.Option(
