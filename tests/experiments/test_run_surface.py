@@ -9,6 +9,7 @@ from helpers.tiny_algorithms import make
 from helpers.tiny_runs import copied, tiny
 from swad.experiments import run_surface
 from swad.experiments.saved_run import Images, open_run
+from swad.flatness import line, plane
 from swad.models import networks, own
 from swad.results.flatness_rows import SURFACE
 from swad.training import export
@@ -51,6 +52,14 @@ def test_averages_far_from_the_plane_are_left_out_unless_asked_for(tiny_run, tmp
     (folder / SURFACE).unlink()
     assert "swad" not in run_surface.run_surface(open_run(folder), steps=2, n_images=10).points
     assert "swad" in run_surface.run_surface(open_run(folder), points=["swad"], steps=2, n_images=10).points
+
+
+def test_averages_are_near_within_the_size_of_the_plane_or_line():
+    corners = [{"w": torch.tensor(w)} for w in ([0.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 2.0, 0.0])]
+    averages = {"low": [1, 1, 1.9], "high": [1, 1, 2.1], "here": [3.9, 0, 0], "far": [4.1, 0, 0], "back": [0, -2.1, 0]}
+    run = SimpleNamespace(averages=tuple(averages), state=lambda name: {"w": torch.tensor(averages[name]).float()})
+    assert run_surface._averages_near(run, plane(*corners)) == ["low", "here"]
+    assert run_surface._averages_near(run, line(*corners[:2])) == ["here"]
 
 
 def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
