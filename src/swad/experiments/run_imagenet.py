@@ -126,18 +126,20 @@ class _Store:
         self.model, self.file, self.config = model, file, config
         self.key = file.add_settings({BENCHMARK: "imagenet", "precision": config.precision, **model.input._asdict()})
 
-    def rows(self, kind: str, part: str, images: str) -> list[Row]:
+    def _mark(self, kind: str, part: str, images: str) -> Row:
         model = {"weights": self.model.weights, "fingerprint": self.model.fingerprint}
-        return self.file.rows_of(self.key, kind=kind, **model, part=part, images=images)
+        return {"kind": kind, **model, "part": part, "images": images}
+
+    def rows(self, kind: str, part: str, images: str) -> list[Row]:
+        return self.file.rows_of(self.key, **self._mark(kind, part, images))
 
     def append(self, kind: str, part: str, images: str, **values: Any) -> None:
-        model = self.model
-        mark = {"key": self.key, "kind": kind, "weights": model.weights, "fingerprint": model.fingerprint}
-        self.file.append({**mark, "part": part, "images": images, **values})
+        self.file.append({"key": self.key, **self._mark(kind, part, images), **values})
 
-    def takes(self, part: Part) -> bool:
-        """Whether the model can answer at all: one of the nine classes knows no other benchmark."""
-        return self.model.n_outputs != len(backgrounds.FOLDERS) or part.labels is backgrounds.labels()
+    def lacks(self, part: Part) -> bool:
+        """Whether the model is to be evaluated; one of the nine classes can answer in no other benchmark."""
+        answers = self.model.n_outputs != len(backgrounds.FOLDERS) or part.labels is backgrounds.labels()
+        return answers and not self.rows(BENCHMARK, part.name, part.images.digest)
 
     def results(self, parts: Sequence[Part]) -> dict[str, PartResult]:
         found = {part.name: self.rows(BENCHMARK, part.name, part.images.digest) for part in parts}
@@ -161,11 +163,8 @@ def _evaluate(
     group: Sequence[_Store], parts: Sequence[Part], config: EvaluationConfig, progress: Progress | None
 ) -> None:
     by_label = {store.model.label: store for store in group}
-    pending = [
-        (part, [label for label, store in by_label.items() if store.takes(part) and not _stored(store, part)])
-        for part in parts
-    ]
-    pending = [(part, labels) for part, labels in pending if labels]
+    lacking = [(part, [label for label, store in by_label.items() if store.lacks(part)]) for part in parts]
+    pending = [(part, labels) for part, labels in lacking if labels]
     if not pending:
         return
     classifiers = {label: by_label[label].classifier() for label in {name for _, names in pending for name in names}}
@@ -173,10 +172,6 @@ def _evaluate(
     for part, counts in counted:
         for label, (correct, n) in counts.items():
             by_label[label].append(BENCHMARK, part.name, part.images.digest, correct=correct, n=n, **_expected(part))
-
-
-def _stored(store: _Store, part: Part) -> bool:
-    return bool(store.rows(BENCHMARK, part.name, part.images.digest))
 
 
 def _expected(part: Part) -> dict[str, Any]:
