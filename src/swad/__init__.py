@@ -54,7 +54,7 @@ _HOMES = {
     "train": "training.loop",
     "update_bn": "averaging.batchnorm",
 }
-_MODULES = {"flatness", "integrations", "results"}
+_MODULES = {"flatness", "integrations", "results", "robustness"}
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",
