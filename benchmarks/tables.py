@@ -16,7 +16,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -127,7 +127,15 @@ def _accuracies(results: DatasetResults, paper: PaperRows) -> Table:
 def differences(source: Path) -> Table:
     """SWAD minus every other method, paired over runs."""
     results = _results(source)
-    return _compared(results, [("SWAD", method.label) for method in results.methods if method.label != "SWAD"])
+    others = [method.label for method in results.methods if method.label != "SWAD"]
+    return _compared(results, results, {f"SWAD − {label}": ("SWAD", label) for label in others})
+
+
+def combined(source: Path) -> Table:
+    """Every algorithm with SWAD minus ERM with SWAD, paired over runs: what the algorithm adds to SWAD."""
+    results = _results(source)
+    labels = [method.label for method in results.methods if method.label.endswith("+ SWAD")]
+    return _compared(results, results, {f"{label} − SWAD": (label, "SWAD") for label in labels})
 
 
 def gains(source: Path) -> Table:
@@ -135,32 +143,44 @@ def gains(source: Path) -> Table:
     results = _results(source)
     labels = dict.fromkeys(algorithm_label(method.algorithm) for method in results.methods)
     pairs = {label: ("SWAD" if label == "ERM" else f"{label} + SWAD", f"{label} (best)") for label in labels}
-    compared, means = _compared(results, list(pairs.values())), _accuracies(results, "none")
-    averages = {row.name: row.cells[means.columns.index("Avg.")] for row in means.rows}
-    # The pairs are compared in the columns beside them, so the marks of a whole column go.
-    cells = {name: replace(cell, best=False, mark=cell.mark.rstrip(LOWER)) for name, cell in averages.items()}
-    by_name = {row.name: row.cells for row in compared.rows}
+    return _side_by_side(results, results, pairs, ("Alone", "+ SWAD"))
+
+
+def search(source: Path) -> Table:
+    """Every method with default hyperparameters and with those of a search, and their difference, paired over runs."""
+    defaults, searched = _results(source / "defaults.json"), _results(source / "searched.json")
+    pairs = {method.label: (method.label, method.label) for method in searched.methods}
+    return _side_by_side(searched, defaults, pairs, ("Defaults", "Searched"))
+
+
+def _side_by_side(
+    results: DatasetResults, baseline: DatasetResults, pairs: Mapping[str, tuple[str, str]], columns: tuple[str, str]
+) -> Table:
+    """Show the means of the methods of each pair, that of the baseline first, and their difference."""
+    compared = _compared(results, baseline, pairs)
+    means = [_means(baseline), _means(results)]
     rows = [
-        Row(label, (cells[alone], cells[averaged], *by_name[f"{averaged} − {alone}"]))
-        for label, (averaged, alone) in pairs.items()
-        if f"{averaged} − {alone}" in by_name
+        Row(row.name, (means[0][pairs[row.name][1]], means[1][pairs[row.name][0]], *row.cells)) for row in compared.rows
     ]
-    return replace(compared, columns=("Alone", "+ SWAD", *compared.columns), rows=tuple(rows), corner="Method")
+    return replace(compared, columns=(*columns, *compared.columns), rows=tuple(rows), corner="Method")
 
 
-def combined(source: Path) -> Table:
-    """Every algorithm with SWAD minus ERM with SWAD, paired over runs: what the algorithm adds to SWAD."""
-    results = _results(source)
-    return _compared(results, [(method.label, "SWAD") for method in results.methods if method.label.endswith("+ SWAD")])
+def _means(results: DatasetResults) -> dict[str, Cell]:
+    """Return the mean over targets of every method, without the marks of its column: pairs are compared beside it."""
+    table = _accuracies(results, "none")
+    cells = {row.name: row.cells[table.columns.index("Avg.")] for row in table.rows}
+    return {name: replace(cell, best=False, mark=cell.mark.rstrip(LOWER)) for name, cell in cells.items()}
 
 
-def _compared(results: DatasetResults, pairs: Sequence[tuple[str, str]]) -> Table:
-    """Compare pairs of methods over runs, with p-values corrected for their number."""
-    by_method = {method.label: method.results.accuracies() for method in results.methods}
+def _compared(results: DatasetResults, baseline: DatasetResults, pairs: Mapping[str, tuple[str, str]]) -> Table:
+    """Subtract methods of the baseline from methods over runs, by the name of the pair; correct for their number."""
+    accuracies, subtracted = (
+        {method.label: method.results.accuracies() for method in each.methods} for each in (results, baseline)
+    )
     compared = []
-    for first, second in pairs:
-        names = (results.dataset, f"{first} − {second}", second)
-        found = compare(by_method[first], by_method[second], results.targets, "runs", len(pairs), names)
+    for name, (first, second) in pairs.items():
+        names = (results.dataset, name, second)
+        found = compare(accuracies[first], subtracted[second], results.targets, "runs", len(pairs), names)
         if found is not None:
             compared.append(replace(found, missing_targets=results.missing_targets))
     return replace(comparisons_table(correct(compared)), corner="Difference")
@@ -440,6 +460,7 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
         methods,
         gains,
         combined,
+        search,
         flatness,
         curves,
         surfaces,

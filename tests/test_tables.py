@@ -62,6 +62,22 @@ def test_accuracies_and_differences_of_runs(tmp_path, targets):
     assert any("lack the targets photo, sketch" in note for note in compared.notes) == (len(targets) == 2)
 
 
+def test_what_a_search_adds_is_the_difference_to_the_defaults(tmp_path):
+    cells, kept = [(target, trial) for target in PACS for trial in (0, 1)], tmp_path / "kept"
+    kept.mkdir()
+    for name, lr in (("defaults", 5e-5), ("searched", 3e-5)):
+        for target, trial in cells:
+            write_run(tmp_path / name / f"{target}-{trial}", target=target, trial=trial, lr=lr)
+        keep_accuracies(tmp_path / name, kept / f"{name}.json")
+    row = next(row for row in tables.search(kept).rows if row.name == "SWA")
+    means = [
+        100 * statistics.fmean(accuracy(tmp_path / name / f"{target}-{trial}", "swa") for target, trial in cells)
+        for name in ("defaults", "searched")
+    ]
+    assert [cell.value for cell in row.cells[:3]] == pytest.approx([*means, means[1] - means[0]])
+    assert means[0] != means[1]
+
+
 def test_gains_of_runs_and_of_their_kept_accuracies(tmp_path):
     cells = [(name, target, trial) for name in ("coral", "erm") for target in PACS for trial in (0, 1)]
     runs = {cell: tmp_path / "runs" / "-".join(map(str, cell)) for cell in cells}
