@@ -70,7 +70,7 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
 def test_damaged_and_newer_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / FLATNESS
     path.write_text('{"v": 1, "kind": "row"}\n')
-    with pytest.raises(RecordError, match="line 1 is damaged: remove the file and measure again"):
+    with pytest.raises(RecordError, match="line 1 is damaged: remove this line, or the file, and measure again"):
         read_rows(tmp_path, FLATNESS)
     with pytest.raises(RecordError, match="damaged"):
         RowFile(tmp_path, FLATNESS)

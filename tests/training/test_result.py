@@ -18,6 +18,13 @@ def test_the_full_score_combines_the_in_and_out_splits(finished_run):
     assert correct / 45 == pytest.approx(scores["full"]["accuracy"])
 
 
+def test_weights_that_a_run_has_not_are_named(finished_run):
+    result = train(short(finished_run))
+    for accuracy in (result.target_accuracy, result.source_accuracy):
+        with pytest.raises(ValueError, match=r"has the weights best, last, swad, .*; got 'sma'$"):
+            accuracy("sma")
+
+
 def test_a_result_is_read_back_from_json(finished_run):
     result = train(short(finished_run))
     content = json.loads(json.dumps(result.to_json()))

@@ -106,7 +106,8 @@ def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
                 version, row = _parse(line)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise RecordError(
-                    f"{stored_path(path)}, line {line_number} is damaged: remove the file and measure again"
+                    f"{stored_path(path)}, line {line_number} is damaged: remove this line, or the file, "
+                    "and measure again"
                 ) from None
             if version > SCHEMA:
                 raise RecordError(f"{stored_path(path)} was written by a newer swad (schema {version}): upgrade swad")

@@ -36,13 +36,19 @@ class RunResult:
         """Mean accuracy over the held-out domains."""
         if not self.config.data.targets:
             raise ValueError(f"the run {self.run_dir} has no target: use source_accuracy")
-        accuracies = [self.scores[label][name][split]["accuracy"] for name in self.config.data.targets]
+        scores = self._scores(label)
+        accuracies = [scores[name][split]["accuracy"] for name in self.config.data.targets]
         return sum(accuracies) / len(accuracies)
 
     def source_accuracy(self, label: str, split: str = "out") -> float:
         """Mean accuracy over the source domains."""
-        sources = [splits for name, splits in self.scores[label].items() if name not in self.config.data.targets]
+        sources = [splits for name, splits in self._scores(label).items() if name not in self.config.data.targets]
         return sum(splits[split]["accuracy"] for splits in sources) / len(sources)
+
+    def _scores(self, label: str) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        if label not in self.scores:
+            raise ValueError(f"the run {self.run_dir} has the weights {', '.join(self.scores)}; got {label!r}")
+        return self.scores[label]
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values, without the directory and the config, which has its own file."""

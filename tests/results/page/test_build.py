@@ -141,7 +141,7 @@ def test_a_damaged_measurement_costs_its_sections_alone(measured_runs: list[RunD
     path.unlink()
     with pytest.warns(UserWarning, match=r"the page lacks measurements: .*flatness\.jsonl\.gz, line 1 is damaged"):
         text = write_page(measured_runs, tmp_path / "page.html").read_text()
-    assert "flatness.jsonl.gz, line 1 is damaged: remove the file and measure again" in text
+    assert "flatness.jsonl.gz, line 1 is damaged: remove this line, or the file, and measure again" in text
     assert "Flatness on" not in text
     assert "Loss surfaces on PACS" in text
 

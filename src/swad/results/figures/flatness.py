@@ -250,6 +250,7 @@ def ranking_figure(
                 label=row.method,
             )
         axes.margins(0.12)
+        axes.locator_params(axis="x", nbins=5)  # values that are close have long labels
         axes.grid()
         axes.set_xlabel(f"{quantity}: less is flatter")
         axes.set_ylabel("accuracy on the target, %")
