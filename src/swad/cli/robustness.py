@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from swad.cli import _options as parse
 from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Images, Stored, Workers
-
-_FOLDER: Any = {"exists": True, "file_okay": False}  # checked before weights are downloaded
 
 EXAMPLES = """
 swad robustness runs/PACS
@@ -31,17 +29,14 @@ def robustness(
         ),
     ],
     imagenet: Annotated[
-        Path | None,
-        typer.Option(help="ImageNet's validation images in class folders, or a directory with val.", **_FOLDER),
+        Path | None, typer.Option(help="ImageNet's validation images in class folders, or a directory with val.")
     ] = None,
     imagenet_c: Annotated[
         Path | None,
-        typer.Option(
-            help="ImageNet-C: CORRUPTION/SEVERITY, also inside noise, blur, weather, digital, extra.", **_FOLDER
-        ),
+        typer.Option(help="ImageNet-C: CORRUPTION/SEVERITY, also inside noise, blur, weather, digital, extra."),
     ] = None,
-    imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R with its 200 class folders.", **_FOLDER)] = None,
-    backgrounds: Annotated[Path | None, typer.Option(help="The Background Challenge: bg_challenge.", **_FOLDER)] = None,
+    imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R with its 200 class folders.")] = None,
+    backgrounds: Annotated[Path | None, typer.Option(help="The Background Challenge: bg_challenge.")] = None,
     weights: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,6 +108,9 @@ def robustness(
         raise ValueError(f"benchmarks are evaluated on all of their stored images: leave out {', '.join(unused)}")
     if unused:
         raise ValueError(f"only benchmarks take {', '.join(unused)}: leave it out, or give one such as --imagenet DIR")
+    for name, directory in vars(benchmarks).items():
+        if directory is not None and not directory.is_dir():  # before weights are downloaded
+            raise ValueError(f"--{name.replace('_', '-')} needs a directory, and {directory} is none: check its path")
     if on_benchmarks:
         from swad.experiments.imagenet_models import find_models
         from swad.experiments.imagenet_report import measure_imagenet
