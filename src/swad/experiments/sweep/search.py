@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from swad.algorithms.hyperparameters import Hyperparameters, draw
 from swad.algorithms.registry import get_algorithm
+from swad.data import benchmarks
 
 if TYPE_CHECKING:
     from swad.experiments.sweep.spec import SweepSpec
@@ -44,7 +45,20 @@ def points(spec: SweepSpec, algorithm: str, dataset: str, trial: int) -> list[Po
         return [draw(cls, dataset, number, trial, spec.seeding) for number in range(spec.draws)]
     if spec.protocol == "random":
         return [draw(cls, dataset, number, 0, spec.seeding) for number in range(1, spec.draws + 1)]
-    return grid_points(_for_algorithm(cls, spec.grid or PAPER_GRID))
+    return grid_points(_for_algorithm(cls, spec.grid or paper_grid(dataset)))
+
+
+def paper_grid(dataset: str) -> dict[str, tuple[float, ...]]:
+    """Return the paper's grid with learning rates in proportion to the dataset's default.
+
+    The paper's rates go up to 5e-5, the default where a pretrained network is fine-tuned. A small network that starts
+    from random weights learns nothing at such rates.
+
+    >>> paper_grid("PACS") == PAPER_GRID, paper_grid("digits")["lr"]
+    (True, (0.0006, 0.0018, 0.003))
+    """
+    scale = benchmarks.get(dataset).defaults.lr / max(PAPER_GRID["lr"])
+    return {**PAPER_GRID, "lr": tuple(float(f"{scale * lr:.6g}") for lr in PAPER_GRID["lr"])}
 
 
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[Point]:
