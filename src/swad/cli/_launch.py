@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -75,12 +76,14 @@ class Launch:
 
 
 @contextmanager
-def show_runs(directory: SweepDir, launch: Launch, device: str, n_runs: int) -> Iterator[tuple[Launcher, Display]]:
+def show_runs(
+    directory: SweepDir, launch: Launch, device: str, n_runs: int, retry_failed: bool
+) -> Iterator[tuple[Launcher, Display]]:
     """Open the launcher, with a bar for every run in a terminal, and lines elsewhere."""
     bars = launch.name == "local" and sys.stderr.isatty()
     with ExitStack() as stack:
         run_display = stack.enter_context(make_display(n_runs)) if bars else None
-        display: Display = BarLog(run_display) if run_display is not None else StatusLines(directory)
+        display: Display = BarLog(run_display) if run_display is not None else StatusLines(directory, retry_failed)
         yield stack.enter_context(launch.make(device, directory.path, run_display)), display
 
 
@@ -100,26 +103,24 @@ class StatusLines(Display):
 
     SECONDS = 10.0
 
-    def __init__(self, directory: SweepDir) -> None:
-        self._directory = directory
+    def __init__(self, directory: SweepDir, retry_failed: bool) -> None:
+        self._directory, self._retry_failed = directory, retry_failed
         self._start = self._last = -math.inf
-        self._done = self._done_before = 0
-        self._failed: set[str] = set()
+        self._done = self._done_before = self._failed = 0
 
     def update(self, plan: Plan, outcome: Outcome | None) -> None:
         """Print a line if the last one is some seconds old, or if this is the last run."""
         now = time.monotonic()
         if outcome is None:
-            states = self._directory.states(plan.runs)
-            self._failed = {key for key, state in states.items() if state is State.FAILED}
-            self._done = self._done_before = sum(state is State.DONE for state in states.values())
+            states = Counter(self._directory.states(plan.runs).values())
+            self._done = self._done_before = states[State.DONE]
+            self._failed = 0 if self._retry_failed else states[State.FAILED]  # runs that are retried are left to train
             self._start = now
         elif outcome.status == "failed":
-            self._failed.add(outcome.task.key)
+            self._failed += 1
         elif outcome.status == "finished":
-            self._failed.discard(outcome.task.key)
             self._done += 1
-        done, failed, total = self._done, len(self._failed), plan.total
+        done, failed, total = self._done, self._failed, plan.total
         left = total - done - failed
         if left and now - self._last < self.SECONDS:
             return

@@ -113,7 +113,7 @@ def add(directory: SweepDir, specs: Sequence[SweepSpec]) -> None:
 def run(directory: SweepDir, launch: Launch, device: str, retry_failed: bool, selector: str) -> bool:
     """Train, print failures and the table, and return whether the sweep is complete."""
     left = directory.unfinished(directory.plan())
-    with show_runs(directory, launch, device, left.total) as (launcher, display):
+    with show_runs(directory, launch, device, left.total, retry_failed) as (launcher, display):
         status = run_sweep(directory, launcher, retry_failed=retry_failed, display=display)
     if appendix_b3.is_search(directory.specs) and status.complete:
         table = appendix_b3.choices_table(find_runs(runs_folder(directory.path), warn=False))

@@ -218,7 +218,7 @@ def _train(items: list[Reproduction], config: PaperConfig, launch: Launch, missi
     from swad.experiments.reproduce.run import train_missing
     from swad.experiments.sweep.directory import SweepDir
 
-    with show_runs(SweepDir(config.output), launch, config.device, missing) as (launcher, display):
+    with show_runs(SweepDir(config.output), launch, config.device, missing, retry_failed) as (launcher, display):
         status = train_missing(items, config, launcher, retry_failed=retry_failed, display=display)
     print_failures(status)
     if status.failed:
