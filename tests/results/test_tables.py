@@ -96,3 +96,11 @@ def test_a_narrow_terminal_breaks_names_and_headings_and_no_number(width: int) -
     assert "ERM" in text
     if width > 60:
         assert max(map(len, text.splitlines())) <= width
+
+
+def test_texts_are_broken_before_names() -> None:
+    name = "mean over targets, over 3 trials: ERM (window) against SWAD"
+    verdict = Cell(text="significantly different in 2 of 12 pairs of trials")
+    text = Table("Differences", ("on seen domains", "on unseen domains"), (Row(name, (verdict, verdict)),)).text(160)
+    assert name in text
+    assert max(map(len, text.splitlines())) <= 160

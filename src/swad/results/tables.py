@@ -33,6 +33,9 @@ PAPER = "paper"
 NARROW = 9
 """Characters to which names and headings are broken at most, where a terminal is too narrow for a table."""
 
+BROKEN_TEXT = 40
+"""Characters to which the texts in cells are broken before names are."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -116,14 +119,16 @@ class Table:
         needed = [max((cells[i].cell_len for cells in texts.values()), default=0) for i in range(len(self.columns))]
         name_width = max(map(len, [self.corner, *map(_label, self.rows)]))
         gaps = 3 * len(self.columns) + 2
-        is_narrow = name_width + sum(map(max, needed, map(len, self.columns))) + gaps > width
-        out.add_column(Text(self.corner), no_wrap=not is_narrow, overflow="fold")
+        numeric = [any(row.cells[i].value is not None for row in self.rows) for i in range(len(self.columns))]
+        widths = list(map(max, needed, map(len, self.columns)))
+        is_narrow = name_width + sum(widths) + gaps > width
+        broken = sum(size if number else min(size, BROKEN_TEXT) for size, number in zip(widths, numeric, strict=True))
+        out.add_column(Text(self.corner), no_wrap=name_width + broken + gaps <= width, overflow="fold")
         least = min(name_width, NARROW) + gaps
         for i, heading in enumerate(self.columns):
-            has_numbers = any(row.cells[i].value is not None for row in self.rows)
-            parts = textwrap.wrap(heading, max(needed[i], NARROW)) if has_numbers and is_narrow else [heading]
-            out.add_column(Text("\n".join(parts)), justify="right", no_wrap=has_numbers, overflow="fold")
-            least += max(needed[i], *map(len, parts)) if has_numbers else min(needed[i], NARROW)
+            parts = textwrap.wrap(heading, max(needed[i], NARROW)) if numeric[i] and is_narrow else [heading]
+            out.add_column(Text("\n".join(parts)), justify="right", no_wrap=numeric[i], overflow="fold")
+            least += max(needed[i], *map(len, parts)) if numeric[i] else min(needed[i], NARROW)
         if least > width:
             out.width = least
         for group, rows in self.groups():
