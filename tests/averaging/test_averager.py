@@ -120,6 +120,19 @@ def test_only_an_optimizer_can_be_attached():
         SMA(model, start=0).attach(model)
 
 
+def test_a_wrapper_need_not_be_an_optimizer():
+    class Wrapper:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+    model = Net()
+    wrapper = Wrapper(torch.optim.SGD(model.parameters(), 0.1))
+    average = SMA(model, start=0)
+    average.attach(wrapper)
+    wrapper.optimizer.step()
+    assert average.step == 1
+
+
 def test_a_copy_of_an_attached_average_is_not_attached():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

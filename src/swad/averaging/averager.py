@@ -56,6 +56,8 @@ class Averager:
         if self._attached:
             raise RuntimeError("attached already: follow one optimizer, or steps would be counted twice")
         self._require_same_modules()
+        while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+            optimizer = inner  # accelerate and others wrap optimizers, and only the hooks of the inner one fire
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
                 f"an average is attached to an optimizer, got a {type(optimizer).__name__}: "
@@ -66,8 +68,6 @@ class Averager:
             raise ValueError(
                 "the optimizer steps none of the averaged parameters: attach the one that trains the model"
             )
-        while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-            optimizer = inner  # accelerate wraps optimizers, and only the hooks of the inner one fire
 
         def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             # `found_inf` exists only while a GradScaler steps an optimizer that unscales by itself (a fused one).
