@@ -253,8 +253,9 @@ class Algorithm(nn.Module):
         missing = [key for key, param in self.named_parameters() if param.requires_grad and id(param) not in trained]
         if missing:
             raise AlgorithmError(
-                f"every parameter must be in an optimizer, but {listed(missing)} of {name} are in none: add them in "
-                "make_optimizers, or copy a network that is not trained with networks.frozen_copy"
+                f"every trainable parameter must be in an optimizer, but {listed(missing)} of {name} are in none: add "
+                "them in make_optimizers, or freeze them in __init__ with requires_grad_(False); a copy of a network "
+                "is frozen with networks.frozen_copy"
             )
         return optimizers
 
