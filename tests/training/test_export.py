@@ -153,10 +153,12 @@ def test_a_crafted_card_is_one_line(tmp_path, finished_run):
             assert "\n" not in str(error)
 
 
-def test_weights_of_an_own_algorithm_say_how_it_is_found(tmp_path, finished_run):
+@pytest.mark.parametrize("name", ["spectral_decoupling", "coral_2"])  # the latter resembles another one
+def test_weights_of_an_own_algorithm_say_how_it_is_found(tmp_path, finished_run, name):
     original = finished_run / "weights" / "swad.safetensors"
     path = tmp_path / "swad.safetensors"
-    card = {**read_card(original), "algorithm": "spectral_decoupling"}
+    card = {**read_card(original), "algorithm": name}
     save_file(load_file(original), path, metadata={"swad": json.dumps(card)})
-    with pytest.raises(NetworkError, match=r"no algorithm 'spectral_decoupling'.*name its folder in SWAD_ALGORITHMS$"):
+    with pytest.raises(NetworkError, match=rf"no algorithm '{name}'.*name its folder in SWAD_ALGORITHMS$") as caught:
         load_predictor(path)
+    assert str(caught.value).count("SWAD_ALGORITHMS") == 1

@@ -31,6 +31,8 @@ __all__ = ["AlgorithmError", "canonical_name", "get_algorithm", "list_algorithms
 
 SHARPNESS_AWARE = ("sam", "sagm")
 """The algorithms that can be combined with another."""
+OWN_ALGORITHM = "if it is your own, name its folder in SWAD_ALGORITHMS"
+"""What to do if an algorithm is not found."""
 _NOT_ALGORITHMS = {"base", "hyperparameters", "recipe", "registry"}
 _OVERRIDABLE = (
     *("__init__", "loss", "draw_randomness", "make_optimizers", "update", "phase", "on_phase_start"),
@@ -158,6 +160,5 @@ def _match(part: str, name: str) -> str:
     if hint := did_you_mean(part, known):
         raise AlgorithmError(f"there is no algorithm {name!r}: {hint}")
     raise AlgorithmError(
-        f"there is no algorithm {name!r}; choose one of {', '.join(known)}, NAME+sam or NAME+sagm; if it is your own, "
-        "name its folder in SWAD_ALGORITHMS"
+        f"there is no algorithm {name!r}; choose one of {', '.join(known)}, NAME+sam or NAME+sagm; {OWN_ALGORITHM}"
     )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
-from swad.algorithms.registry import AlgorithmError, get_algorithm
+from swad.algorithms.registry import OWN_ALGORITHM, AlgorithmError, get_algorithm
 from swad.data.domains import ImageSpec
 from swad.data.splits import Sources
 from swad.data.transforms import Normalize, eval_transform
@@ -102,8 +102,11 @@ def load_predictor(path: Path | str) -> Predictor:
     weights, card = weight_files.read_safetensors(path), read_card(path)
     try:
         return _predictor(weights, card)
-    except (networks.NetworkError, AlgorithmError) as error:
+    except networks.NetworkError as error:
         raise networks.NetworkError(f"cannot load {path}: {error}") from None
+    except AlgorithmError as error:  # a saved name is no typo, so the closest name alone would mislead
+        hint = f"; {OWN_ALGORITHM}"
+        raise networks.NetworkError(f"cannot load {path}: {str(error).removesuffix(hint)}{hint}") from None
     except Exception as error:  # a card may hold anything
         raise networks.NetworkError(
             f"cannot load {path}: its model card or its weights are not those of a run ({type(error).__name__}: "
