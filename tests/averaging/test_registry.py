@@ -91,6 +91,7 @@ def test_lists_with_options():
         ("swad:as=../up", "got '../up'"),
         ("swad:tolerance_ratio=-1", "average swad: r = 1"),
         ("swa:start=9000", "average swa: a window needs"),
+        ("swa:start=4950", "average swa: a window needs"),
         ("swa:start=6000,end=7000", "begins after update 6000, and this run ends at update 5000"),
         ("ema:decay=1", "average ema: decay must be"),
         (

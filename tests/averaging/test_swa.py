@@ -83,10 +83,11 @@ def test_buffers_are_those_of_the_last_update_in_the_window(interval):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda m: SWA(m, start=5, end=5), "0 <= start < end"),
+        (lambda m: SWA(m, start=5, end=5), r"start \+ interval <= end"),
+        (lambda m: SWA(m, start=5, end=8, interval=4), r"start \+ interval <= end; got start=5, end=8, interval=4"),
         (lambda m: SWA(m, start=0, interval=0), "interval >= 1"),
         (lambda m: SWA(m, start=0.75), "needs whole numbers of updates, .* got start=0.75, end=None"),
-        (lambda m: SWA(m, start=4000, end=0.9), "0 <= start < end .* end=0.9"),
+        (lambda m: SWA(m, start=4000, end=0.9), r"start \+ interval <= end.* end=0.9"),
         (lambda m: SWA(m, start="4000"), "start='4000'"),
         (lambda m: SMA(m, start=2.5), "start=2.5"),
     ],

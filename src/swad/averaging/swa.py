@@ -57,9 +57,9 @@ class SWA(Average):
         exclude: Patterns = None,
     ) -> None:
         super().__init__(model, buffers=buffers, offload=offload, include=include, exclude=exclude)
-        if not is_whole(start, 0) or not is_whole(interval, 1) or not (end is None or is_whole(end, start + 1)):
+        if not is_whole(start, 0) or not is_whole(interval, 1) or not (end is None or is_whole(end, start + interval)):
             raise ValueError(
-                f"a window needs whole numbers of updates, 0 <= start < end and interval >= 1; "
+                f"a window needs whole numbers of updates, start >= 0, interval >= 1 and start + interval <= end; "
                 f"got {start=}, {end=}, {interval=}"
             )
         self.start, self.end, self.interval = int(start), None if end is None else int(end), int(interval)
