@@ -1,0 +1,183 @@
+"""Tables of accuracies and their differences from kept runs, for `tables.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from swad.experiments.reproduce.accuracy import DIFFERENCE
+from swad.experiments.reproduce.base import Results
+from swad.experiments.reproduce.config import PaperConfig
+from swad.experiments.reproduce.items import ITEMS
+from swad.experiments.reproduce.trainings import Training
+from swad.results.column_marks import LOWER
+from swad.results.comparison_tables import comparisons_table
+from swad.results.comparisons import compare, correct
+from swad.results.domainbed import DOMAINS
+from swad.results.labels import algorithm_label
+from swad.results.method_results import DatasetResults, collect_results
+from swad.results.records import Record
+from swad.results.run_data import RunData
+from swad.results.run_tables import PaperRows, accuracy_table
+from swad.results.runs import find_runs
+from swad.results.tables import PAPER, Cell, Row, Table
+
+
+def accuracies(source: Path) -> Table:
+    """Accuracy of every average on every target; with ResNet-50 also the paper's numbers."""
+    results = _results(source)
+    is_resnet = all(str(run.config.get("network")).startswith("resnet50") for run in results.runs)
+    return _accuracies(results, "few" if is_resnet else "none")
+
+
+def table3(source: Path) -> Table:
+    """Table 3 of the paper, from kept runs with the 60/20/20 split."""
+    return _of_paper(source, "table3")
+
+
+def table5(source: Path) -> Table:
+    """Table 5 of the paper, from kept runs with the 60/20/20 split."""
+    return _of_paper(source, "table5")
+
+
+class _KeptResults(Results):
+    """Kept runs have lost their place in a sweep: they are found by the settings of the training instead."""
+
+    def __init__(self, source: Path) -> None:
+        self.kept = find_runs(source, summary=False)
+        config = PaperConfig(
+            source,
+            datasets=("PACS",),
+            trials=tuple(sorted({run.trial for run in self.kept})),
+            protocol="defaults",
+            steps=self.kept[0].config["steps"],
+            evaluate_every=self.kept[0].config["evaluate_every"],
+        )
+        super().__init__(config)
+
+    def runs(self, dataset: str, training: Training) -> list[RunData]:
+        wanted = {name: getattr(training, name) for name in ("algorithm", "split", "lr_schedule")}
+        return [run for run in self.kept if wanted.items() <= run.config.items()]
+
+
+def _of_paper(source: Path, name: str) -> Table:
+    """Build a table as `swad reproduce` does, and leave out the columns that have no number of ours."""
+    (table,) = ITEMS[name].build(_KeptResults(source)).tables
+    ours = [row for row in table.rows if row.group not in (PAPER, DIFFERENCE)]
+    kept = [i for i in range(len(table.columns)) if any(row.cells[i].printed != "–" for row in ours)]
+    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
+    notes = tuple(note for note in table.notes if not note.startswith("Not at hand"))
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows, notes=notes)
+
+
+def methods(source: Path) -> Table:
+    """Accuracy of every algorithm alone, with SWA and with SWAD, and the paper's numbers."""
+    table = _accuracies(_results(source), "few")
+    rows = (row for row in table.rows if row.group == PAPER or row.name.endswith(("(best)", "SWA", "SWAD")))
+    return replace(table, rows=tuple(rows))
+
+
+def _accuracies(results: DatasetResults, paper: PaperRows) -> Table:
+    """Build the accuracy table, and say above its notes how many targets there are if some are missing."""
+    table = accuracy_table(results, paper, allow_missing_targets=True)
+    if not results.missing_targets:
+        return table
+    n_targets = len(results.targets) + len(results.missing_targets)
+    return replace(table, notes=(f"{len(results.targets)} of {n_targets} targets.", *table.notes))
+
+
+def differences(source: Path) -> Table:
+    """SWAD minus every other method, paired over runs."""
+    results = _results(source)
+    others = [method.label for method in results.methods if method.label != "SWAD"]
+    return _compared(results, results, {f"SWAD − {label}": ("SWAD", label) for label in others})
+
+
+def combined(source: Path) -> Table:
+    """Every algorithm with SWAD minus ERM with SWAD, paired over runs: what the algorithm adds to SWAD."""
+    results = _results(source)
+    labels = [method.label for method in results.methods if method.label.endswith("+ SWAD")]
+    return _compared(results, results, {f"{label} − SWAD": (label, "SWAD") for label in labels})
+
+
+def gains(source: Path) -> Table:
+    """Every algorithm alone and with SWAD, and their difference, paired over runs."""
+    results = _results(source)
+    labels = dict.fromkeys(algorithm_label(method.algorithm) for method in results.methods)
+    pairs = {label: ("SWAD" if label == "ERM" else f"{label} + SWAD", f"{label} (best)") for label in labels}
+    return _side_by_side(results, results, pairs, ("Alone", "+ SWAD"))
+
+
+def search(source: Path) -> Table:
+    """Every method with default hyperparameters and with those of a search, and their difference, paired over runs."""
+    defaults, searched = _results(source / "defaults.json"), _results(source / "searched.json")
+    pairs = {method.label: (method.label, method.label) for method in searched.methods}
+    return _side_by_side(searched, defaults, pairs, ("Defaults", "Searched"))
+
+
+def _side_by_side(
+    results: DatasetResults, baseline: DatasetResults, pairs: Mapping[str, tuple[str, str]], columns: tuple[str, str]
+) -> Table:
+    """Show the means of the methods of each pair, that of the baseline first, and their difference."""
+    compared = _compared(results, baseline, pairs)
+    means = [_means(baseline), _means(results)]
+    rows = [
+        Row(row.name, (means[0][pairs[row.name][1]], means[1][pairs[row.name][0]], *row.cells)) for row in compared.rows
+    ]
+    return replace(compared, columns=(*columns, *compared.columns), rows=tuple(rows), corner="Method")
+
+
+def _means(results: DatasetResults) -> dict[str, Cell]:
+    """Return the mean over targets of every method, without the marks of its column: pairs are compared beside it."""
+    table = _accuracies(results, "none")
+    cells = {row.name: row.cells[table.columns.index("Avg.")] for row in table.rows}
+    return {name: replace(cell, best=False, mark=cell.mark.rstrip(LOWER)) for name, cell in cells.items()}
+
+
+def _compared(results: DatasetResults, baseline: DatasetResults, pairs: Mapping[str, tuple[str, str]]) -> Table:
+    """Subtract methods of the baseline from methods over runs, by the name of the pair; correct for their number."""
+    accuracies, subtracted = (
+        {method.label: method.results.accuracies() for method in each.methods} for each in (results, baseline)
+    )
+    compared = []
+    for name, (first, second) in pairs.items():
+        names = (results.dataset, name, second)
+        found = compare(accuracies[first], subtracted[second], results.targets, "runs", len(pairs), names)
+        if found is not None:
+            compared.append(replace(found, missing_targets=results.missing_targets))
+    return replace(comparisons_table(correct(compared)), corner="Difference")
+
+
+def _results(source: Path) -> DatasetResults:
+    (results,) = collect_results(kept_runs(source))
+    return results
+
+
+def kept_runs(source: Path) -> Sequence[RunData]:
+    """Return the kept runs of a directory, or those of a file that holds accuracies alone."""
+    return find_runs(source, summary=False) if source.is_dir() else list(_stated_runs(source))
+
+
+def _stated_runs(path: Path) -> Iterator[RunData]:
+    """Read a file that holds accuracies in percent by training, target and weights, and no other records.
+
+    A training is "coral trial 1", or without the algorithm (ERM) or the trial (0).
+    """
+    content = json.loads(path.read_text())
+    dataset, on_sources = content.get("dataset", "PACS"), content.get("sources_accuracy_out", {})
+    for name, targets in content["target_accuracy_in"].items():
+        algorithm, trial = re.fullmatch(r"(.*?) ?(?:trial (\d+))?", name).groups()  # type: ignore[union-attr]
+        algorithm, trial = algorithm or "erm", int(trial or 0)
+        for target, by_weights in targets.items():
+            config = {"dataset": dataset, "algorithm": algorithm, "target": target, "trial": trial}
+            records = [Record("", 1, target, "in", "accuracy", value / 100, key) for key, value in by_weights.items()]
+            records += [
+                Record("", 1, domain, "out", "accuracy", value / 100, key)  # the file holds the mean over the sources
+                for key, value in on_sources.get(name, {}).get(target, {}).items()
+                for domain in (DOMAINS["PACS"] if dataset == "PACS" else targets)
+                if domain != target
+            ]
+            yield RunData(path / f"{algorithm}-{target}-{trial}", config, records, True)
