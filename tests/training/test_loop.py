@@ -215,7 +215,7 @@ def test_a_training_that_diverged_stops_whatever_is_averaged(tmp_path, averages)
 
 
 def test_a_fall_of_the_validation_accuracy_below_half_is_reported_once(tmp_path, monkeypatch):
-    accuracies, callback = iter([0.2, 0.8, 0.41, 0.39, 0.1, 0.9]), RecordingCallback()
+    accuracies, callback = iter([0.2, 0.8, 0.41, 0.39, 0.38, 0.9]), RecordingCallback()
     validate = evaluation.Evaluator.validation_scores
 
     def scores(evaluator, model):

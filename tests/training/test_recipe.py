@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers.runs import crash_at, require_same, short
+from swad import algorithms
 from swad.algorithms.erm import ERM
 from swad.algorithms.recipe import Recipe
 from swad.algorithms.registry import get_algorithm, list_algorithms
@@ -137,7 +138,7 @@ def test_a_mistake_is_one_line(options, words):
 
 def test_a_broken_file_of_another_algorithm_does_not_hide_the_mistake(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("import nothing_like_this\n")
-    monkeypatch.setenv("SWAD_ALGORITHMS", str(tmp_path))
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])  # as SWAD_ALGORITHMS does
     (problem,) = find_problems(request(algorithm="coral"))
     assert problem.startswith("coral has no recipe of its own: leave out --recipe, or use one of arm, ")
 
