@@ -114,7 +114,7 @@ def test_the_weights_named_first_are_the_reference(tmp_path):
             file.mark_shown(key, first=first)
             found = read_flatness(run)
             assert found.reference == first
-            assert {one.reference_weights for one in found.differences} == {first}
+            assert {one.reference for one in found.differences} == {found.methods[first]}
             assert {one.reference for some in paired_differences([found]).values() for one in some} == {
                 found.methods[first]
             }

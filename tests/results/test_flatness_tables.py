@@ -26,12 +26,12 @@ def test_verdicts_in_words(measured_runs):
     assert table.rows[0].cells[0].text == "flatter at every radius (p = 0.01)"
     assert table.rows[2].cells[1].text == "flatter at every radius"
     below = FlatnessCurve("A", (0.0, 1.0, 2.0), (0, -2, -2), (0, -3, -3), (0, -1, -1))
-    weakest = Difference("a", "b", "seen", below, "B", (1.0, 0.03, 0.001))  # radius 0 does not count
+    weakest = Difference("seen", below, "B", (1.0, 0.03, 0.001))  # radius 0 does not count
     assert weakest.verdict == "flatter at every radius (p = 0.03)"
     flat = FlatnessCurve("A", (1.0, 2.0, 3.0, 4.0), (0,) * 4, (-1, -1, -1, -1), (1, 1, 1, 1))
-    assert Difference("a", "b", "seen", flat, "B").verdict == "no difference shown"
+    assert Difference("seen", flat, "B").verdict == "no difference shown"
     mixed = FlatnessCurve("A", (1.0, 2.0, 3.0, 4.0), (0,) * 4, (-2, -2, 1, -2), (-1, -1, 2, -1))
-    assert Difference("a", "b", "seen", mixed, "B").verdict == "flatter at 1–2, 4, sharper at 3"
+    assert Difference("seen", mixed, "B").verdict == "flatter at 1–2, 4, sharper at 3"
 
 
 def test_trials_of_one_target_are_no_targets(tmp_path):

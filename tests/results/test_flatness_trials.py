@@ -58,7 +58,7 @@ def simulated(rng: np.random.Generator, trials: int, targets: int = 1, effect: f
                 measured_curve(rng, name, mean, directions) for name, mean in (("SWAD", 1.0 + effect), ("ERM", 1.0))
             )
             curve = subtract_curves(one, two)
-            units[f"target {target}", trial] = [Difference("swad", "best", "seen", curve, "ERM", p_values_of(curve))]
+            units[f"target {target}", trial] = [Difference("seen", curve, "ERM", p_values_of(curve))]
     return units
 
 
@@ -128,7 +128,7 @@ def test_trials_with_the_same_difference_show_no_spread_and_claim_nothing():
     curves = {t: FlatnessCurve("SWAD", (1.0, 2.0), (0.1, -0.3 - n), (0, -1), (1, 0)) for t, n in enumerate((0, 1e-17))}
     curve = average_over_trials(curves)
     assert p_values_of(curve) == (1.0, 1.0)
-    assert Difference("swad", "best", "seen", curve, "ERM", p_values_of(curve)).verdict == NO_DIFFERENCE
+    assert Difference("seen", curve, "ERM", p_values_of(curve)).verdict == NO_DIFFERENCE
 
 
 def test_tables_show_both_widths_or_say_of_these_weights():

@@ -178,8 +178,6 @@ def _stored_differences(run: RunData, rows: Sequence[Row]) -> list[Difference]:
     groups = group_by(of_sides, lambda row: (row["first"], row["second"], row["domain"]))
     return [
         Difference(
-            first,
-            second,
             side,
             _curve(weights_label(run, first), of_pair),
             weights_label(run, second),
@@ -252,20 +250,16 @@ def _unit_differences(runs: Sequence[RunFlatness], references: Sequence[str]) ->
     for run in runs:
         # A run's own reference comes first, because runs with other hyperparameters may have methods of the same name.
         base = next(other for other in (run, *runs) if reference in other.methods.values())
-        reference_weights = next(weights for weights, name in base.methods.items() if name == reference)
         for side in SIDES:
-            for weights, name in run.methods.items():
+            for name in run.methods.values():
                 curve, reference_curve = run.curve(side, name), base.curve(side, reference)
                 if curve is None or reference_curve is None or name == reference:
                     continue
                 difference = subtract_curves(curve, reference_curve)
                 if difference is not None:
-                    p = p_values_of(difference)
-                    differences.append(Difference(weights, reference_weights, side, difference, reference, p))
+                    differences.append(Difference(side, difference, reference, p_values_of(difference)))
                 elif base is run:
-                    differences += [
-                        d for d in run.differences if (d.weights, *d.pair[1:]) == (weights, reference, side)
-                    ]
+                    differences += [stored for stored in run.differences if stored.pair == (name, reference, side)]
     return differences
 
 
@@ -297,22 +291,19 @@ def null_pairs(measured: Sequence[RunFlatness]) -> list[NullPair]:
 
     How many of them differ significantly says what a verdict on the weights of one trial is worth.
     """
-    by_target: dict[str, dict[int, tuple[str, RunFlatness]]] = {}
-    for reference in reference_methods(measured)[:1]:
-        for flatness in measured:
-            for weights, name in flatness.methods.items():
-                if name == reference:
-                    by_target.setdefault(flatness.target, {}).setdefault(flatness.run.trial, (weights, flatness))
+    reference = next(iter(reference_methods(measured)), "")
+    by_target: dict[str, dict[int, RunFlatness]] = {}
+    for flatness in measured:
+        if reference in flatness.methods.values():
+            by_target.setdefault(flatness.target, {}).setdefault(flatness.run.trial, flatness)
     pairs = []
     for target, by_trial in sorted(by_target.items()):
         for first, second in combinations(sorted(by_trial), 2):
-            (weights, one), (_, two) = by_trial[first], by_trial[second]
-            name = one.methods[weights]
             for side in SIDES:
-                before, after = one.curve(side, name), two.curve(side, name)
+                before, after = (by_trial[trial].curve(side, reference) for trial in (first, second))
                 curve = subtract_curves(after, before, paired=False) if before and after else None
                 if curve is not None:
-                    difference = Difference(weights, weights, side, curve, name, p_values_of(curve))
+                    difference = Difference(side, curve, reference, p_values_of(curve))
                     pairs.append(NullPair(target, (first, second), difference))
     return pairs
 

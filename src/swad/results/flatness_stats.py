@@ -88,8 +88,6 @@ class Difference:
     It is negative where the method is flatter than the reference.
     """
 
-    weights: str
-    reference_weights: str
     side: str
     curve: FlatnessCurve
     """The difference, under the name of the method."""
@@ -111,9 +109,9 @@ class Difference:
         p-values the 95 % intervals decide, each for itself.
 
         >>> curve = FlatnessCurve("SWAD", (0.0, 1.0, 2.0, 3.0), (0, -1, -1, 1), (0, -2, -2, 0.5), (0, -0.5, 0.5, 2))
-        >>> Difference("swad", "best", "seen", curve, "ERM").verdict
+        >>> Difference("seen", curve, "ERM").verdict
         'flatter at 1, sharper at 3, open at 2'
-        >>> Difference("swad", "best", "seen", curve, "ERM", (1.0, 0.03, 0.2, 0.001)).verdict
+        >>> Difference("seen", curve, "ERM", (1.0, 0.03, 0.2, 0.001)).verdict
         'sharper at 3, open at 1–2'
         """
         radii = [radius for radius in self.curve.radii if radius > 0]
