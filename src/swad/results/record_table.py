@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, overload
 
 from swad.results.records import RECORDS, SCHEMA, Record, iterate_records
+from swad.util.statistics import mean
 
 
 class SeriesKey(NamedTuple):
@@ -121,6 +122,19 @@ class RecordTable(Sequence[Record]):
         if isinstance(other, RecordTable):
             other = tuple(other)
         return tuple(self) == tuple(other) if isinstance(other, (tuple, list)) else NotImplemented
+
+
+def mean_by_step(series: Iterable[Series], mean: Callable[[Iterable[float]], float] = mean) -> dict[int, float]:
+    """Return the mean of the series of several domains by step, at the steps that all of them have, in order.
+
+    An interrupted run may have recorded some domains of a step. A mean over those would not be comparable.
+
+    >>> mean_by_step([([1, 2], [1e308, 0.5]), ([1], [1e308])])
+    {1: 1e+308}
+    """
+    by_domain = [dict(zip(*each, strict=True)) for each in series]
+    steps = set[int]().union(*by_domain).intersection(*by_domain)
+    return {step: mean(values[step] for values in by_domain) for step in sorted(steps)}
 
 
 def read_record_table(directory: str | os.PathLike[str]) -> RecordTable:

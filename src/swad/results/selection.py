@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from swad.results.labels import LIVE_WEIGHTS
 from swad.results.records import make_frame
 from swad.results.run_data import RunData
-from swad.results.selectors import ORACLES, SELECTORS, SelectionError, iid, mean_by_step, oracle_view, source_view
+from swad.results.selectors import ORACLES, SELECTORS, SelectionError, iid, mean_scores, oracle_view, source_view
 from swad.util.names import NO_TARGET, choice_problem
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def validation_accuracy(run: RunData, average: str | None) -> float | None:
     Of an average it is the last one, of the live weights (None) that of the best step.
     """
     by_domain = run.table.find("accuracy", "out", average)
-    by_step = mean_by_step({name: series for name, series in by_domain.items() if name not in run.targets}, average)
+    by_step = mean_scores((series for name, series in by_domain.items() if name not in run.targets), average)
     return max((score for score in by_step.values() if not math.isnan(score)), default=None)
 
 
@@ -218,8 +218,8 @@ def source_accuracy(run: RunData, average: str | None, step: int | None = None) 
     """
     for split in ("test", "out"):
         by_domain = run.table.find("accuracy", split, average)
-        sources = {name: series for name, series in by_domain.items() if name not in (None, *run.targets)}
-        by_step = mean_by_step(sources, average)
+        sources = (series for name, series in by_domain.items() if name not in (None, *run.targets))
+        by_step = mean_scores(sources, average)
         if by_step and (step is None or step in by_step or average is not None):
             at = step if step is not None and step in by_step else max(by_step)
             return by_step[at], at

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swad.results import domainbed
-from swad.results.record_table import RecordTable, Series
+from swad.results.record_table import RecordTable, Series, mean_by_step
 from swad.results.run_data import RunData
 from swad.util.statistics import mean
 
@@ -103,24 +103,22 @@ def oracle_view(run: RunData, target: str, index: int = 0) -> OracleView:
 
 def iid(views: Sequence[SourceView], average: str | None) -> SelectedStep:
     """Select by mean accuracy on the sources' validation splits; of equal steps, the earliest."""
-    scores = {(view.index, step): score for view in views for step, score in _source_scores(view, average).items()}
-    return _best(scores, views)
+    return _best({view.index: _source_scores(view, average) for view in views}, views)
 
 
 def last(views: Sequence[SourceView], average: str | None) -> SelectedStep:
     """Select the last step of the run with the best mean source-validation accuracy at that step."""
-    return _best(_last_scores({view.index: _source_scores(view, average) for view in views}), views)
+    return _best({view.index: last_score(_source_scores(view, average)) for view in views}, views)
 
 
 def oracle(views: Sequence[OracleView], average: str | None) -> SelectedStep:
     """Select the last step of the run with the best accuracy on the target's validation split at that step."""
-    return _best(_last_scores({view.index: _target_scores(view, average) for view in views}), views)
+    return _best({view.index: last_score(_target_scores(view, average)) for view in views}, views)
 
 
 def oracle_best_step(views: Sequence[OracleView], average: str | None) -> SelectedStep:
     """Select step and run by the accuracy on the target's validation split."""
-    scores = {(view.index, step): score for view in views for step, score in _target_scores(view, average).items()}
-    return _best(scores, views)
+    return _best({view.index: _target_scores(view, average) for view in views}, views)
 
 
 def lodo(views: Sequence[SourceView], average: str | None) -> SelectedStep:
@@ -143,10 +141,9 @@ def lodo(views: Sequence[SourceView], average: str | None) -> SelectedStep:
     for view in views:
         if view.held_out is not None:
             by_domain = view.records.find("accuracy", "in", average)
-            held_out[view.settings][view.held_out] = mean_by_step(
-                {view.held_out: by_domain.get(view.held_out)}, average
-            )
-    scores: dict[tuple[int, int], float] = {}
+            own = [series for name, series in by_domain.items() if name == view.held_out]
+            held_out[view.settings][view.held_out] = mean_scores(own, average)
+    scores: dict[int, dict[int, float]] = {}
     for settings, view in candidates.items():
         by_source = held_out[settings]
         if set(by_source) != set(sources):
@@ -154,9 +151,8 @@ def lodo(views: Sequence[SourceView], average: str | None) -> SelectedStep:
         steps = set.intersection(*(set(by_step) for by_step in by_source.values()))
         if average is None:  # an unfinished run lacks the last steps
             steps &= _source_scores(view, average).keys()
-        for step in sorted(steps):
-            scores[view.index, step] = view.mean(by_source[source][step] for source in sources)
-    if not scores:
+        scores[view.index] = {step: view.mean(by_source[source][step] for source in sources) for step in sorted(steps)}
+    if not any(scores.values()):
         raise SelectionError(
             "lodo needs runs with the target and each source in turn held out together: "
             f"the sources are {', '.join(sorted(sources))}, and there are pairs with "
@@ -177,12 +173,13 @@ ORACLES = ("oracle", "oracle_best_step")
 """Selections that look at the target."""
 
 
-def _best(scores: Mapping[tuple[int, int], float], views: Sequence[SourceView]) -> SelectedStep:
+def _best(scores: Mapping[int, Mapping[int, float]], views: Sequence[SourceView]) -> SelectedStep:
     """Return the run and step with the highest score that is not nan; of equal scores, the earliest step.
 
-    Of equal runs of DomainBed, the one with the largest seed comes first.
+    `scores` are by index of the run and step. Of equal runs of DomainBed, the one with the largest seed comes first.
     """
-    valid = {candidate: score for candidate, score in scores.items() if not math.isnan(score)}
+    scored = {(index, step): score for index, by_step in scores.items() for step, score in by_step.items()}
+    valid = {candidate: score for candidate, score in scored.items() if not math.isnan(score)}
     if not valid:
         if len(views) == 1:
             return SelectedStep(views[0].index, None)
@@ -195,33 +192,23 @@ def _best(scores: Mapping[tuple[int, int], float], views: Sequence[SourceView]) 
     return SelectedStep(index, step, valid[index, step])
 
 
-def _last_scores(scores: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int], float]:
-    """Keep the score of each run's last step."""
-    return {(index, max(by_step)): by_step[max(by_step)] for index, by_step in scores.items() if by_step}
-
-
 def _source_scores(view: SourceView, average: str | None) -> dict[int, float]:
     by_domain = view.records.find("accuracy", "out", average)
-    return mean_by_step(
-        {name: series for name, series in by_domain.items() if name != view.held_out}, average, view.mean
-    )
+    return mean_scores((series for name, series in by_domain.items() if name != view.held_out), average, view.mean)
 
 
 def _target_scores(view: OracleView, average: str | None) -> dict[int, float]:
-    return mean_by_step(view.target_records.find("accuracy", "out", average), average)
+    return mean_scores(view.target_records.find("accuracy", "out", average).values(), average)
 
 
-def mean_by_step(
-    by_domain: Mapping[str | None, Series | None], average: str | None, mean: Callable[[Iterable[float]], float] = mean
+def mean_scores(
+    series: Iterable[Series], average: str | None, mean: Callable[[Iterable[float]], float] = mean
 ) -> dict[int, float]:
     """Return the mean accuracy over domains by step; for an average, only that of its last step."""
-    values: dict[int, dict[str | None, float]] = defaultdict(dict)
-    recorded = {domain: series for domain, series in by_domain.items() if series is not None}
-    for domain, series in recorded.items():
-        for step, value in zip(*series, strict=True):
-            values[step][domain] = value
-    # An interrupted run may have recorded some domains of a step. A mean over those would not be comparable.
-    means = {step: mean(each.values()) for step, each in values.items() if len(each) == len(recorded)}
-    if average is not None and means:
-        return {max(means): means[max(means)]}
-    return means
+    means = mean_by_step(series, mean)
+    return means if average is None else last_score(means)
+
+
+def last_score(by_step: Mapping[int, float]) -> dict[int, float]:
+    """Keep the score of the last step."""
+    return {max(by_step): by_step[max(by_step)]} if by_step else {}

@@ -7,8 +7,8 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from swad.results.record_table import mean_by_step
 from swad.results.run_data import RunData
-from swad.util.statistics import mean
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,9 @@ def source_curves(run: RunData, metric: str) -> dict[str, Curve]:
 
 
 def mean_curve(curves: Iterable[Curve]) -> Curve:
-    """Average curves over domains at the steps they share. The valley is found on this mean.
-
-    >>> mean_curve([([1, 2], [1e308, 0.5]), ([1], [1e308])])
-    ([1], [1e+308])
-    """
-    by_domain = [dict(zip(*curve, strict=True)) for curve in curves]
-    if not by_domain:
-        return [], []
-    steps = sorted(set.intersection(*(set(values) for values in by_domain)))
-    return steps, [mean(values[step] for values in by_domain) for step in steps]
+    """Average curves over domains at the steps they share. The valley is found on this mean."""
+    means = mean_by_step(curves)
+    return list(means), list(means.values())
 
 
 def _curve(steps: list[int], values: list[float]) -> Curve:
