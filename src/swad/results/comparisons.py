@@ -18,7 +18,7 @@ A p-value is exact (signs of the differences are flipped) where enough units all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -112,7 +112,7 @@ def compare(
         names: Dataset, method and baseline, for the result.
     """
     require_choice("unit", unit, UNIT_CHOICES)
-    trials = _shared_trials(first, second, targets)
+    trials = complete_trials(targets, first, second)
     if not trials or not targets:
         return None
     if unit == "auto":  # decided by the numbers of trials and comparisons alone
@@ -135,10 +135,10 @@ def _unit_differences(
     return [mean(differences[target, trial] for trial in trials) for target in targets]
 
 
-def _shared_trials(first: Accuracies, second: Accuracies, targets: Sequence[str]) -> list[int]:
-    """Return the trials in which both methods have an accuracy on every target."""
-    trials = sorted({trial for _, trial in first})
-    return [n for n in trials if all((target, n) in accuracies for accuracies in (first, second) for target in targets)]
+def complete_trials(targets: Sequence[str], *methods: Collection[tuple[str, int]]) -> list[int]:
+    """Return the trials in which all methods, given by target and trial of their results, have every target."""
+    trials = sorted({trial for _, trial in methods[0]})
+    return [n for n in trials if all((target, n) in results for results in methods for target in targets)]
 
 
 def correct(comparisons: Iterable[Comparison], method: str = "holm") -> list[Comparison]:
@@ -193,14 +193,13 @@ def compare_accuracies(
         pairs = [(second, first) for first, second in combinations(accuracies, 2)]
     else:
         pairs = [(label, baseline) for label in accuracies if label != baseline]
-    shared = {pair: len(_shared_trials(accuracies[pair[0]], accuracies[pair[1]], targets)) for pair in pairs}
-    n_comparisons = max(1, sum(n > 1 for n in shared.values()))  # those with a test
-    comparisons = [
+    n_trials = [len(complete_trials(targets, accuracies[first], accuracies[second])) for first, second in pairs]
+    n_comparisons = max(1, sum(n > 1 for n in n_trials))  # those with a test
+    comparisons = (
         compare(accuracies[first], accuracies[second], targets, unit, n_comparisons, (dataset, first, second))
-        for (first, second), n in shared.items()
-        if n
-    ]
-    return correct((comparison for comparison in comparisons if comparison is not None), correction)
+        for first, second in pairs
+    )
+    return correct(filter(None, comparisons), correction)
 
 
 def compare_together(accuracies: Mapping[str, Accuracies], baseline: str, dataset: str = "") -> list[Comparison]:
@@ -212,13 +211,13 @@ def compare_together(accuracies: Mapping[str, Accuracies], baseline: str, datase
     second = accuracies[baseline]
     targets = sorted({target for target, _ in second})
     others = {label: first for label, first in accuracies.items() if label != baseline}
-    alone = [compare(first, second, targets, names=(dataset, label, baseline)) for label, first in others.items()]
-    comparisons = [comparison for comparison in alone if comparison is not None]
+    alone = (compare(first, second, targets, names=(dataset, label, baseline)) for label, first in others.items())
+    comparisons = list(filter(None, alone))
     if not comparisons:
         return []
     if any(comparison.n_trials == 1 or comparison.test.test != "sign flips" for comparison in comparisons):
         return compare_accuracies(accuracies, baseline, targets, dataset=dataset)
-    trials = _shared_trials(second, second, targets)
+    trials = complete_trials(targets, second)
     units = [_unit_differences(first, second, targets, trials, comparisons[0].unit) for first in others.values()]
     return [
         replace(comparison, n_comparisons=len(comparisons), corrected_p=p)

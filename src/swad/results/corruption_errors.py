@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from swad.results.comparisons import Comparison, compare, correct
+from swad.results.comparisons import Comparison, compare, complete_trials, correct
 from swad.results.flatness_rows import last_shown, latest_rows, read_rows
 from swad.results.labels import weights_label
 from swad.results.run_data import RunData
@@ -92,8 +92,7 @@ class CorruptionErrors:
 
     def complete_trials(self, method: str) -> list[int]:
         """The trials in which a method was measured on every target."""
-        trials = sorted({trial for _, trial in self.errors[method]})
-        return [n for n in trials if all((target, n) in self.errors[method] for target in self.targets)]
+        return complete_trials(self.targets, self.errors[method])
 
     def mean_errors(self, method: str, cases: Iterable[Case]) -> dict[Unit, float]:
         """Return a method's mean error over some cases for every run."""
@@ -221,7 +220,7 @@ def severity_differences(results: CorruptionErrors) -> dict[str, dict[int, Trial
     baseline, *others = results.methods
     differences = {}
     for method in others:
-        trials = [n for n in results.complete_trials(method) if n in results.complete_trials(baseline)]
+        trials = complete_trials(results.targets, results.errors[method], results.errors[baseline])
         if len(trials) > 1:
             differences[method] = {
                 severity: mean_over_trials(

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swad.results.comparisons import Accuracies, p_text
+from swad.results.comparisons import Accuracies, complete_trials, p_text
 from swad.results.method_results import DatasetResults, same_kind
 from swad.util.paired import ALPHA, LEVEL
 from swad.util.statistics import mean
@@ -99,8 +99,10 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
     None unless there are three methods, and two datasets or two complete trials, all with targets or all without.
     """
     labels = [m.label for m in results[0].methods if all(each.method(m.label) for each in results)] if results else []
+    if len(labels) < 3 or not same_kind(results):
+        return None
     by_dataset = [_complete(each, labels) for each in results]
-    if len(labels) < 3 or not all(by_dataset) or not same_kind(results):
+    if not all(by_dataset):
         return None
     if len(results) > 1:
         scores = {label: [mean(each[label].values()) for each in by_dataset] for label in labels}
@@ -114,7 +116,6 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
 def _complete(results: DatasetResults, labels: Sequence[str]) -> dict[str, Accuracies]:
     """Return the accuracies of the trials that all methods have on every target, in one order; empty if none."""
     accuracies = {method.label: method.results.accuracies() for method in results.methods if method.label in labels}
-    trials = sorted({trial for each in accuracies.values() for _, trial in each})
-    complete = [n for n in trials if all((t, n) in each for each in accuracies.values() for t in results.targets)]
-    keys = [(target, trial) for target in results.targets for trial in complete]
+    trials = complete_trials(results.targets, *accuracies.values())
+    keys = [(target, trial) for target in results.targets for trial in trials]
     return {label: {key: each[key] for key in keys} for label, each in accuracies.items()} if keys else {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
-from swad.results.comparisons import Comparison, compare_accuracies, compare_together
+from swad.results.comparisons import Comparison, compare_accuracies, compare_together, complete_trials
 from swad.results.flatness_rows import Row, read_rows
 from swad.results.labels import algorithm_label, method_label
 from swad.results.run_data import RunData
@@ -262,13 +262,12 @@ def by_group(runs: Iterable[RunWindows]) -> tuple[list[WindowGroup], list[str]]:
 
 
 def _complete_trials(runs: Sequence[RunWindows]) -> WindowGroup:
-    targets, trials = (set(column) for column in zip(*(run.unit for run in runs), strict=True))
-    by_trial = {trial: {run.run.target for run in runs if run.run.trial == trial} for trial in sorted(trials)}
-    left_out = tuple(trial for trial in by_trial if by_trial[trial] != targets)
-    complete = tuple(run for run in runs if run.run.trial not in left_out)
-    if not complete:
+    units = [run.unit for run in runs]
+    targets = sorted({target for target, _ in units})
+    trials = complete_trials(targets, units)
+    if not trials:
         raise ValueError(
-            f"no trial holds out all of {', '.join(sorted(targets))} (train the missing runs, or give those of one "
-            "target)"
+            f"no trial holds out all of {', '.join(targets)} (train the missing runs, or give those of one target)"
         )
-    return WindowGroup(complete, left_out)
+    left_out = sorted({trial for _, trial in units} - set(trials))
+    return WindowGroup(tuple(run for run in runs if run.run.trial in trials), tuple(left_out))
