@@ -115,7 +115,7 @@ def _difference(runs: Sequence[RunFlatness], side: str, method: str) -> Flatness
             means = tuple(a - b for a, b in zip(swad.mean, other.mean, strict=True))
             curve = FlatnessCurve(method, swad.radii, means, means, means)
             by_target.setdefault(run.target, {})[run.run.trial] = curve
-    return average_curves([average_over_trials(by_trial) for by_trial in by_target.values()])
+    return average_curves([average_over_trials(by_trial.items()) for by_trial in by_target.values()])
 
 
 def _at(curve: FlatnessCurve, radius: float, values: Sequence[float]) -> float:

@@ -120,28 +120,28 @@ def test_a_pair_that_some_trials_lack_is_averaged_over_the_others():
     by_reference = {d.reference: d for d in differences_by_target(units)["target 0"]}
     assert by_reference["ERM"].curve.n_trials == 2
     assert by_reference["SAM"] is units["target 0", 2][0]
-    (alone,) = average_differences({0: units["target 0", 0]})
+    (alone,) = average_differences([(0, units["target 0", 0][0])])
     assert alone is units["target 0", 0][0]
 
 
 def test_trials_with_the_same_difference_show_no_spread_and_claim_nothing():
     curves = {t: FlatnessCurve("SWAD", (1.0, 2.0), (0.1, -0.3 - n), (0, -1), (1, 0)) for t, n in enumerate((0, 1e-17))}
-    curve = average_over_trials(curves)
+    curve = average_over_trials(curves.items())
     assert p_values_of(curve) == (1.0, 1.0)
     assert Difference("seen", curve, "ERM", p_values_of(curve)).verdict == NO_DIFFERENCE
 
 
 def test_tables_show_both_widths_or_say_of_these_weights():
     curves = {t: FlatnessCurve("ERM", (1.0,), (m,), (m - 0.1,), (m + 0.1,)) for t, m in enumerate((1.0, 2.0, 3.0))}
-    table = curve_table("F", [average_over_trials(curves)])
+    table = curve_table("F", [average_over_trials(curves.items())])
     assert table.title == "F, over 3 trials"
     assert table.rows[0].cells[0].printed == "2.000 ± 2.484"
     shared = {"images": contributions(np.array([[1.0], [2.0], [3.0]]))}
     measured = {t: curve_with_interval("ERM", (1.0,), curve.mean, shared) for t, curve in curves.items()}
-    table = curve_table("F", [average_over_trials(measured)])
+    table = curve_table("F", [average_over_trials(measured.items())])
     assert table.rows[0].cells[0].printed == "2.000 ± 2.484 (2.484)"
     window = replace(curves[0], method="ERM (window)")
-    over_trials = average_over_trials(curves)
+    over_trials = average_over_trials(curves.items())
     assert curve_table("F", [over_trials, window]).title == "F, over 3 trials (ERM (window): of these weights)"
     assert holds_for([over_trials, curves[0]]) == "over 3 trials where there are several, else of these weights"
     table = curve_table("F", [curves[0]])

@@ -17,7 +17,6 @@ from swad.results.flatness_stats import (
     CurvesBySide,
     Difference,
     FlatnessCurve,
-    average_curves,
     average_differences,
     average_over_trials,
     curve_with_interval,
@@ -200,22 +199,14 @@ def curves_by_target(measured: Iterable[RunFlatness]) -> dict[str, dict[str, lis
 
     The interval of a method with several trials is over trials.
     """
-    groups: dict[str, dict[str, dict[str, dict[int, list[FlatnessCurve]]]]] = {}
-    for flatness in measured:
+    groups: dict[str, dict[str, list[FlatnessCurve]]] = {}
+    for target, runs in sorted(group_by(measured, lambda flatness: flatness.target).items()):
         for side in SIDES:
-            for curve in flatness.curves.get(side, ()):
-                by_method = groups.setdefault(flatness.target, {}).setdefault(side, {})
-                by_method.setdefault(curve.method, {}).setdefault(flatness.run.trial, []).append(curve)
-    return {
-        target: {
-            side: sort_curves(
-                average_over_trials({trial: average_curves(curves) for trial, curves in by_trial.items()})
-                for by_trial in by_method.values()
-            )
-            for side, by_method in by_side.items()
-        }
-        for target, by_side in sorted(groups.items())
-    }
+            curves = [(flatness.run.trial, curve) for flatness in runs for curve in flatness.curves.get(side, ())]
+            if curves:
+                by_method = group_by(curves, lambda pair: pair[1].method)
+                groups.setdefault(target, {})[side] = sort_curves(map(average_over_trials, by_method.values()))
+    return groups
 
 
 def with_mean(groups: Mapping[str, CurvesBySide]) -> dict[str, CurvesBySide]:
@@ -265,10 +256,10 @@ def _unit_differences(runs: Sequence[RunFlatness], references: Sequence[str]) ->
 
 def differences_by_target(units: Mapping[Unit, Sequence[Difference]]) -> dict[str, list[Difference]]:
     """Return differences by target, averaged over its trials, with intervals and p-values over trials."""
-    by_target: dict[str, dict[int, Sequence[Difference]]] = {}
+    by_target: dict[str, list[tuple[int, Difference]]] = {}
     for (target, trial), differences in units.items():
-        by_target.setdefault(target, {})[trial] = differences
-    return {target: average_differences(by_trial) for target, by_trial in by_target.items()}
+        by_target.setdefault(target, []).extend((trial, difference) for difference in differences)
+    return {target: average_differences(each) for target, each in by_target.items()}
 
 
 @dataclass(frozen=True)

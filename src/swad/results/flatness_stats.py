@@ -194,25 +194,24 @@ def average_curves(curves: Sequence[FlatnessCurve]) -> FlatnessCurve:
     return averaged if over_trials is None else _with_trials(averaged, over_trials)
 
 
-def average_over_trials(by_trial: Mapping[int, FlatnessCurve]) -> FlatnessCurve:
-    """Average the curves of one target over trials, with Student's t interval over trials if there are several.
+def average_over_trials(curves: Iterable[tuple[int, FlatnessCurve]]) -> FlatnessCurve:
+    """Average the curves of one target, each with its trial, with Student's t interval if there are several trials.
 
     >>> curves = [FlatnessCurve("ERM", (1.0,), (mean,), (mean - 0.1,), (mean + 0.1,)) for mean in (1.0, 2.0, 3.0)]
-    >>> curve = average_over_trials(dict(enumerate(curves)))
+    >>> curve = average_over_trials(enumerate(curves))
     >>> curve.mean, round(curve.high[0] - curve.mean[0], 3), curve.n_trials
     ((2.0,), 2.484, 3)
     """
     import numpy as np
 
-    numbers = sorted(by_trial)
-    averaged = average_curves([by_trial[number] for number in numbers])
+    groups = sorted(group_by(curves, lambda pair: pair[0]).items())
+    by_trial = {trial: average_curves([curve for _, curve in pairs]) for trial, pairs in groups}
+    averaged = average_curves(list(by_trial.values()))
     if len(by_trial) < 2:
         return averaged
-    values = np.array(
-        [[by_trial[number].at(radius)[0] for radius in averaged.radii] for number in numbers], dtype=float
-    )
+    values = np.array([[curve.at(radius)[0] for radius in averaged.radii] for curve in by_trial.values()], dtype=float)
     # The source is named after the trials, so that runs of several targets share it: trials are drawn, not runs.
-    return _with_trials(averaged, {("trials", *numbers): contributions(values)})
+    return _with_trials(averaged, {("trials", *by_trial): contributions(values)})
 
 
 def _with_trials(curve: FlatnessCurve, trials: Contributions) -> FlatnessCurve:
@@ -293,19 +292,15 @@ def p_values_of(curve: FlatnessCurve) -> tuple[float, ...]:
     )
 
 
-def average_differences(by_trial: Mapping[int, Sequence[Difference]]) -> list[Difference]:
-    """Average the differences of each pair of methods and side over the trials of one target that have it."""
-    every = (difference for differences in by_trial.values() for difference in differences)
-    pairs = group_by(every, lambda difference: difference.pair)
+def average_differences(differences: Iterable[tuple[int, Difference]]) -> list[Difference]:
+    """Average the differences of one target, each with its trial, over the trials that have the pair of methods."""
     averaged = []
-    for pair, (first, *others) in pairs.items():
-        curves = {
-            trial: average_curves([difference.curve for difference in differences if difference.pair == pair])
-            for trial, differences in by_trial.items()
-            if any(difference.pair == pair for difference in differences)
-        }
-        curve = average_over_trials(curves)
-        averaged.append(replace(first, curve=curve, p=p_values_of(curve)) if others else first)
+    for members in group_by(differences, lambda member: member[1].pair).values():
+        (_, first), *others = members
+        if others:
+            curve = average_over_trials((trial, difference.curve) for trial, difference in members)
+            first = replace(first, curve=curve, p=p_values_of(curve))
+        averaged.append(first)
     return averaged
 
 
