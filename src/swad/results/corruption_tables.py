@@ -163,17 +163,8 @@ def _averaged_over(results: CorruptionErrors) -> str:
 
 def _left_out(results: CorruptionErrors) -> str:
     """Say which runs the means lack, because their trial lacks targets."""
-    lacking = [method for method in results.methods if not results.complete_trials(method)]
-    if lacking:
+    if not all(map(results.complete_trials, results.methods)):
         return f"{LACKS_TARGETS} No trial of this method has all targets: do not compare it with other rows."
-    trials = {n for method in results.methods for _, n in results.errors[method]}
-    incomplete = sorted(
-        n
-        for n in trials
-        if any(
-            (target, n) in results.errors[method] and n not in results.complete_trials(method)
-            for method in results.methods
-            for target in results.targets
-        )
-    )
+    by_method = {method: {trial for _, trial in results.errors[method]} for method in results.methods}
+    incomplete = sorted({n for method in by_method for n in by_method[method] - {*results.complete_trials(method)}})
     return f"Without trial {', '.join(map(str, incomplete))}, which lacks targets." if incomplete else ""

@@ -30,6 +30,7 @@ from swad.results.flatness_stats import (
 from swad.results.labels import weights_label
 from swad.results.run_data import RunData
 from swad.util.grouping import group_by
+from swad.util.statistics import mean
 
 if TYPE_CHECKING:
     from swad.results.rank_correlation import Ranking
@@ -377,4 +378,4 @@ def _target_accuracy(run: RunData) -> dict[str, float]:
     for key, (_, values) in run.table.series.items():
         if key.metric == "accuracy" and key.domain in run.targets and key.split == "in" and key.average:
             accuracies.setdefault(key.average, []).extend(values)
-    return {name: math.fsum(values) / len(values) for name, values in accuracies.items()}
+    return {name: mean(values) for name, values in accuracies.items()}

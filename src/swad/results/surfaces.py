@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swad.results.flatness_rows import SURFACE, Row, last_shown, read_rows
 from swad.results.flatness_stats import SIDES
 from swad.results.run_data import RunData
+from swad.util.statistics import mean
 
 CORNERS = ("1", "2", "3")
 """Names of the corner points in the file."""
@@ -42,6 +42,11 @@ class RunSurface:
         return {
             weights: self.points[corner][:2] for weights, corner in zip(self.settings["corners"], CORNERS, strict=False)
         }
+
+    @property
+    def positions(self) -> dict[str, tuple[float, float]]:
+        """x and y of all weights by name: those projected onto the plane or line, and those that span it."""
+        return {name: point[:2] for name, point in self.projected.items()} | self.corners
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -83,4 +88,4 @@ def read_surface(run: RunData, shape: str = "plane") -> RunSurface | None:
 
 
 def _mean_loss(row: Row, domains: Sequence[str]) -> float:
-    return math.fsum(float(row["losses"][domain]) for domain in domains) / len(domains)
+    return mean(float(row["losses"][domain]) for domain in domains)

@@ -13,7 +13,7 @@ from swad.results.figures.flatness import SIDE_LABELS
 from swad.results.figures.style import FAINT, INK, PALETTE, RANGE, add_legend, figure_style, new_figure
 from swad.results.figures.surfaces import LABEL_SIZE, MARKER_INK, draw_contours, surface_markers
 from swad.results.labels import weights_label
-from swad.results.surfaces import CORNERS, RunSurface
+from swad.results.surfaces import RunSurface
 from swad.results.training_curves import Valley, mean_curve, source_curves, valleys
 from swad.util.names import counted
 
@@ -47,9 +47,8 @@ def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]]) -
             for axes, side in zip(planes, SIDE_LABELS, strict=True):
                 draw_contours(axes, surface, side)
                 _draw_trajectory(axes, surface, steps, PALETTE[index], label)
-                average = surface.points[_point_name(surface, name)]
                 axes.plot(
-                    *average[:2],
+                    *surface.positions[name],
                     marker,
                     color=PALETTE[index],
                     markersize=11,
@@ -69,12 +68,6 @@ def _direction(surface: RunSurface) -> str:
     """Name the horizontal axis."""
     first, second = (int(name.removeprefix("step-")) for name in surface.settings["corners"][:2])
     return f"distance from step {first:,} toward step {second:,}"
-
-
-def _point_name(surface: RunSurface, weights: str) -> str:
-    """Return the name of a point in the file: weights that span the plane are stored under their number."""
-    corners = zip(surface.settings["corners"], CORNERS, strict=False)
-    return next((number for name, number in corners if name == weights), weights)
 
 
 def _draw_curve(axes: Axes, surface: RunSurface, steps: Sequence[int], color: str, label: str) -> None:
@@ -110,9 +103,8 @@ def _draw_regions(axes: Axes, averaged: Valley, last: int) -> None:
 
 def trajectory(surface: RunSurface) -> dict[int, tuple[float, float]]:
     """Return the coordinates of the snapshots of the trajectory by their step."""
-    points = {name: point[:2] for name, point in surface.points.items() if name.startswith("step-")}
-    points |= {name: corner for name, corner in surface.corners.items() if name.startswith("step-")}
-    return {int(name.removeprefix("step-")): points[name] for name in sorted(points)}
+    points = sorted(surface.positions.items())
+    return {int(name.removeprefix("step-")): point for name, point in points if name.startswith("step-")}
 
 
 def _draw_trajectory(axes: Axes, surface: RunSurface, steps: Sequence[int], color: str, label: str) -> None:

@@ -145,16 +145,8 @@ def _mark_runs(axes: Axes, group: WindowGroup) -> None:
 
 def _place(run: RunWindows) -> tuple[float, float]:
     """Return where the run's average lies between the windows of whole segments."""
-    starts, ends = zip(*run.segments, strict=True)
-    return _between(starts, run.start), _between(ends, run.end)
-
-
-def _between(steps: Sequence[int], step: int) -> float:
-    """Return the position of a step in a list of steps, between two of them if need be.
-
-    >>> _between([1, 101, 201], 101), _between([1, 101, 201], 51), _between([1, 101], 150)
-    (1.0, 0.5, 1.0)
-    """
     import numpy as np
 
-    return float(np.interp(step, steps, range(len(steps))))
+    starts, ends = zip(*run.segments, strict=True)
+    numbers = range(len(run.segments))
+    return float(np.interp(run.start, starts, numbers)), float(np.interp(run.end, ends, numbers))
