@@ -24,6 +24,7 @@ from itertools import combinations
 
 from swad.results.labels import is_erm
 from swad.results.method_results import DatasetResults, same_kind
+from swad.util.grouping import group_by
 from swad.util.names import did_you_mean, plain, require_choice
 from swad.util.paired import ALPHA, PairedTest, adjust_p_values, adjust_together, paired_test, uses_sign_flips
 from swad.util.statistics import mean
@@ -238,9 +239,8 @@ def compare_over_datasets(
     comparisons = [c for each in with_baseline for c in compare_methods(each, baseline, unit=unit)]
     if len(with_baseline) < 2 or not same_kind(with_baseline):
         return comparisons
-    labels = dict.fromkeys(comparison.method for comparison in comparisons)
-    complete = {label: [c for c in comparisons if c.method == label] for label in labels}
-    complete = {label: each for label, each in complete.items() if len(each) == len(with_baseline)}
+    by_method = group_by(comparisons, lambda comparison: comparison.method)
+    complete = {label: each for label, each in by_method.items() if len(each) == len(with_baseline)}
     over_datasets = [
         Comparison(
             ALL_DATASETS,

@@ -10,6 +10,7 @@ from swad.results.failures import read_failure
 from swad.results.labels import algorithm_label, differing_hyperparameters, method_label, run_label
 from swad.results.run_data import RunData, setting_text
 from swad.results.training_curves import last_step, mean_curve, source_curves, valleys
+from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET, counted, listed
 
 
@@ -80,13 +81,12 @@ def _listed(names: Sequence[str]) -> str:
 def _mixtures(runs: Sequence[RunData]) -> list[str]:
     """Find tables that compare runs with different settings."""
     problems = []
-    for dataset in dict.fromkeys(run.table_name for run in runs):
-        members = [run for run in runs if run.table_name == dataset]
+    for dataset, members in group_by(runs, lambda run: run.table_name).items():
         for name in sorted({name for run in members for name in run.settings("protocol")}):
             values = Counter(setting_text(run.config.get(name)) for run in members)
             if len(values) > 1:
-                listed = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in values.most_common())
-                problems.append(f"The runs on {dataset} differ in {name}: {listed}. Report them separately.")
+                counts = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in values.most_common())
+                problems.append(f"The runs on {dataset} differ in {name}: {counts}. Report them separately.")
     return problems
 
 
@@ -96,21 +96,19 @@ def _unequal_choices(runs: Sequence[RunData]) -> list[str]:
     The best of several runs by validation tends to be better, so a comparison with the best of fewer is unfair.
     """
     problems = []
-    finished: dict[tuple[str, str], list[RunData]] = defaultdict(list)
-    for run in runs:
-        if run.finished:
-            finished[run.table_name, run.algorithm].append(run)
-    for (dataset, algorithm), members in finished.items():
+    finished = (run for run in runs if run.finished)
+    for (dataset, algorithm), members in group_by(finished, lambda run: (run.table_name, run.algorithm)).items():
         by_unit: dict[tuple[str, int], Counter[str | None]] = defaultdict(Counter)
         for run in members:
             if len(run.targets) < 2:
                 by_unit[run.target, run.trial].update(sorted(run.table.evaluated_averages - {None}, key=str))
         for counts in by_unit.values():
-            labels: dict[int, list[str]] = defaultdict(list)
-            for average, n_runs in counts.most_common():
-                labels[n_runs].append(method_label(algorithm, average))
-            if len(labels) > 1:
-                choices = "; ".join(f"{listed(names)} from {counted(n, 'run')}" for n, names in labels.items())
+            by_count = group_by((average for average, _ in counts.most_common()), counts.__getitem__)
+            if len(by_count) > 1:
+                choices = "; ".join(
+                    f"{listed(method_label(algorithm, average) for average in averages)} from {counted(n, 'run')}"
+                    for n, averages in by_count.items()
+                )
                 differing = ", ".join(differing_hyperparameters(members))
                 problems.append(
                     f"{algorithm_label(algorithm)} on {dataset}: some weights are selected from more runs of a target "

@@ -8,6 +8,7 @@ from functools import cache
 
 from swad.results import published
 from swad.results.run_data import RunData
+from swad.util.grouping import group_by
 from swad.util.names import plain
 
 LIVE_WEIGHTS = ("best", "last")
@@ -166,8 +167,8 @@ def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:
     ['lr']
     """
     differing: set[str] = set()
-    for algorithm in {run.algorithm for run in runs}:
-        settings = [run.compared_settings for run in runs if run.algorithm == algorithm]
+    for members in group_by(runs, lambda run: run.algorithm).values():
+        settings = [run.compared_settings for run in members]
         names = {name for each in settings for name in each}
         differing |= {name for name in names if len({each.get(name) for each in settings}) > 1}
     return sorted(differing)

@@ -87,8 +87,8 @@ def _dataset_results(
     methods: list[MethodResults] = []
     errors: dict[str, list[tuple[str, str]]] = {}
     # ERM comes first, because the other algorithms are compared with it.
-    for algorithm in sorted(dict.fromkeys(run.algorithm for run in runs), key=lambda name: not is_erm(name)):
-        members = [run for run in runs if run.algorithm == algorithm]
+    by_algorithm = group_by(runs, lambda run: run.algorithm)
+    for algorithm, members in sorted(by_algorithm.items(), key=lambda item: not is_erm(item[0])):
         for average in reported_averages(members, selection):
             label = shared_label((run for run in members if average in run.table.evaluated_averages), average)
             by_target: list[Selection] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from swad.results.labels import LIVE_WEIGHTS
 from swad.results.records import make_frame
 from swad.results.run_data import RunData
 from swad.results.selectors import ORACLES, SELECTORS, SelectionError, iid, mean_scores, oracle_view, source_view
+from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET, choice_problem
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class Selection(list[TargetResult]):
 
     def source_accuracies(self) -> dict[tuple[str, int], float]:
         """Return the mean accuracy on the sources of the same runs, where it was evaluated."""
-        found = {
+        accuracies = {
             (r.target, r.trial): source_accuracy(r.run, r.average, r.step if r.average is None else None) for r in self
         }
-        return {key: accuracy[0] for key, accuracy in found.items() if accuracy is not None}
+        return {key: accuracy[0] for key, accuracy in accuracies.items() if accuracy is not None}
 
     def to_frame(self) -> pandas.DataFrame:
         """Return the results as a pandas data frame, with the hyperparameters of the selected runs as columns."""
@@ -134,13 +134,10 @@ def _select_target(runs: Sequence[RunData], target: str, method: str, average: s
     """Select a run for every trial of one target; raise the error of the first trial if no trial has a result."""
     if target == NO_TARGET and method not in ("iid", "last"):
         raise SelectionError(f"{method} needs runs with a target: select by iid or last")
-    by_trial: dict[int, list[RunData]] = defaultdict(list)
-    for run in runs:
-        if run.target == target or (target in run.targets and method == "lodo"):
-            by_trial[run.trial].append(run)
+    of_target = (run for run in runs if run.target == target or (target in run.targets and method == "lodo"))
     view = oracle_view if method in ORACLES else source_view
     results, incomplete, errors = [], [], []
-    for trial, members in sorted(by_trial.items()):
+    for trial, members in sorted(group_by(of_target, lambda run: run.trial).items()):
         if not any(run.target == target for run in members):
             continue
         candidates = [run for run in members if average in run.table.evaluated_averages]
@@ -169,11 +166,11 @@ def target_accuracy(run: RunData, target: str, average: str | None, split: str, 
     Without a target it is the mean accuracy on the sources; see `source_accuracy`.
     """
     if target == NO_TARGET:
-        found = source_accuracy(run, average, step)
-        if found is None:
+        accuracy = source_accuracy(run, average, step)
+        if accuracy is None:
             weights = average or "the live weights"
             raise SelectionError(f"the run {run.path.name} has no accuracy of {weights}: train it to the end")
-        return found
+        return accuracy
     series = run.table.find("accuracy", split, average).get(target)
     by_step = {} if series is None else dict(zip(*series, strict=True))
     if step is None and by_step:
