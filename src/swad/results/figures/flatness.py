@@ -202,13 +202,10 @@ def _draw_measured(axes: Axes, curve: FlatnessCurve, color: str, offset: float) 
 
 def _fit(axes: Axes, curves: Sequence[FlatnessCurve], log: bool) -> None:
     """Show the whole lines and bands. A band that the axes cut off would look narrower than it is."""
-    bars = [
-        mean + sign * half
-        for c in curves
-        for mean, half in zip(c.mean, c.exact_measured, strict=False)
-        for sign in (-1, 1)
-    ]
-    shown = [value for c in curves for value in (*c.mean, *c.low, *c.high, *bars) if math.isfinite(value)]
+    values = [value for c in curves for value in (*c.mean, *c.low, *c.high)]
+    for mean, half in (bar for c in curves for bar in zip(c.mean, c.exact_measured, strict=False)):
+        values += (mean - half, mean + half)
+    shown = [value for value in values if math.isfinite(value)]
     if log:
         edge = _lower_edge(curves)
         axes.set_ylim(edge, max([1.3 * value for value in shown if value > edge], default=10 * edge))

@@ -115,16 +115,14 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
         for row in table.rows:
             if row.group == OURS and row.name in means:
                 means[row.name][number] = row.cells[column]
+    with_mean = len(results) > 1 and same_kind(results)
     rows = []
     for label, by_dataset in means.items():
         cells = [by_dataset.get(number, Cell()) for number in range(len(tables))]
         values = [cell.value for cell in cells if cell.value is not None and cell.mark != MISSING]
         # A mean over some of the datasets is not comparable with one over all.
         average = Cell(mean(values)) if len(values) == len(cells) else Cell()
-        rows.append(Row(label, (*cells, average)))
-    with_mean = len(results) > 1 and same_kind(results)
-    if not with_mean:
-        rows = [Row(row.name, row.cells[:-1]) for row in rows]
+        rows.append(Row(label, (*cells, *[average] * with_mean)))
     columns = tuple(dataset.dataset for dataset in results) + ((AVERAGE,) if with_mean else ())
     if any(cell.value is not None for row in rows for cell in row.cells):
         note = legend(rows)
