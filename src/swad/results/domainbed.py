@@ -199,12 +199,12 @@ class _Accuracy(NamedTuple):
 def _accuracies(keys: tuple[str, ...]) -> tuple[_Accuracy, ...]:
     """Find the accuracies among the keys of a line, by the number of the domain; most lines have the same keys."""
     matches = [match for key in keys if (match := _ACCURACY.fullmatch(key))]
-    found = [_Accuracy(m[0], int(m[2]), "test" if m[3] == "inTE" else m[3], bool(m[1])) for m in matches]
-    return tuple(sorted(found, key=lambda accuracy: (accuracy.number, accuracy.split)))
+    accuracies = [_Accuracy(m[0], int(m[2]), "test" if m[3] == "inTE" else m[3], bool(m[1])) for m in matches]
+    return tuple(sorted(accuracies, key=lambda accuracy: (accuracy.number, accuracy.split)))
 
 
 def _domain_names(dataset: str, lines: list[dict[str, Any]], test_envs: tuple[int, ...]) -> list[str]:
-    numbers = {found.number for line in lines for found in _accuracies(tuple(line))}
+    numbers = {accuracy.number for line in lines for accuracy in _accuracies(tuple(line))}
     if not numbers:
         raise ValueError("it has no accuracy such as env0_in_acc")
     if max([*numbers, *test_envs]) >= _MAX_DOMAINS:

@@ -243,9 +243,9 @@ def read_selection(path: str | os.PathLike[str]) -> SelectionFile:
         raise SelectionFileError(path, problems)
     runs = []
     for number, entry in enumerate(content["runs"], start=1):
-        found = _entry_problems(entry, content["selection"])
-        problems += [f"run {number}: {problem}" for problem in found]
-        if not found:
+        entry_problems = _entry_problems(entry, content["selection"])
+        problems += [f"run {number}: {problem}" for problem in entry_problems]
+        if not entry_problems:
             runs.append(SelectedRun(**{name: entry[name] for name in _RULES if name in entry}))
     for key, count in Counter(run.key for run in runs).items():
         if count > 1:

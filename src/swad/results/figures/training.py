@@ -64,8 +64,8 @@ def valley_figure(
         order = [*domains, *sorted(drawn - set(domains))]
         colors = {domain: PALETTE[index % len(PALETTE)] for index, domain in enumerate(order)}
         for column, run in enumerate(runs):
-            found = valleys(run)
-            averaged = found.get(average) if average else next(iter(found.values()), None)
+            by_average = valleys(run)
+            averaged = by_average.get(average) if average else next(iter(by_average.values()), None)
             for row, metric in enumerate(metrics):
                 axes = panels[row][column]
                 _panel(axes, run, metric, averaged, colors)
