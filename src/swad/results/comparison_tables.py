@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from swad.results.comparisons import UNITS, Comparison, p_text
-from swad.results.tables import Cell, Row, Table, csv_text
+from swad.results.tables import Cell, Row, Table, csv_text, percent
 from swad.util.grouping import group_by
 from swad.util.names import counted
 from swad.util.paired import PairedTest
@@ -20,8 +20,8 @@ FIELDS: Mapping[str, Callable[[Comparison], object]] = {
     "accuracy": lambda comparison: 100 * comparison.accuracy,
     "baseline_accuracy": lambda comparison: 100 * comparison.baseline_accuracy,
     "difference": lambda comparison: 100 * comparison.difference,
-    "low": lambda comparison: None if comparison.test.low is None else 100 * comparison.test.low,
-    "high": lambda comparison: None if comparison.test.high is None else 100 * comparison.test.high,
+    "low": lambda comparison: percent(comparison.test.low),
+    "high": lambda comparison: percent(comparison.test.high),
     "p": lambda comparison: comparison.test.p,
     "corrected_p": lambda comparison: comparison.corrected_p,
     "n_comparisons": lambda comparison: comparison.n_comparisons,

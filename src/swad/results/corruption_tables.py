@@ -18,7 +18,7 @@ from swad.results.corruption_errors import (
     severity_curves,
 )
 from swad.results.flatness_stats import NO_DIFFERENCE
-from swad.results.tables import Cell, Row, Table, csv_text
+from swad.results.tables import Cell, Row, Table, csv_text, percent
 from swad.util.names import NO_TARGET, counted
 
 LACKS_TARGETS = "*"
@@ -102,8 +102,8 @@ def corruption_summary(results: Sequence[CorruptionErrors]) -> list[dict[str, An
                     "baseline": comparison.baseline,
                     "error": name.lower(),
                     "difference": 100 * comparison.difference,
-                    "low": None if comparison.test.low is None else 100 * comparison.test.low,
-                    "high": None if comparison.test.high is None else 100 * comparison.test.high,
+                    "low": percent(comparison.test.low),
+                    "high": percent(comparison.test.high),
                     "p": comparison.test.p,
                     "corrected_p": comparison.corrected_p,
                     "trials": comparison.n_trials,
@@ -139,11 +139,11 @@ def _means(results: CorruptionErrors, method: str) -> dict[str, TrialMean]:
 
 def _error_cell(mean: TrialMean, results: CorruptionErrors, method: str) -> Cell:
     mark = "" if results.complete_trials(method) else LACKS_TARGETS
-    return Cell(100 * mean.mean, None if mean.half is None else 100 * mean.half, mark=mark)
+    return Cell(100 * mean.mean, percent(mean.half), mark=mark)
 
 
 def _json_mean(mean: TrialMean) -> dict[str, float | None]:
-    return {"mean": 100 * mean.mean, "half": None if mean.half is None else 100 * mean.half}
+    return {"mean": 100 * mean.mean, "half": percent(mean.half)}
 
 
 def _verdict(comparison: Comparison) -> str:

@@ -32,11 +32,6 @@ class RunSurface:
     """Losses at the points, by name and side."""
 
     @property
-    def target(self) -> str:
-        """The held-out domain."""
-        return self.run.target
-
-    @property
     def corners(self) -> dict[str, tuple[float, float]]:
         """The weights that span the plane or line."""
         return {

@@ -199,7 +199,12 @@ def percent_cell(fractions: Iterable[float], decimals: int = 1) -> Cell:
     if not values:
         return Cell()
     summary = summarize(values)
-    return Cell(100 * summary.mean, None if summary.error is None else 100 * summary.error, decimals=decimals)
+    return Cell(100 * summary.mean, percent(summary.error), decimals=decimals)
+
+
+def percent(fraction: float | None) -> float | None:
+    """Return a fraction in percent; None stays None."""
+    return None if fraction is None else 100 * fraction
 
 
 def csv_text(lines: Iterable[Iterable[object]]) -> str:

@@ -212,8 +212,8 @@ def blocks(settings: Sequence[ValleySetting]) -> list[str]:
     lines = []
     for (semantics,), starts, ends, ratios in merged:
         definition = "" if semantics == "paper" else f"; {semantics}"
-        ratio_list = ", ".join(f"{1 + ratio:g}" for ratio in sorted(ratios))
-        lines.append(f"N_s {_listed(starts)}; N_e {_listed(ends)}; r {ratio_list}{definition}")
+        factors = _listed(1 + ratio for ratio in ratios)
+        lines.append(f"N_s {_listed(starts)}; N_e {_listed(ends)}; r {factors}{definition}")
     return lines
 
 
@@ -292,8 +292,6 @@ def _over_trials(
 
 def _range(values: Sequence[float], decimals: int = 0) -> Cell:
     """Show the value of one run, or the lowest and the highest of several."""
-    if not values:
-        return Cell()
     low, high = min(values), max(values)
     if low == high:
         return Cell(low, decimals=decimals)

@@ -128,7 +128,7 @@ def surface_sections(runs: Iterable[RunData]) -> list[Section]:
 
 def _surface_figures(id: str, surface: RunSurface, *, name_algorithm: bool) -> Figures:
     shape = surface.settings["shape"]
-    target = f"{surface.target} as target" if surface.run.targets else "no target"
+    target = f"{surface.run.target} as target" if surface.run.targets else "no target"
     title = f"{target}, trial {surface.run.trial}"
     if name_algorithm:
         title = f"{weights_label(surface.run, None)}: {title}"

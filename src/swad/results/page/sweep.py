@@ -23,7 +23,7 @@ from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import AVERAGE, MISSING
 from swad.results.selection import target_accuracy, validation_accuracy
 from swad.results.selectors import ORACLES
-from swad.results.tables import OURS, Cell, Row, Table
+from swad.results.tables import OURS, Cell, Row, Table, percent
 from swad.results.training_curves import final_value, last_step, source_curves, valleys
 from swad.util.codes import Codes
 from swad.util.garbage import paused_garbage_collection
@@ -185,10 +185,10 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
 def _weights(runs: Sequence[RunData], oracle: bool) -> dict[str, Any]:
     """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
     names = reported_averages(runs)
-    validation = [[_percent(validation_accuracy(run, name)) for run in runs] for name in names]
+    validation = [[_round(percent(validation_accuracy(run, name))) for run in runs] for name in names]
     columns: dict[str, Any] = {"weights": [name or LIVE for name in names], "validation": validation}
     if oracle:
-        columns["target"] = [[_percent(_oracle_accuracy(run, name)) for run in runs] for name in names]
+        columns["target"] = [[_round(percent(_oracle_accuracy(run, name))) for run in runs] for name in names]
     return columns
 
 
@@ -272,10 +272,6 @@ def _coded(values: Iterable[str]) -> dict[str, list[Any]]:
     codes = Codes()
     numbers = [codes.code(value) for value in values]
     return {"values": codes.items, "codes": numbers}
-
-
-def _percent(fraction: float | None) -> float | None:
-    return None if fraction is None else _round(100 * fraction)
 
 
 def _round(value: float | None, digits: int = 4) -> float | None:
