@@ -103,4 +103,14 @@ def test_the_diagram_joins_methods_without_a_significant_difference() -> None:
     assert joined
     assert len(bars) == len(joined)  # no three methods are alike here
     for bar in bars:
-        assert sorted(bar.get_xdata()) in [sorted((found.ranks[a], found.ranks[b])) for a, b in joined]
+        assert list(bar.get_xdata()) in [sorted((found.ranks[a], found.ranks[b])) for a, b in joined]
+
+
+def test_the_diagram_does_not_depend_on_the_order_of_a_set() -> None:
+    from swad.results.figures.critical_difference import critical_difference_figure
+
+    rng = np.random.default_rng(2)
+    alike = rank_scores({f"method {n}": rng.normal(size=20) for n in range(9)}, "runs")
+    (axes,) = critical_difference_figure(alike).axes
+    (bar,) = (line for line in axes.lines if len(set(line.get_ydata())) == 1)
+    assert list(bar.get_xdata()) == sorted(alike.ranks.values())

@@ -48,6 +48,8 @@ def critical_difference_figure(ranked: MethodRanks, *, bare: bool = False) -> Fi
         )
         for label in drawn["labels"]:
             label.set_color(INK)
+        for (bar,) in drawn["crossbars"]:  # drawn through a set of names, whose order changes from process to process
+            bar.set_xdata(sorted(bar.get_xdata()))
         lines = -min(label.get_position()[1] for label in drawn["labels"])  # of bars and of labels
         figure.set_figheight(0.42 + 0.19 * lines + (0.0 if bare else 0.35))
         axes.set_ylim(-lines - 0.6, 0.3)
