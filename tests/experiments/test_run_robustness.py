@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,32 @@ def test_a_measurement_resumes_and_extends(trained):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     cases = [(line["corruption"], line["severity"], line["domain"]) for line in lines if line["kind"] == "error"]
     assert len(set(cases)) == 5 * 4
+
+
+def test_an_interrupted_measurement_of_new_weights_is_not_mixed_with_that_of_the_old(trained, tmp_path):
+    shutil.copytree(trained / "paper-0", tmp_path / "run")
+    run = open_run(tmp_path / "run")
+
+    def shown():
+        return [results.errors for results in read_corruption_errors([load_run(run.path)])]
+
+    measure_corruptions(run, ["swa"], CONFIG)
+    old = shown()
+    file = "weights/swa.safetensors"
+    shutil.copy(trained / "paper-1" / file, run.path / file)  # as if trained again
+    with pytest.raises(KeyboardInterrupt):
+        measure_corruptions(run, ["swa"], CONFIG, progress=interrupt_after(2))
+    assert shown() == old
+    measure_corruptions(run, ["swa"], CONFIG)
+    assert shown() != old
+
+
+def interrupt_after(n_cases):
+    def progress(description, done, total):
+        if done == n_cases:
+            raise KeyboardInterrupt
+
+    return progress
 
 
 def _is(row, *values):

@@ -99,7 +99,7 @@ def measure_corruptions(
         if any(weights for _, weights in missing):
             with torch.inference_mode():
                 _measure(run, file, key, config, fingerprints, missing, find_device(device), workers, progress)
-        file.mark_shown(key, weights=list(fingerprints))
+        file.mark_shown(key, weights=list(fingerprints), fingerprints=list(fingerprints.values()))
         wanted = {(*case, name, mark) for case in cases for name, mark in fingerprints.items()}
         return [row for row in file.rows_of(key, kind="error") if _identity(row) in wanted]
 

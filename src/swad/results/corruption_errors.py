@@ -134,10 +134,14 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
         if shown is None:
             continue
         setting = (shown[0].get("images"), shown[0].get("seed"), shown[0].get("version", 1))
-        requested: list[str] = [row.get("weights", []) for row in rows if row["kind"] == "shown"][-1]
+        mark = [row for row in rows if row["kind"] == "shown"][-1]
+        requested: list[str] = mark.get("weights", [])
+        # Weights may have been trained again. If measuring the new ones was interrupted, the old ones are shown.
+        fingerprints = mark.get("fingerprints")  # older files have none: the last measurement of every case counts
+        measured = list(zip(requested, fingerprints, strict=True)) if fingerprints else None
         by_domain: dict[tuple[str, str, Case], list[float]] = {}
-        # The last measurement of every case counts: weights may have been trained again.
-        for row in latest_rows(shown[1], "weights", "domain", "corruption", "severity"):
+        shown_rows = [row for row in shown[1] if measured is None or (row["weights"], row["fingerprint"]) in measured]
+        for row in latest_rows(shown_rows, "weights", "domain", "corruption", "severity"):
             if row["weights"] in requested:
                 case = (row["corruption"], row["severity"])
                 by_domain.setdefault((row["side"], row["weights"], case), []).append(row["error"])
