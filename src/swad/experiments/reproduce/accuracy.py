@@ -7,7 +7,7 @@ are not the paper's come first and have no difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swad.experiments.reproduce.base import Results
@@ -79,6 +79,16 @@ def average_cell(cells: Sequence[Cell]) -> Cell:
     """Return the mean over the datasets of a table; nothing if one is missing, since their levels differ."""
     values = [cell.value for cell in cells if cell.value is not None and not cell.mark]
     return Cell(mean(values)) if len(values) == len(cells) else Cell()
+
+
+def dataset_cells(
+    measured: Mapping[str, MethodAccuracy], others: Sequence[str], datasets: Sequence[str], in_domain: bool = False
+) -> tuple[list[Cell], list[Accuracies]]:
+    """Return a method's cells and the accuracies behind them: stand-ins, the table's datasets, and their mean."""
+    columns = [measured.get(name) for name in (*others, *datasets)]
+    cells = [Cell() if each is None else each.cell(in_domain) for each in columns]
+    accuracies: list[Accuracies] = [{} if each is None else each.values(in_domain) for each in columns]
+    return [*cells, average_cell(cells[len(others) :])], [*accuracies, {}]
 
 
 def method_accuracy(results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
@@ -231,6 +241,13 @@ def protocol_notes(config: PaperConfig, methods: Sequence[Method]) -> list[str]:
 
 def trials_note(config: PaperConfig) -> str:
     """Say what the numbers are."""
+    return (
+        f"Accuracy in % on the in split of the held-out domain, mean over targets; {over_trials(config)}; selected by "
+        "iid."
+    )
+
+
+def over_trials(config: PaperConfig) -> str:
+    """Say how many trials the numbers are of."""
     n = len(config.trials)
-    over = f"mean ± standard error over {n} trials" if n > 1 else "one trial"
-    return f"Accuracy in % on the in split of the held-out domain, mean over targets; {over}; selected by iid."
+    return f"mean ± standard error over {n} trials" if n > 1 else "one trial"

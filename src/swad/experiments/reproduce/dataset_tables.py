@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from swad.experiments.reproduce.accuracy import (
     MethodAccuracy,
     average_cell,
     compared_table,
+    dataset_cells,
     method_accuracy,
     printed_cell,
     protocol_notes,
@@ -46,14 +47,8 @@ def _table(results: Results, number: int) -> Table:
         paper = (*(Cell() for _ in others), *(printed_cell(values[column]) for column in (*COLUMNS.values(), "Avg.")))
         method = method_of(row)
         measured = {} if method is None else _accuracies(results, method)
-        rows.append(
-            ComparedRow(
-                row_name(row),
-                _cells(others, measured) if measured else None,
-                paper,
-                tuple(measured[name].out_of_domain if name in measured else {} for name in (*others, *PAPER_DATASETS)),
-            )
-        )
+        cells, accuracies = dataset_cells(measured, others, PAPER_DATASETS)
+        rows.append(ComparedRow(row_name(row), tuple(cells) if measured else None, paper, tuple(accuracies)))
     if number == 1:
         rows = [_with_competitor(results, others, row) if row.name == COMPETITOR else row for row in rows]
     columns = [*others, *COLUMNS.values(), "Avg."]
@@ -82,15 +77,10 @@ def _accuracies(results: Results, method: Method) -> dict[str, MethodAccuracy]:
     }
 
 
-def _cells(others: Sequence[str], measured: Mapping[str, MethodAccuracy]) -> tuple[Cell, ...]:
-    cells = tuple(measured[name].cell() if name in measured else Cell() for name in (*others, *PAPER_DATASETS))
-    return (*cells, average_cell(cells[len(others) :]))
-
-
 def _with_competitor(results: Results, others: Sequence[str], row: ComparedRow) -> ComparedRow:
     """Fill in the best of our numbers of Table 2, column by column."""
     competitors = [
-        _cells(others, measured)
+        dataset_cells(measured, others, PAPER_DATASETS)[0]
         for method in methods_of(2)
         if not method.name.startswith(("ERM", "SWAD")) and (measured := _accuracies(results, method))
     ]

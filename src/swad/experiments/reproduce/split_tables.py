@@ -11,9 +11,10 @@ from swad.experiments.report import Report
 from swad.experiments.reproduce.accuracy import (
     ComparedRow,
     MethodAccuracy,
-    average_cell,
     compared_table,
+    dataset_cells,
     method_accuracy,
+    over_trials,
     printed_cell,
     protocol_notes,
 )
@@ -30,12 +31,10 @@ CYCLIC = replace(ERM_THREE_WAY, lr_schedule="cyclic")
 
 
 def _captions(config: PaperConfig, methods: Sequence[Method], datasets: Sequence[str]) -> list[str]:
-    n = len(config.trials)
-    over = f"mean ± standard error over {n} trials" if n > 1 else "one trial"
     return [
         "Accuracy in % with 60 % training, 20 % validation and 20 % test images of every domain. Out-of-domain: on the "
-        f"60 % of the held-out domain; in-domain: on the sources’ test images. Means over targets; {over}; selected by "
-        "iid.",
+        "60 % of the held-out domain; in-domain: on the sources’ test images. Means over targets; "
+        f"{over_trials(config)}; selected by iid.",
         *protocol_notes(config, methods),
         *availability_notes(config, datasets),
     ]
@@ -118,35 +117,23 @@ def _table5(results: Results) -> Report:
     others = [name for name in datasets if name not in table_datasets]
     sides = {"Out": "Out-of-domain", "In": "In-domain"}
     settings = ("t_s", "t_e", "lr", "interval")
-    columns = [*settings]
-    for side in sides:
-        columns += [f"{side}: {name}" for name in (*others, *table_datasets, "Avg.")]
+    columns = [*settings, *(f"{side}: {name}" for side in sides for name in (*others, *table_datasets, "Avg."))]
     shown = (*datasets, "PACS")[0]
     rows = []
     for row in entry.rows:
         method = TABLE5[row_name(row)]
-        accuracies = {name: _accuracy(results, name, method) for name in datasets}
+        measured = {name: found for name in datasets if (found := _accuracy(results, name, method)) is not None}
         values = dict(zip(entry.columns, row.values, strict=True))
-        ours, paper = (
-            _settings_cells(config, shown, method.name),
-            [printed_cell(values[f"Configuration / {name}"]) for name in settings],
-        )
-        for side in sides.values():
-            cells = {
-                name: Cell() if accuracy is None else accuracy.cell(in_domain=side == "In-domain")
-                for name, accuracy in accuracies.items()
-            }
-            ours += [cells.get(name, Cell()) for name in (*others, *table_datasets)]
-            ours.append(average_cell([cells.get(name, Cell()) for name in table_datasets]))
+        ours = _settings_cells(config, shown, method.name)
+        accuracies: list[Accuracies] = [{} for _ in settings]
+        paper = [printed_cell(values[f"Configuration / {name}"]) for name in settings]
+        for side, printed_side in sides.items():
+            side_cells, side_accuracies = dataset_cells(measured, others, table_datasets, in_domain=side == "In")
+            ours += side_cells
+            accuracies += side_accuracies
             paper += [Cell() for _ in others]
-            paper += [printed_cell(values[f"{side} / {name}"]) for name in (*table_datasets, "Avg.")]
-        trained = any(accuracy is not None for accuracy in accuracies.values())
-        behind: list[Accuracies] = [{} for _ in settings]
-        for side in sides.values():
-            named = (accuracies.get(name) for name in (*others, *table_datasets))
-            behind += [{} if each is None else each.values(side == "In-domain") for each in named]
-            behind.append({})
-        rows.append(ComparedRow(method.name, tuple(ours) if trained else None, tuple(paper), tuple(behind)))
+            paper += [printed_cell(values[f"{printed_side} / {name}"]) for name in (*table_datasets, "Avg.")]
+        rows.append(ComparedRow(method.name, tuple(ours) if measured else None, tuple(paper), tuple(accuracies)))
     methods = list(TABLE5.values())
     notes = [
         *_captions(config, [method for method in methods if method.name != FIT_ON_VAL], table_datasets),
