@@ -51,7 +51,7 @@ def rows_of(run: Path) -> list[dict]:
 
 def test_every_window_has_the_accuracy_of_the_mean_of_its_weights(runs):
     """The slow twin: all weights in memory, averaged in float64 by NumPy, evaluated by a plain forward pass."""
-    (measured, _) = measure_windows([runs], WindowsConfig(n_images=30)).runs
+    (measured, _), _ = measure_windows([runs], WindowsConfig(n_images=30))
     assert measured.segments == SPANS
     run = open_run(runs / "paper-0")
     weights = [load_file(runs / "paper-0" / "weights" / f"step-{step:06d}.safetensors") for step in range(1, STEPS + 1)]
@@ -121,39 +121,39 @@ def test_an_interrupted_measurement_resumes_and_a_complete_one_needs_nothing_els
         file.write('{"v": 1, "key": "half a li')
     limit = 10**6
     seen = []
-    assert list(stored_windows([fresh]).runs[0].windows) == ["target"], "the side that is complete"
-    measured = measure_windows([fresh], config, progress=lambda what, done, total: seen.append((done, total)))
+    assert list(stored_windows([fresh])[0][0].windows) == ["target"], "the side that is complete"
+    measured, notes = measure_windows([fresh], config, progress=lambda what, done, total: seen.append((done, total)))
     after = rows_of(fresh / "paper-0")
     assert after[: len(before)] == before
     assert count == 1 + 2 * 2 * (6 + 3), "each window of three segments, and three saved weights, on two sides"
     assert seen[-1] == (24, 24)
-    assert not measured.notes
-    assert stored_windows([fresh]) == measured
+    assert not notes
+    assert stored_windows([fresh]) == (measured, notes)
     done = count
     for path in fresh.glob("paper-*"):
         shutil.rmtree(path / "segments")
         shutil.rmtree(path / "weights")
-    again = measure_windows([fresh], config)
+    again, _ = measure_windows([fresh], config)
     assert again == measured
     assert count == done
-    other = measure_windows([fresh], WindowsConfig(n_images=None))
-    assert other.runs == measured.runs
-    assert any("20 images of each domain, 3 segments, target and validation, on cpu" in note for note in other.notes)
+    other, other_notes = measure_windows([fresh], WindowsConfig(n_images=None))
+    assert other == measured
+    assert any("20 images of each domain, 3 segments, target and validation, on cpu" in note for note in other_notes)
 
 
 def test_one_side_can_be_added_to_another(fresh):
     first = fresh / "paper-0"
-    (alone,) = measure_windows([first], WindowsConfig(("target",), 20, 3)).runs
+    (alone,), _ = measure_windows([first], WindowsConfig(("target",), 20, 3))
     assert list(alone.windows) == ["target"]
     n_rows = len(rows_of(first))
-    (both,) = measure_windows([first], WindowsConfig(n_images=20, every=3)).runs
+    (both,), _ = measure_windows([first], WindowsConfig(n_images=20, every=3))
     assert both.windows["target"] == alone.windows["target"]
     assert len(rows_of(first)) == n_rows + 3 + 3
     for n_images, every in ((10, 6), (20, 3), (10, 6)):
         measure_windows([first], WindowsConfig(n_images=n_images, every=every))
-        assert stored_windows([first]).runs[0].images == n_images, "the one that was requested last"
+        assert stored_windows([first])[0][0].images == n_images, "the one that was requested last"
     ((run,), _) = finished_runs([first])
-    (note,) = stored_windows([fresh]).notes
+    _, (note,) = stored_windows([fresh])
     assert note == f"{fresh / 'paper-1'} skipped: its measurement is not complete"
     without = dataclasses.replace(run, config={**run.config, "target": None})
     assert read_windows(without)[0].group[0] == "digits, no target"
@@ -184,11 +184,11 @@ def test_long_runs_are_merged_by_default(runs, monkeypatch):
 def test_a_gpu_measures_the_same_with_images_and_segments_kept_there(fresh):
     """On both sides the first evaluation is eager and the others are replays of a graph."""
     config = WindowsConfig(n_images=40)
-    on_cpu, on_gpu = (measure_windows([fresh / "paper-0"], config, device=name).runs[0] for name in ("cpu", "cuda"))
+    on_cpu, on_gpu = (measure_windows([fresh / "paper-0"], config, device=name)[0][0] for name in ("cpu", "cuda"))
     assert on_cpu.settings["device"] == "cpu"
     assert on_gpu == on_cpu, "a complete measurement of another device is used"
     shutil.move(fresh / "paper-0" / "windows.jsonl", fresh / "cpu.jsonl")
-    (on_gpu,) = measure_windows([fresh / "paper-0"], config, device="cuda").runs
+    (on_gpu,), _ = measure_windows([fresh / "paper-0"], config, device="cuda")
     assert on_gpu.settings["device"] == "cuda"
     for side, accuracies in on_cpu.windows.items():
         assert on_gpu.windows[side] == pytest.approx(accuracies, abs=0.03)

@@ -59,10 +59,10 @@ def windows(
     )
     formats = parse.figure_formats(figure_formats)
     if stored:
-        measured = stored_windows(parse.stored_runs(context, runs, WINDOWS, "runs", "output", "figure_formats"))
+        measured, notes = stored_windows(parse.stored_runs(context, runs, WINDOWS, "runs", "output", "figure_formats"))
     else:
         with measuring() as progress:
-            measured = measure_windows(
+            measured, notes = measure_windows(
                 runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
             )
-    print_report(report_windows(measured, output if output is not None else runs[0] / "windows", formats))
+    print_report(report_windows(measured, output if output is not None else runs[0] / "windows", formats, notes))

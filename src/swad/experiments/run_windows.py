@@ -3,7 +3,7 @@
 Accuracies are appended to `windows.jsonl` in the run directory as soon as they are measured, so an interrupted
 measurement resumes. A complete one is read back and needs neither segments, weights nor images.
 
-    measured = measure_windows(["runs/PACS"], WindowsConfig(n_images=500), device="cuda")
+    runs, notes = measure_windows(["runs/PACS"], WindowsConfig(n_images=500), device="cuda")
 """
 
 from __future__ import annotations
@@ -56,14 +56,6 @@ class WindowsConfig:
     """The average of the run that windows are compared with."""
 
 
-@dataclass(frozen=True)
-class MeasuredWindows:
-    """The accuracies of all runs, and notes on runs without any."""
-
-    runs: tuple[RunWindows, ...]
-    notes: tuple[str, ...]
-
-
 def measure_windows(
     paths: Sequence[Path | str],
     config: WindowsConfig | None = None,
@@ -72,8 +64,8 @@ def measure_windows(
     device: str = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
-) -> MeasuredWindows:
-    """Measure the windows of finished runs, or read those that are stored.
+) -> tuple[list[RunWindows], list[str]]:
+    """Measure the windows of finished runs, or read those that are stored; return them and notes on skipped runs.
 
     Args:
         paths: Run directories, or directories of runs.
@@ -116,10 +108,10 @@ def measure_windows(
             f"{len(old)} of {len(available)} runs have no segments here, so their stored windows are shown: "
             f"{_described(old[0].result())}"
         )
-    return MeasuredWindows(tuple(runs), tuple(notes))
+    return runs, notes
 
 
-def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
+def stored_windows(paths: Sequence[Path | str]) -> tuple[list[RunWindows], list[str]]:
     """Read the last measurement of every run, which needs neither segments, weights nor images."""
     found, notes = finished_runs(paths)
     stored = {run.path: read_windows(run) for run in found}
@@ -127,21 +119,24 @@ def stored_windows(paths: Sequence[Path | str]) -> MeasuredWindows:
     if not runs:
         raise RunError(f"no {WINDOWS} has a complete measurement: run `swad windows` first")
     notes += skip_notes({"its measurement is not complete": [path for path in stored if not stored[path]]})
-    return MeasuredWindows(tuple(runs), tuple(notes))
+    return runs, notes
 
 
-def report_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[str] = ("svg",)) -> Report:
+def report_windows(
+    runs: Sequence[RunWindows], folder: Path, formats: Sequence[str] = ("svg",), notes: Sequence[str] = ()
+) -> Report:
     """Write the windows of all runs and the heat maps, and return the tables.
 
     Args:
-        measured: The accuracies of the windows.
+        runs: The accuracies of the windows of each run.
         folder: Directory for the files.
         formats: Formats of the figures: svg, pdf, png.
+        notes: Notes of the measurement.
     """
     tables: list[Table | str] = []
     written = [folder / "windows.csv"]
-    groups, notes = by_group(measured.runs)
-    write_text(written[0], windows_csv(measured.runs))
+    groups, group_notes = by_group(runs)
+    write_text(written[0], windows_csv(runs))
     for group in groups:
         name = file_stem(group.runs[0].group)
         compared = {side: group.compare_windows(side) for side in group.sides}
@@ -151,8 +146,8 @@ def report_windows(measured: MeasuredWindows, folder: Path, formats: Sequence[st
             write_text(written[-1], compared_windows_csv(group, windows))
         figure = windows_figure(group, compared)
         written += save_figures(figure, folder / name, formats)
-    row_files = tuple(stored_path(run.run.path / WINDOWS) for run in measured.runs)
-    return Report(tuple(tables), tuple(written), row_files, (*measured.notes, *notes))
+    row_files = tuple(stored_path(run.run.path / WINDOWS) for run in runs)
+    return Report(tuple(tables), tuple(written), row_files, (*notes, *group_notes))
 
 
 # ------------------------------------------------------------ which windows
