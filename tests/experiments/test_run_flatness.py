@@ -40,7 +40,7 @@ def rows(folder: Path, name: str) -> list[dict]:
 def test_a_run_says_which_weights_it_has(tiny_run):
     run = open_run(tiny_run)
     assert run.reported == ("best", "last", "swad", "swa")
-    assert run.snapshots == ("step-000010", "step-000020", "step-000030")
+    assert run.snapshots == {"step-000010": 10, "step-000020": 20, "step-000030": 30}
     assert run.full_name("20") == "step-000020"
     with pytest.raises(RunError, match="has no weights 'ema'; it has best, last, swad, swa, step-000010"):
         run.file("ema")

@@ -153,7 +153,7 @@ def measure_surfaces(
         chosen = [run.full_name(name) for name in corners or default_corners(run)]
         if outside := corners_outside(run, chosen):
             start, end = run.averaged_range or (0, 0)
-            steps_outside = ", ".join(str(int(name.removeprefix("step-"))) for name in outside)
+            steps_outside = ", ".join(str(run.snapshots[name]) for name in outside)
             notes.append(
                 f"{run.path}: the plane goes through weights outside the averaged range, steps {start} to {end} (step "
                 f"{steps_outside}), and may show a slope instead of a valley"

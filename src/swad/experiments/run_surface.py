@@ -131,7 +131,7 @@ def corners_outside(run: SavedRun, corners: Sequence[str]) -> list[str]:
 def _steps_outside(run: SavedRun, snapshot: str) -> int:
     """Return how many steps a snapshot is before or after the range that SWAD averaged."""
     start, end = run.averaged_range or (0, sys.maxsize)
-    step = int(snapshot.removeprefix("step-"))
+    step = run.snapshots[snapshot]
     return max(start - step, step - end, 0)
 
 

@@ -85,9 +85,9 @@ class SavedRun:
         return tuple(name for name in self.reported if name not in ("best", "last"))
 
     @property
-    def snapshots(self) -> tuple[str, ...]:
-        """The live weights that were saved during training, by step."""
-        return tuple(sorted(name for name in self.weights if name.startswith("step-")))
+    def snapshots(self) -> dict[str, int]:
+        """The steps at which live weights were saved during training, by the names of the weights."""
+        return {name: int(name.removeprefix("step-")) for name in sorted(self.weights) if name.startswith("step-")}
 
     @property
     def averaged_range(self) -> tuple[int, int] | None:
@@ -102,7 +102,7 @@ class SavedRun:
     def window_snapshots(self) -> tuple[str, ...]:
         """At most `N_WINDOW` of the snapshots inside the range that SWAD averaged, evenly chosen."""
         start, end = self.averaged_range or (1, 0)
-        inside = [name for name in self.snapshots if start <= int(name.removeprefix("step-")) <= end]
+        inside = [name for name, step in self.snapshots.items() if start <= step <= end]
         if len(inside) <= N_WINDOW:
             return tuple(inside)
         return tuple(inside[round(k * (len(inside) - 1) / (N_WINDOW - 1))] for k in range(N_WINDOW))

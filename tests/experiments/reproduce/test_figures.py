@@ -76,7 +76,7 @@ def test_figure_2_marks_the_steps_that_the_averages_took(tiny_run, tmp_path):
 )
 def test_the_plane_of_figure_2_goes_through_three_snapshots(averaged, corners):
     names = {step: f"step-{step:06d}" for step in range(100, 601, 100)}
-    run = SimpleNamespace(snapshots=tuple(names.values()), averaged_range=averaged)
+    run = SimpleNamespace(snapshots={name: step for step, name in names.items()}, averaged_range=averaged)
     assert plane_corners(run) == tuple(names[step] for step in corners)  # type: ignore[arg-type]
 
 

@@ -46,7 +46,7 @@ def sampled_steps(run: SavedRun) -> dict[str, tuple[int, ...]]:
 
 def plane_corners(run: SavedRun) -> tuple[str, str, str]:
     """Return three snapshots: where the valley begins, its end, and the end of training, or thirds of it."""
-    snapshots = {int(name.removeprefix("step-")): name for name in run.snapshots}
+    snapshots = {step: name for name, step in run.snapshots.items()}
     last = max(snapshots)
     start, end = run.averaged_range or (last // 3, 2 * last // 3)
     # The end of the valley may be the end of training; then the middle of the valley tells more.
@@ -60,9 +60,9 @@ def plane_corners(run: SavedRun) -> tuple[str, str, str]:
 
 def _measure(results: Results, run: SavedRun) -> RunSurface:
     corners = plane_corners(run)
-    first = min(int(name.removeprefix("step-")) for name in corners)
+    first = min(run.snapshots[name] for name in corners)
     # The beginning of training is far away and would leave the valley in a corner of the picture.
-    later = [name for name in run.snapshots if 3 * int(name.removeprefix("step-")) >= 2 * first]
+    later = [name for name, step in run.snapshots.items() if 3 * step >= 2 * first]
     run_surface(
         run,
         corners,
