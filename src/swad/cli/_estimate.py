@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swad.cli._console import make_console
-from swad.cli._launch import Launch
 from swad.cli._problems import Problems
 from swad.data import benchmarks
+from swad.experiments.launchers.make import LauncherConfig
 from swad.experiments.sweep import checks
 from swad.experiments.sweep.directory import SweepDir
 from swad.experiments.sweep.estimate import GroupEstimate, estimate, totals
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def print_estimate(
-    directory: SweepDir, specs: Sequence[SweepSpec], launch: Launch, device: str, problems: Problems
+    directory: SweepDir, specs: Sequence[SweepSpec], launch: LauncherConfig, device: str, problems: Problems
 ) -> None:
     """Print how many runs there are and what they will cost; write nothing."""
     missing: dict[str, str] = {}

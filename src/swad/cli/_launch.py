@@ -6,21 +6,17 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from swad.cli import _options as parse
 from swad.experiments.launchers.base import Launcher, Outcome
-from swad.experiments.launchers.local import LocalLauncher
-from swad.experiments.launchers.make import LAUNCHERS, make_cluster_launcher, parse_options
+from swad.experiments.launchers.make import LauncherConfig
 from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display
 from swad.experiments.sweep.status import SweepStatus, failure_lines
 from swad.training.display import LogDisplay, make_display
-from swad.util.names import choice_problem
 from swad.util.progress import duration
 
 
@@ -30,54 +26,9 @@ def parse_launcher_options(texts: Sequence[str] | None) -> dict[str, str]:
     return {name: ",".join(values) for name, values in options.items()}
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Where to train, as the options say.
-
-    Args:
-        name: Name of the launcher.
-        jobs: Runs at a time. None: the launcher's default.
-        jobs_per_gpu: Runs that share a GPU.
-        options: Further options of the launcher.
-    """
-
-    name: str
-    jobs: int | None
-    jobs_per_gpu: int
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    def problems(self) -> list[str]:
-        """List what is wrong with the options."""
-        problems = []
-        if self.name not in LAUNCHERS:
-            problems.append(choice_problem("--launcher", self.name, LAUNCHERS))
-        for option, value in (("jobs", self.jobs), ("jobs-per-gpu", self.jobs_per_gpu)):
-            if value is not None and value < 1:
-                problems.append(f"--{option} must be 1 or more, got {value}")
-        if self.name in LAUNCHERS:
-            problems += parse_options(self.name, self.options)[1]
-            if self.jobs_per_gpu != 1 and self.name != "local":
-                instead = " (-l gpus=0.5 for two)" if self.name == "ray" else ""
-                problems.append(
-                    f"--jobs-per-gpu is for the launcher local, got {self.name}: use its own options{instead}"
-                )
-        return problems
-
-    def slots(self, device: str) -> int | None:
-        """Return how many runs train at a time; None if only the cluster knows."""
-        return self.jobs or (self.make(device).slots if self.name == "local" else None)
-
-    def make(self, device: str, directory: Path | None = None, display: LogDisplay | None = None) -> Launcher:
-        """Return the launcher; those of a cluster need the directory of the runs."""
-        if self.name != "local":
-            assert directory is not None
-            return make_cluster_launcher(self.name, directory, self.jobs, self.options)
-        return LocalLauncher(self.jobs, jobs_per_gpu=self.jobs_per_gpu, device=device, display=display)
-
-
 @contextmanager
 def show_runs(
-    directory: SweepDir, launch: Launch, device: str, n_runs: int, retry_failed: bool
+    directory: SweepDir, launch: LauncherConfig, device: str, n_runs: int, retry_failed: bool
 ) -> Iterator[tuple[Launcher, Display]]:
     """Open the launcher, with a bar for every run in a terminal, and lines elsewhere."""
     bars = launch.name == "local" and sys.stderr.isatty()

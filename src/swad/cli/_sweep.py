@@ -12,8 +12,9 @@ from typing import Any
 
 from swad.cli import _options as parse
 from swad.cli._console import make_console, print_table
-from swad.cli._launch import Launch, print_failures, show_runs
+from swad.cli._launch import print_failures, show_runs
 from swad.cli._problems import Problems
+from swad.experiments.launchers.make import LauncherConfig
 from swad.experiments.sweep import appendix_b3, checks, imported, spec_file
 from swad.experiments.sweep.directory import SWEEP, State, SweepDir, runs_folder
 from swad.experiments.sweep.run import run_sweep
@@ -110,7 +111,7 @@ def add(directory: SweepDir, specs: Sequence[SweepSpec]) -> None:
         print(f"extending the sweep in {directory.path}, which has {counted(before, 'run')}, by {new:,}", flush=True)
 
 
-def run(directory: SweepDir, launch: Launch, device: str, retry_failed: bool, selector: str) -> bool:
+def run(directory: SweepDir, launch: LauncherConfig, device: str, retry_failed: bool, selector: str) -> bool:
     """Train, print failures and the table, and return whether the sweep is complete."""
     left = directory.unfinished(directory.plan())
     with show_runs(directory, launch, device, left.total, retry_failed) as (launcher, display):

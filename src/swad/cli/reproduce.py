@@ -12,7 +12,7 @@ from swad.cli._options import FORMATS, Device, FigureFormats, Jobs, JobsPerGpu, 
 from swad.util.names import counted
 
 if TYPE_CHECKING:
-    from swad.cli._launch import Launch
+    from swad.experiments.launchers.make import LauncherConfig
     from swad.experiments.reproduce.base import Reproduction
     from swad.experiments.reproduce.config import PaperConfig
 
@@ -127,8 +127,9 @@ def reproduce(
 
     All items share their runs: nothing is trained twice. Finished runs are reused, and interrupted work resumes.
     """
-    from swad.cli._launch import Launch, parse_launcher_options
+    from swad.cli._launch import parse_launcher_options
     from swad.cli._problems import Problems
+    from swad.experiments.launchers.make import LauncherConfig
     from swad.experiments.reproduce.config import make_config
     from swad.experiments.reproduce.items import ITEMS, get_items
     from swad.experiments.reproduce.run import cost_lines, cost_of, estimate_line
@@ -167,7 +168,7 @@ def reproduce(
     }
     config = problems.collect(lambda: make_config(**request))
     options = problems.collect(parse_launcher_options, launcher_option) or {}
-    launch = Launch(launcher, jobs, jobs_per_gpu, options)
+    launch = LauncherConfig(launcher, jobs, jobs_per_gpu, options)
     problems += launch.problems()
     problems.require_none()
     assert config is not None
@@ -212,7 +213,9 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
     )
 
 
-def _train(items: list[Reproduction], config: PaperConfig, launch: Launch, missing: int, retry_failed: bool) -> None:
+def _train(
+    items: list[Reproduction], config: PaperConfig, launch: LauncherConfig, missing: int, retry_failed: bool
+) -> None:
     """Train the missing runs. Failed ones are listed: the items are built without them."""
     from swad.cli._launch import print_failures, show_runs
     from swad.experiments.reproduce.run import train_missing

@@ -196,8 +196,9 @@ def sweep(
     extend the sweep without repeating a run. `swad sweep status DIR` shows the progress.
     """
     from swad.cli import _sweep as actions
-    from swad.cli._launch import Launch, parse_launcher_options
+    from swad.cli._launch import parse_launcher_options
     from swad.cli._problems import Problems
+    from swad.experiments.launchers.make import LauncherConfig
     from swad.experiments.sweep.directory import SweepDir
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
@@ -218,7 +219,8 @@ def sweep(
     }
     stated = {name: value for name, value in stated.items() if value is not None}
     settings = problems.collect(_changed, run_options) or {}
-    launch = Launch(launcher, jobs, jobs_per_gpu, problems.collect(parse_launcher_options, launcher_option) or {})
+    launcher_options = problems.collect(parse_launcher_options, launcher_option) or {}
+    launch = LauncherConfig(launcher, jobs, jobs_per_gpu, launcher_options)
     problems += launch.problems()
     directory = SweepDir(output, allow_failed=allow_failed)
     specs = actions.find_specs(directory, plan, stated, settings, hyperparameters_from, problems)

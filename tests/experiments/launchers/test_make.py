@@ -8,7 +8,7 @@ import pytest
 
 from helpers import SOURCE
 from swad.experiments.launchers.base import LauncherError
-from swad.experiments.launchers.make import make_cluster_launcher, option_types, parse_options
+from swad.experiments.launchers.make import LauncherConfig, option_types, parse_options
 
 
 def test_every_option_is_an_argument_of_the_class():
@@ -47,6 +47,6 @@ def test_all_problems_are_listed():
 def test_texts_become_values(tmp_path):
     options = {"cluster": "local", "mem_gb": "1.5", "timeout_min": "30", "slurm_account": "lab"}
     assert parse_options("slurm", options)[1] == []
-    assert make_cluster_launcher("slurm", tmp_path, 1, options).slots == 1
+    assert LauncherConfig("slurm", 1, 1, options).make("cpu", tmp_path).slots == 1
     with pytest.raises(LauncherError, match=r"'acount'.* Valid arguments: .*account"):  # so the others reach submitit
-        make_cluster_launcher("slurm", tmp_path, 1, {**options, "slurm_acount": "lab"})
+        LauncherConfig("slurm", 1, 1, {**options, "slurm_acount": "lab"}).make("cpu", tmp_path)

@@ -6,17 +6,17 @@ The options of a launcher are the arguments of its class, so that they are docum
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from swad.experiments.launchers.base import Launcher
+from swad.experiments.launchers.local import LocalLauncher
 from swad.experiments.launchers.ray import RayLauncher
 from swad.experiments.launchers.slurm import SlurmLauncher
-from swad.util.names import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from swad.training.display import LogDisplay
+from swad.util.names import choice_problem, did_you_mean
 
 LAUNCHERS = ("local", "ray", "slurm")
 
@@ -66,18 +66,48 @@ def parse_options(launcher: str, options: Mapping[str, str]) -> tuple[dict[str, 
     return values, problems
 
 
-def make_cluster_launcher(
-    launcher: str, directory: Path, jobs: int | None = None, options: Mapping[str, str] | None = None
-) -> Launcher:
-    """Return the launcher `ray` or `slurm`.
+@dataclass(frozen=True)
+class LauncherConfig:
+    """The launcher that a command line states.
 
     Args:
-        launcher: Its name.
-        directory: Directory of all runs.
-        jobs: Runs at a time.
-        options: Valid options as text.
+        name: Name of the launcher.
+        jobs: Runs at a time. None: the launcher's default.
+        jobs_per_gpu: Runs that share a GPU.
+        options: Further options of the launcher.
     """
-    values, _ = parse_options(launcher, options or {})
-    if jobs is not None:
-        values.setdefault("max_parallel" if launcher == "slurm" else "jobs", jobs)
-    return _CLASSES[launcher](directory, **values)
+
+    name: str
+    jobs: int | None
+    jobs_per_gpu: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """List what is wrong with the options."""
+        problems = []
+        if self.name not in LAUNCHERS:
+            problems.append(choice_problem("--launcher", self.name, LAUNCHERS))
+        for option, value in (("jobs", self.jobs), ("jobs-per-gpu", self.jobs_per_gpu)):
+            if value is not None and value < 1:
+                problems.append(f"--{option} must be 1 or more, got {value}")
+        if self.name in LAUNCHERS:
+            problems += parse_options(self.name, self.options)[1]
+            if self.jobs_per_gpu != 1 and self.name != "local":
+                instead = " (-l gpus=0.5 for two)" if self.name == "ray" else ""
+                problems.append(
+                    f"--jobs-per-gpu is for the launcher local, got {self.name}: use its own options{instead}"
+                )
+        return problems
+
+    def slots(self, device: str) -> int | None:
+        """Return how many runs train at a time; None if only the cluster knows."""
+        return self.jobs or (self.make(device).slots if self.name == "local" else None)
+
+    def make(self, device: str, directory: Path | None = None, display: LogDisplay | None = None) -> Launcher:
+        """Return the launcher; those of a cluster need the directory of the runs."""
+        if self.name != "local":
+            values, _ = parse_options(self.name, self.options)
+            if self.jobs is not None:
+                values.setdefault("max_parallel" if self.name == "slurm" else "jobs", self.jobs)
+            return _CLASSES[self.name](directory, **values)
+        return LocalLauncher(self.jobs, jobs_per_gpu=self.jobs_per_gpu, device=device, display=display)
