@@ -7,12 +7,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
+from swad.util.grouping import group_by
+from swad.util.names import listed
 from swad.util.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -45,13 +46,10 @@ def print_report(report: Report) -> None:
             print_table(console, item)
     # Paths are printed without line breaks, so that they can be copied.
     if report.row_files:
-        more = f" and {len(report.row_files) - 1} more" if len(report.row_files) > 1 else ""
-        print(f"rows in {report.row_files[0]}{more}", flush=True)
-    formats: dict[Path, list[str]] = {}  # a figure is one line: its path, and the suffixes of its other formats
-    for path in report.written:
-        formats.setdefault(path.with_suffix(""), []).append(path.suffix)
-    for path, suffixes in formats.items():
-        print(f"wrote {path}{', '.join(suffixes)}", flush=True)
+        print(f"rows in {listed(report.row_files, 1)}", flush=True)
+    # A figure is one line: its path, and the suffixes of its other formats.
+    for path, formats in group_by(report.written, lambda path: path.with_suffix("")).items():
+        print(f"wrote {path}{', '.join(each.suffix for each in formats)}", flush=True)
 
 
 def print_notes(notes: Sequence[str]) -> None:

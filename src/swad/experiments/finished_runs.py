@@ -9,6 +9,7 @@ from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.run_data import RunData
 from swad.results.runs import find_runs
 from swad.training.run_dir import RunError
+from swad.util.names import listed
 from swad.util.progress import Progress
 
 
@@ -37,11 +38,7 @@ def finished_runs(paths: Sequence[Path | str], several_targets: bool = False) ->
 
 def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
     """Return one note for each reason for which runs were skipped."""
-    return [
-        f"{paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''} skipped: {reason}"
-        for reason, paths in skipped.items()
-        if paths
-    ]
+    return [f"{listed(paths, 1)} skipped: {reason}" for reason, paths in skipped.items() if paths]
 
 
 def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:

@@ -24,6 +24,7 @@ from swad.results.imagenet_parts import BENCHMARK, PartResult, part_result
 from swad.robustness import backgrounds, imagenet, imagenet_c, imagenet_r
 from swad.robustness.backgrounds import ChallengeState
 from swad.robustness.evaluation import Classifier, Part, evaluate
+from swad.util.grouping import group_by
 from swad.util.names import require_choice
 from swad.util.progress import Progress
 
@@ -110,7 +111,7 @@ def measure_benchmarks(
                 model.directory.mkdir(parents=True, exist_ok=True)
                 files[model.directory] = stack.enter_context(RowFile(model.directory, ROBUSTNESS))
         stores = [_Store(model, files[model.directory], config) for model in models]
-        for group in _same_input(stores):
+        for group in group_by(stores, _decoding).values():
             _evaluate(group, parts, config, progress)
         results = {store.model.label: store.results(parts) for store in stores}
         if benchmarks.backgrounds is not None and not backgrounds.missing_folders(benchmarks.backgrounds):
@@ -150,13 +151,10 @@ class _Store:
         return Classifier(self.model.load(), self.model.input, self.model.classes, device=device, bf16=bf16)
 
 
-def _same_input(stores: Sequence[_Store]) -> list[list[_Store]]:
-    """Group models that take the same decoded images; each normalizes them itself."""
-    groups: dict[tuple[Any, ...], list[_Store]] = {}
-    for store in stores:
-        input = store.model.input
-        groups.setdefault((input.size, input.crop, input.interpolation), []).append(store)
-    return list(groups.values())
+def _decoding(store: _Store) -> tuple[Any, ...]:
+    """Return how the images of a model are decoded. Models that share it share the images, and each normalizes them."""
+    input = store.model.input
+    return input.size, input.crop, input.interpolation
 
 
 def _evaluate(

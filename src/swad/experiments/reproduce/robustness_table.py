@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from swad.experiments.finished_runs import open_runs, run_progress
+from swad.experiments.finished_runs import open_runs
 from swad.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
 from swad.experiments.report import Report
@@ -20,7 +20,7 @@ from swad.experiments.reproduce.base import Reproduction, Results
 from swad.experiments.reproduce.methods import row_name
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
-from swad.experiments.run_robustness import CorruptionConfig, measure_corruptions
+from swad.experiments.run_robustness import CorruptionConfig, measure_robustness
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.results import published
 from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, read_corruption_errors
@@ -144,10 +144,7 @@ def _stand_in(results: Results, runs: Sequence[RunData]) -> Report:
     if config.scale == "smoke":
         settings = replace(settings, corruptions=("gaussian_noise", "fog"), severities=(1, 5))
     weights = [config.live_weights if name == "ERM" else weights for name, weights in WEIGHTS.items()]
-    for number, run in enumerate(runs):
-        saved = open_run(run.path, config.data)
-        progress = run_progress(results.measuring["progress"], saved, number, len(runs))
-        measure_corruptions(saved, weights, settings, **{**results.measuring, "progress": progress})
+    measure_robustness([(open_run(run.path, config.data), weights) for run in runs], settings, **results.measuring)
     errors = read_corruption_errors(runs)
     seen = [each for each in errors if each.side == "seen"]
     ours: dict[str, list[Cell]] = {name: [] for name in WEIGHTS}

@@ -18,6 +18,7 @@ from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.results.figures.tuning import sensitivity_figure
 from swad.results.tables import Cell, Row, Table
 from swad.results.tuning import TuneRow, ValleySetting
+from swad.util.grouping import group_by
 from swad.util.names import counted
 from swad.util.statistics import mean
 
@@ -54,9 +55,7 @@ def _shown(name: str, setting: ValleySetting) -> float:
 
 def sensitivity_table(dataset: str, rows: Sequence[TuneRow], center: ValleySetting) -> Table:
     """Build the table of one dataset: every setting with its range, and its accuracies next to the paper's setting."""
-    by_setting: dict[ValleySetting, list[TuneRow]] = {}
-    for row in rows:
-        by_setting.setdefault(row.setting, []).append(row)
+    by_setting = group_by(rows, lambda row: row.setting)
     base = _target(by_setting[center])
     table_rows = []
     for name, settings in settings_around(center).items():

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -160,8 +159,7 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
     sources, _ = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
     cache = open_cache(dataset, size=None) if data.input_pipeline == "gpu" else None
     dist = Dist(device)
-    with ExitStack() as stack:
-        stack.enter_context(torch_settings(resolved, device))
+    with torch_settings(resolved, device):
         training = Training(resolved, sources, dist, cache, lambda line: None)
         evaluator = Evaluator(training, lambda line: None)
         per_step = _time_steps(training)

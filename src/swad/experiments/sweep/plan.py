@@ -27,6 +27,7 @@ from swad.experiments.sweep.search import Point, points
 from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.training.config import SETTINGS, RunConfig
 from swad.training.defaults import default_hyperparameters
+from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET
 
 RUNS = "runs"
@@ -99,10 +100,7 @@ class Plan:
     @property
     def groups(self) -> dict[tuple[str, str], list[PlannedRun]]:
         """The runs that are known, by dataset and algorithm."""
-        groups: dict[tuple[str, str], list[PlannedRun]] = {}
-        for run in self.runs:
-            groups.setdefault(run_group(run), []).append(run)
-        return groups
+        return group_by(self.runs, run_group)
 
     @property
     def counts(self) -> Counter[tuple[str, str, str]]:
