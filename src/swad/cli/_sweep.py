@@ -15,7 +15,8 @@ from swad.cli._console import make_console, print_table
 from swad.cli._launch import print_failures, show_runs
 from swad.cli._problems import Problems
 from swad.experiments.launchers.make import LauncherConfig
-from swad.experiments.sweep import appendix_b3, checks, imported, spec_file
+from swad.experiments.selected_settings import read_selected
+from swad.experiments.sweep import appendix_b3, checks, spec_file
 from swad.experiments.sweep.directory import SWEEP, State, SweepDir, runs_folder
 from swad.experiments.sweep.run import run_sweep
 from swad.experiments.sweep.spec import SweepSpec
@@ -86,7 +87,7 @@ def _import(path: Path, spec: SweepSpec, problems: Problems) -> list[SweepSpec]:
     if problems:  # only the file itself can be checked
         problems.collect(read_selection, path)
         return [spec]
-    selected = problems.collect(lambda: imported.read_selected(path, spec.with_domains())) or {}
+    selected = problems.collect(lambda: read_selected(path, spec.with_domains())) or {}
     spec = dataclasses.replace(spec, selected=selected)
     problems += checks.find_problems(spec)
     return [spec]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 from swad.algorithms.registry import canonical_name
 from swad.averaging import registry
 from swad.data import benchmarks
-from swad.results.selection_file import SelectionFile
+from swad.experiments.sweep.plan import dataset_label, single_targets
+from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms, selected_name
+from swad.results.selection_file import SelectionFile, read_selection
 from swad.training.config import SETTINGS, ConfigError, RunConfig
 
 
@@ -26,21 +31,18 @@ def use_selection(configs: Iterable[RunConfig], selection: SelectionFile) -> lis
             imported.append(_use(config, selection))
         except ValueError as error:
             problems.append(str(error))
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+    _require_none(problems)
     return imported
 
 
 def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
-    data, averages = config.data, registry.parse_all(config.evaluation.averages)
-    dataset = benchmarks.get(data.dataset)
-    own_folder = data.data_dir is not None and not dataset.domains
+    data, dataset = config.data, benchmarks.get(config.data.dataset)
     options = selection.options(
-        data.data_dir.name if own_folder and data.data_dir is not None else dataset.name,
+        dataset.name if dataset.domains or data.data_dir is None else data.data_dir.name,
         canonical_name(config.training.algorithm),
         data.target_name,
         trial=data.trial,
-        average=averages[0].label if averages else None,
+        average=_first_label(config.evaluation.averages),
     )
     known = {name for name, setting in SETTINGS.items() if setting.role == "hyperparameter"}
     if unknown := sorted(set(options) - known):
@@ -49,3 +51,35 @@ def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
     changed = {name: own[name] for name in options if own[name] != SETTINGS[name].default}
     hyperparameters = {**options["hyperparameters"], **own["hyperparameters"]}
     return config.replace(**{**options, **changed, "hyperparameters": hyperparameters})
+
+
+def read_selected(path: Path, spec: SweepSpec) -> dict[str, dict[str, Any]]:
+    """Return the settings that a selection file has for the runs of a valid spec, by `selected_name`.
+
+    A trial that the file lacks uses those of its first trial. All runs that the selection lacks are reported together.
+
+    Args:
+        path: A file that `swad report --export-selection` wrote.
+        spec: The sweep. Where the selection differs between weights, those of its first average count.
+    """
+    selection, average = read_selection(path), _first_label(spec.averages)
+    selected, problems = {}, []
+    for dataset, algorithm, trial in itertools.product(spec.datasets, canonical_algorithms(spec), spec.trials):
+        label = dataset_label(spec, dataset)
+        for target in single_targets(spec, dataset):
+            try:
+                options = selection.options(label, algorithm, target, trial=trial, average=average)
+                selected[selected_name(label, algorithm, target, trial)] = options
+            except ValueError as error:
+                problems.append(f"{path}: {error}")
+    _require_none(problems)
+    return selected
+
+
+def _first_label(averages: Sequence[str]) -> str | None:
+    return next((average.label for average in registry.parse_all(averages)), None)
+
+
+def _require_none(problems: Iterable[str]) -> None:
+    if distinct := list(dict.fromkeys(problems)):
+        raise ConfigError(distinct)

@@ -65,7 +65,7 @@ class SweepSpec:
         data: Directory that contains the datasets. Embedded datasets need none.
         domains: Domains of datasets without a fixed list of them, by dataset; filled in by `with_domains`.
         selected: Hyperparameters that were selected before, which take the place of a search: settings of the run by
-            `selected_name`, as `swad.experiments.sweep.imported.read_selected` returns them.
+            `selected_name`, as `swad.experiments.selected_settings.read_selected` returns them.
     """
 
     algorithms: tuple[str, ...] = ("erm",)
