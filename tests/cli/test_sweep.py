@@ -193,6 +193,16 @@ def test_a_misspelled_directory_starts_no_sweep_of_defaults(options):
     assert not Path("typo").exists()
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_setting_that_cannot_be_parsed_is_listed_with_the_other_problems(options):
+    with pytest.raises(ConfigError) as error:
+        sweep("--algorithm", "corral", "--set", "lr=1,2", *options)
+    assert [problem[:40] for problem in error.value.problems] == [
+        "--set takes one value for each name, got",
+        "there is no algorithm 'corral': did you ",
+    ]
+
+
 def test_status_needs_a_sweep():
     with pytest.raises(ConfigError, match=r"contains no sweep \(sweep.json\)"):
         sweep("status", "s")

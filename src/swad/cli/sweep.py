@@ -227,11 +227,11 @@ def sweep(
     if dry_run:
         from swad.cli._estimate import print_estimate
 
-        print_estimate(directory, specs, launch, settings["device"], problems)
+        print_estimate(directory, specs, launch, run_options["device"], problems)
         return
     actions.require_data(specs, problems)
     actions.add(directory, specs)
-    if not actions.run(directory, launch, settings["device"], retry_failed, specs[-1].selector):
+    if not actions.run(directory, launch, run_options["device"], retry_failed, specs[-1].selector):
         raise typer.Exit(1)
 
 
