@@ -124,6 +124,13 @@ def test_keys_do_not_depend_on_machine_settings_or_spelling():
     assert keys(expand(whole, "sweep")) == keys(expand(real, "sweep"))
 
 
+@pytest.mark.parametrize("dataset", ["folder", "Folder", "imagenet"])
+def test_a_search_is_repeated_however_the_dataset_is_spelled(dataset):
+    domains = {dataset: ("a", "b", "c")}
+    plan = expand(SweepSpec(datasets=(dataset,), data="mine", domains=domains, protocol="paper"), "sweep")
+    assert (len(plan.runs), plan.pending) == (18 * 3, 2 * 3)
+
+
 def test_keys_are_the_same_in_every_process():
     script = (
         "from swad.experiments.sweep.plan import expand; from swad.experiments.sweep.spec import SweepSpec;"

@@ -220,7 +220,7 @@ class _Factory:
         self.name, self.dataset = dataset_label(spec, dataset), benchmarks.get(dataset).name
         self.algorithm = canonical_name(algorithm)
         self.root = directory / RUNS / self.name / self.algorithm
-        self.sets = target_sets(spec, dataset, algorithm)
+        self.targets, self.sets = single_targets(spec, dataset), target_sets(spec, dataset, algorithm)
         self.defaults = default_hyperparameters(self.dataset, self.algorithm, spec.options.get("recipe"))
         self.template = RunConfig.from_options(
             output=self.root, dataset=self.dataset, algorithm=self.algorithm, target="", **run_options(spec)
@@ -249,7 +249,7 @@ class _Factory:
 
     def selected_runs(self, trial: int) -> Iterator[PlannedRun]:
         """Return the runs of one trial with the settings that were selected for each target before."""
-        for target in single_targets(self.spec, self.dataset):
+        for target in self.targets:
             settings = dict(self.spec.selected[selected_name(self.name, self.algorithm, target, trial)])
             point = settings.pop("hyperparameters", {})
             spec = dataclasses.replace(self.spec, options={**settings, **self.spec.options})  # what was requested wins
@@ -260,7 +260,7 @@ class _Factory:
         """Return the search of every target."""
         own = [run for run in runs if run_group(run) == (self.name, self.algorithm) and run.stage == "search"]
         lodo, trials = self.spec.select == "lodo", self.spec.trials[1:]
-        for target in single_targets(self.spec, self.dataset):
+        for target in self.targets:
             sets = [targets for targets in self.sets if target in targets]
             members = tuple(run for run in own if target in (run.config.data.targets or (NO_TARGET,)))
 
