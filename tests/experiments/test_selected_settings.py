@@ -45,11 +45,10 @@ def test_the_first_average_decides_where_the_choice_differs() -> None:
     assert use_selection([config()], selection)[0].training.hyperparameters["lr"] == 0.5
 
 
-def test_an_own_folder_is_found_by_its_name() -> None:
-    entry = SelectedRun("mine", "erm", "swad", "a", 0, {"lr": 0.5}, {}, {}, 1, None, "run", None, None)
-    (run,) = use_selection(
-        [config(dataset="folder", data_dir="/data/mine", target="a")], SelectionFile("iid", (entry,))
-    )
+@pytest.mark.parametrize(("dataset", "name"), [("folder", "mine"), ("imagenet", "ImageNet")])
+def test_only_an_own_folder_is_found_by_the_name_of_its_directory(dataset: str, name: str) -> None:
+    entry = SelectedRun(name, "erm", "swad", "a", 0, {"lr": 0.5}, {}, {}, 1, None, "run", None, None)
+    (run,) = use_selection([config(dataset=dataset, data_dir="/data/mine", target="a")], SelectionFile("iid", (entry,)))
     assert run.training.hyperparameters == {"lr": 0.5}
 
 
@@ -108,6 +107,14 @@ def test_selected_hyperparameters_replace_a_search(path):
     assert planned(dataclasses.replace(other, selected=read_selected(path, other)))["board", 0] == (0.4, None)
     again = SweepSpec.from_json(spec.to_json(), "sweep.json")
     assert [run.key for run in expand(again, "sweep").runs] == [run.key for run in expand(spec, "sweep").runs]
+
+
+def test_the_selection_of_a_sweep_is_found_by_the_name_in_results(tmp_path):
+    run = dataclasses.replace(entry("none", 0, 0.7), dataset="ImageNet")
+    write_selection(tmp_path / "selection.json", SelectionFile("iid", (run,)))
+    spec = SweepSpec(datasets=("imagenet",), data=tmp_path / "ilsvrc", domains={"imagenet": ("train",)}, trials=(0,))
+    spec = dataclasses.replace(spec, selected=read_selected(tmp_path / "selection.json", spec))
+    assert [run.config.training.hyperparameters for run in expand(spec, tmp_path).runs] == [{"lr": 0.7}]
 
 
 def test_missing_runs_are_listed_together(path):

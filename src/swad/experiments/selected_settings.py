@@ -36,9 +36,9 @@ def use_selection(configs: Iterable[RunConfig], selection: SelectionFile) -> lis
 
 
 def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
-    data, dataset = config.data, benchmarks.get(config.data.dataset)
+    data = config.data
     options = selection.options(
-        dataset.name if dataset.domains or data.data_dir is None else data.data_dir.name,
+        _name_in_results(data.dataset, data.data_dir),
         canonical_name(config.training.algorithm),
         data.target_name,
         trial=data.trial,
@@ -65,15 +65,21 @@ def read_selected(path: Path, spec: SweepSpec) -> dict[str, dict[str, Any]]:
     selection, average = read_selection(path), _first_label(spec.averages)
     selected, problems = {}, []
     for dataset, algorithm, trial in itertools.product(spec.datasets, canonical_algorithms(spec), spec.trials):
-        label = dataset_label(spec, dataset)
+        name, label = _name_in_results(dataset, spec.data), dataset_label(spec, dataset)
         for target in single_targets(spec, dataset):
             try:
-                options = selection.options(label, algorithm, target, trial=trial, average=average)
+                options = selection.options(name, algorithm, target, trial=trial, average=average)
                 selected[selected_name(label, algorithm, target, trial)] = options
             except ValueError as error:
                 problems.append(f"{path}: {error}")
     _require_none(problems)
     return selected
+
+
+def _name_in_results(dataset: str, data: Path | None) -> str:
+    """Return the name of a dataset in results and selections: only your own folder is named after its directory."""
+    name = benchmarks.get(dataset).name
+    return data.name if name == "folder" and data is not None else name
 
 
 def _first_label(averages: Sequence[str]) -> str | None:
