@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from swad.experiments.flatness_report import report_flatness, report_surfaces
+from swad.experiments.flatness_report import report_flatness
 from swad.experiments.run_robustness import report_robustness
+from swad.experiments.run_surface import report_surfaces
 
 pytest.importorskip("matplotlib")
 

@@ -10,10 +10,11 @@ from helpers.pages import build_page
 from helpers.runs import short
 from swad.experiments import tune
 from swad.experiments.finished_runs import open_runs
-from swad.experiments.flatness_report import measure_flatness, measure_surfaces, report_flatness, report_surfaces
+from swad.experiments.flatness_report import measure_flatness, report_flatness
 from swad.experiments.run_bounds import run_bounds
 from swad.experiments.run_flatness import FlatnessConfig, run_curvature
 from swad.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
+from swad.experiments.run_surface import measure_surfaces, report_surfaces
 from swad.results.method_results import collect_results
 from swad.results.run_tables import accuracy_table
 from swad.results.runs import find_runs

@@ -1,6 +1,6 @@
-"""Flatness and loss surfaces of several runs at once: measure them, draw figures, build tables and a JSON summary.
+"""The flatness of several runs at once: measure them, draw figures, build tables and a JSON summary.
 
-Nothing here prints. `swad flatness`, `swad surface` and `swad reproduce` print the tables and paths of a `Report`.
+Nothing here prints. `swad flatness` and `swad reproduce` print the tables and paths of a `Report`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swad.experiments.finished_runs import open_runs, run_progress
+from swad.experiments.finished_runs import run_progress
 from swad.experiments.report import Report
 from swad.experiments.run_flatness import FlatnessConfig, run_curvature, run_local, run_worst_case
-from swad.experiments.run_surface import corners_outside, default_corners, run_surface
 from swad.experiments.saved_run import SavedRun
 from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
 from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
-from swad.results.figures.surfaces import line_figure, surface_figure
-from swad.results.flatness_rows import FLATNESS, SURFACE
+from swad.results.flatness_rows import FLATNESS
 from swad.results.flatness_runs import (
     RunFlatness,
     curves_by_target,
@@ -45,12 +43,10 @@ from swad.results.flatness_tables import (
     describe_settings,
     domain_table,
     holds_for,
-    points_table,
     verdict_table,
     worst_case_table,
 )
 from swad.results.runs import load_run
-from swad.results.surfaces import read_surface
 from swad.results.tables import Table
 from swad.training.run_dir import RunError
 from swad.util.files import write_json
@@ -132,68 +128,6 @@ def report_flatness(
     summary = output / "flatness.json"
     write_json(summary, json_values(content))
     return Report(tuple(tables), (*written, summary), tuple(stored_path(path / FLATNESS) for path in weights))
-
-
-def measure_surfaces(
-    paths: Sequence[Path],
-    corners: Sequence[str] = (),
-    points: Sequence[str] | None = None,
-    *,
-    data: Path | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> tuple[list[Path], list[str]]:
-    """Evaluate the plane through three weights of several runs, or the line through two; return runs and notes.
-
-    `paths` are run directories or directories above them; the other arguments are those of `run_surface`.
-    """
-    require_matplotlib()
-    runs, notes = open_runs(paths, data)
-    for run in runs:  # report missing weights of any run before the first measurement
-        chosen = [run.full_name(name) for name in corners or default_corners(run)]
-        if outside := corners_outside(run, chosen):
-            start, end = run.averaged_range or (0, 0)
-            steps_outside = ", ".join(str(run.snapshots[name]) for name in outside)
-            notes.append(
-                f"{run.path}: the plane goes through weights outside the averaged range, steps {start} to {end} (step "
-                f"{steps_outside}), and may show a slope instead of a valley"
-            )
-    for i, run in enumerate(runs):
-        run_surface(run, corners, points, progress=run_progress(progress, run, i, len(runs)), **options)
-    return [run.path for run in runs], notes
-
-
-def report_surfaces(
-    paths: Sequence[Path],
-    shapes: Sequence[str] = ("plane", "line"),
-    *,
-    output: Path,
-    stem: str = "surface",
-    formats: Sequence[str] = FORMATS,
-    notes: Sequence[str] = (),
-) -> Report:
-    """Draw the last surfaces that each run has stored, which needs neither weights nor images.
-
-    Args:
-        paths: Run directories.
-        shapes: The shapes to draw, if they were measured: "plane", "line".
-        output: Directory for the figures.
-        stem: File name of a plane's figure.
-        formats: Formats of the figures.
-        notes: Notes of the measurement.
-    """
-    require_matplotlib()
-    runs = [load_run(path) for path in paths]
-    tables, written = [], []
-    for shape in shapes:
-        if surfaces := [surface for run in runs if (surface := read_surface(run, shape)) is not None]:
-            figure, name = (line_figure(surfaces), "line") if shape == "line" else (surface_figure(surfaces), stem)
-            written += save_figures(figure, output / name, formats)
-            tables.append(points_table(surfaces))
-    if not tables:
-        raise RunError(f"no {SURFACE} has a complete measurement: run `swad surface` first")
-    row_files = tuple(stored_path(path / SURFACE) for path in paths)
-    return Report(tuple(tables), tuple(written), row_files, tuple(notes))
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

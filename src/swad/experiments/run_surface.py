@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from swad.algorithms.registry import get_algorithm
+from swad.experiments.finished_runs import open_runs, run_progress
+from swad.experiments.report import Report
 from swad.experiments.saved_run import Images, SavedRun, find_device
 from swad.flatness import Line, Plane, Surface, captured, image_losses, line, plane
+from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
+from swad.results.figures.surfaces import line_figure, surface_figure
 from swad.results.flatness_rows import SURFACE, RowFile
+from swad.results.flatness_tables import points_table
+from swad.results.runs import load_run
+from swad.results.surfaces import read_surface
 from swad.training.run_dir import RunError
+from swad.util.jsonl import stored_path
 from swad.util.names import snapshot_name
 from swad.util.progress import Progress
 
@@ -176,3 +186,68 @@ def _bn_updater(run: SavedRun, images: Images) -> Callable[[nn.Module], object] 
     batches = [torch.cat([rows[start : start + share] for rows in domains]) for start in starts]
     algorithm = get_algorithm(run.config.training.algorithm)
     return lambda point: algorithm.estimate_statistics(point, batches)
+
+
+# --- several runs ---------------------------------------------------------------------------------------------------
+
+
+def measure_surfaces(
+    paths: Sequence[Path],
+    corners: Sequence[str] = (),
+    points: Sequence[str] | None = None,
+    *,
+    data: Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> tuple[list[Path], list[str]]:
+    """Evaluate the plane through three weights of several runs, or the line through two; return runs and notes.
+
+    `paths` are run directories or directories above them; the other arguments are those of `run_surface`.
+    """
+    require_matplotlib()
+    runs, notes = open_runs(paths, data)
+    for run in runs:  # report missing weights of any run before the first measurement
+        chosen = [run.full_name(name) for name in corners or default_corners(run)]
+        if outside := corners_outside(run, chosen):
+            start, end = run.averaged_range or (0, 0)
+            steps_outside = ", ".join(str(run.snapshots[name]) for name in outside)
+            notes.append(
+                f"{run.path}: the plane goes through weights outside the averaged range, steps {start} to {end} (step "
+                f"{steps_outside}), and may show a slope instead of a valley"
+            )
+    for i, run in enumerate(runs):
+        run_surface(run, corners, points, progress=run_progress(progress, run, i, len(runs)), **options)
+    return [run.path for run in runs], notes
+
+
+def report_surfaces(
+    paths: Sequence[Path],
+    shapes: Sequence[str] = ("plane", "line"),
+    *,
+    output: Path,
+    stem: str = "surface",
+    formats: Sequence[str] = FORMATS,
+    notes: Sequence[str] = (),
+) -> Report:
+    """Draw the last surfaces that each run has stored, which needs neither weights nor images.
+
+    Args:
+        paths: Run directories.
+        shapes: The shapes to draw, if they were measured: "plane", "line".
+        output: Directory for the figures.
+        stem: File name of a plane's figure.
+        formats: Formats of the figures.
+        notes: Notes of the measurement.
+    """
+    require_matplotlib()
+    runs = [load_run(path) for path in paths]
+    tables, written = [], []
+    for shape in shapes:
+        if surfaces := [surface for run in runs if (surface := read_surface(run, shape)) is not None]:
+            figure, name = (line_figure(surfaces), "line") if shape == "line" else (surface_figure(surfaces), stem)
+            written += save_figures(figure, output / name, formats)
+            tables.append(points_table(surfaces))
+    if not tables:
+        raise RunError(f"no {SURFACE} has a complete measurement: run `swad surface` first")
+    row_files = tuple(stored_path(path / SURFACE) for path in paths)
+    return Report(tuple(tables), tuple(written), row_files, tuple(notes))

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
-from swad.experiments.flatness_report import Report
 from swad.experiments.launchers.local import LocalLauncher
+from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.config import PAPER_DATASETS, PaperConfig, make_config
 from swad.experiments.reproduce.items import ITEMS, get_items

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from swad.experiments.flatness_report import measure_surfaces, report_surfaces
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.figure3 import write_run_page
 from swad.experiments.reproduce.trainings import ERM
+from swad.experiments.run_surface import measure_surfaces, report_surfaces
 from swad.results.runs import load_run
 
 DATASETS = ("PACS",)
