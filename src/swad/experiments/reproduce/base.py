@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Build = Callable[["Results"], Report]
 """Measures what is missing, draws the figures, and returns the tables."""
 
+BuildDataset = Callable[["Results", str, Sequence[str]], Report]
+"""``build(results, dataset, names)``: the same for one dataset; the names tell its figures from those of others."""
+
 
 @dataclass(frozen=True)
 class Reproduction:
@@ -124,13 +127,8 @@ def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str
     return notes
 
 
-def each_dataset(build: Callable[[Results, str, Sequence[str]], Report], datasets: Sequence[str]) -> Build:
-    """Return what builds an item dataset by dataset, with notes on those that are not at hand.
-
-    Args:
-        build: ``build(results, dataset, names)``; the names tell a figure of this dataset from those of others.
-        datasets: The paper's datasets of the item.
-    """
+def each_dataset(build: BuildDataset, datasets: Sequence[str]) -> Build:
+    """Return what builds an item for each of its datasets, with notes on those that are not at hand."""
 
     def build_all(results: Results) -> Report:
         measured = results.config.measured_datasets(datasets)
@@ -143,3 +141,12 @@ def each_dataset(build: Callable[[Results, str, Sequence[str]], Report], dataset
         )
 
     return build_all
+
+
+def first_trial_item(
+    name: str, title: str, training: Training, build: BuildDataset, *, measures: str = ""
+) -> Reproduction:
+    """Return an item of the first trial of one training, built dataset by dataset. The paper has it for PACS."""
+    datasets = ("PACS",)
+    build_all = each_dataset(build, datasets)
+    return Reproduction(name, title, lambda config: (training,), build_all, datasets, measures, trial_zero=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
+from swad.experiments.reproduce.base import Results, first_trial_item
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.robust_line import FILE, measure_robust_line
 from swad.experiments.saved_run import open_run
@@ -21,7 +21,6 @@ from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valleys
 from swad.util.names import counted
 
-DATASETS = ("PACS",)
 ENDS = ("last", "swad")
 """The sharp and the flat solution: both come from one trajectory."""
 
@@ -93,13 +92,11 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
 
 
 ITEMS = (
-    Reproduction(
+    first_trial_item(
         "figure1",
         "Robust risk minimization and flat minima",
-        lambda config: (ERM,),
-        each_dataset(_build, DATASETS),
-        DATASETS,
+        ERM,
+        _build,
         measures="the worst loss along a line, for every target",
-        trial_zero=True,
     ),
 )

@@ -14,7 +14,7 @@ from torch import nn
 from swad.averaging import registry
 from swad.averaging.swa import SWA
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
+from swad.experiments.reproduce.base import Results, first_trial_item
 from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import SavedRun, open_run
@@ -27,8 +27,6 @@ from swad.results.surfaces import RunSurface, read_surface
 from swad.results.tables import Cell, Row, Table
 from swad.results.training_curves import valleys
 from swad.training.defaults import averaging_plan
-
-DATASETS = ("PACS",)
 
 
 def sampled_steps(run: SavedRun) -> dict[str, tuple[int, ...]]:
@@ -109,13 +107,7 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
 
 
 ITEMS = (
-    Reproduction(
-        "figure2",
-        "Which weights SWA and SWAD average",
-        lambda config: (ERM,),
-        each_dataset(_build, DATASETS),
-        DATASETS,
-        measures="the loss on a plane, for every target",
-        trial_zero=True,
+    first_trial_item(
+        "figure2", "Which weights SWA and SWAD average", ERM, _build, measures="the loss on a plane, for every target"
     ),
 )

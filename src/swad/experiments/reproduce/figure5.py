@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
+from swad.experiments.reproduce.base import Results, first_trial_item
 from swad.experiments.reproduce.trainings import ERM
 from swad.results.figures.training import valley_figure
 from swad.results.run_tables import ranges_table
-
-DATASETS = ("PACS",)
 
 
 def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
@@ -19,13 +17,4 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
     return Report((ranges_table(runs),), tuple(results.save(drawing, "figure5", *names)))
 
 
-ITEMS = (
-    Reproduction(
-        "figure5",
-        "Validation accuracy and loss over training",
-        lambda config: (ERM,),
-        each_dataset(_build, DATASETS),
-        DATASETS,
-        trial_zero=True,
-    ),
-)
+ITEMS = (first_trial_item("figure5", "Validation accuracy and loss over training", ERM, _build),)

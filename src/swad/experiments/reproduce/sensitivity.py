@@ -13,7 +13,7 @@ from dataclasses import replace
 from swad.data import benchmarks
 from swad.experiments import tune
 from swad.experiments.report import Report
-from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
+from swad.experiments.reproduce.base import Results, first_trial_item
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.results.figures.tuning import sensitivity_figure
 from swad.results.tables import Cell, Row, Table
@@ -21,8 +21,6 @@ from swad.results.tuning import TuneRow, ValleySetting
 from swad.util.grouping import group_by
 from swad.util.names import counted
 from swad.util.statistics import mean
-
-DATASETS = ("PACS",)
 
 VALUES: dict[str, tuple[float, ...]] = {
     "n_converge": (1, 2, 3, 4, 5, 6),
@@ -114,13 +112,11 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
 
 
 ITEMS = (
-    Reproduction(
+    first_trial_item(
         "sensitivity",
         "Sensitivity of SWAD to N_s, N_e and r",
-        lambda config: (ERM_THREE_WAY,),
-        each_dataset(_build, DATASETS),
-        DATASETS,
+        ERM_THREE_WAY,
+        _build,
         measures="averages of other ranges, from the kept segments",
-        trial_zero=True,
     ),
 )
