@@ -23,7 +23,7 @@ from swad.experiments.reproduce.accuracy import (
 )
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.config import PAPER_DATASETS
-from swad.experiments.reproduce.methods import Method, method_of, methods_of, row_name, trainings_of
+from swad.experiments.reproduce.methods import COMPETITOR, Method, method_of, methods_of, row_name, trainings_of
 from swad.experiments.reproduce.settings import solver_table
 from swad.experiments.reproduce.with_swad import swad_tables
 from swad.results import published
@@ -32,8 +32,6 @@ from swad.util.statistics import mean
 
 COLUMNS = dict(zip(PAPER_DATASETS, ("PACS", "VLCS", "OfficeHome", "TerraInc", "DomainNet"), strict=True))
 """The tables' columns by dataset."""
-
-COMPETITOR = "Best SOTA competitor"
 
 
 def _table(results: Results, number: int) -> Table:

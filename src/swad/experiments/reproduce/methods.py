@@ -15,45 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swad.algorithms.registry import canonical_name
 from swad.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Search, Training
 from swad.results import published
 from swad.results.published import PublishedRow
 
-QUOTED = {
-    "MASF": "masf",
-    "DMG": "dmg",
-    "MetaReg": "metareg",
-    "ER": "er",
-    "pAdaIN": "padain",
-    "EISNet": "eisnet",
-    "DSON": "dson",
-}
-"""Our algorithm by the paper's name, for the methods that the paper quotes from their own papers."""
+QUOTED = ("MASF", "DMG", "MetaReg", "ER", "pAdaIN", "EISNet", "DSON")
+"""Methods that the paper quotes from their own papers."""
 
-ALGORITHMS = {
-    **QUOTED,
-    "ERM": "erm",
-    "IRM": "irm",
-    "GroupDRO": "group_dro",
-    "I-Mixup": "i_mixup",
-    "MLDG": "mldg",
-    "CORAL": "coral",
-    "MMD": "mmd",
-    "DANN": "dann",
-    "CDANN": "cdann",
-    "MTL": "mtl",
-    "SagNet": "sagnet",
-    "ARM": "arm",
-    "VREx": "vrex",
-    "RSC": "rsc",
-    "Mixstyle": "mixstyle",
-    "SAM": "sam",
-    "Mixup": "mixup",
-    "CutMix": "cutmix",
-    "VAT": "vat",
-    "Π-model": "pi_model",
-}
-"""Our algorithm by the paper's name."""
+COMPETITOR = "Best SOTA competitor"
+"""The row of Table 1 that is not one method, but the best of several."""
 
 OWN_SEARCH = ("Mixstyle", "SAM")
 """Methods that the paper searched itself wherever they occur (appendix B.2)."""
@@ -66,6 +37,15 @@ class Method:
     name: str
     training: Training
     weights: str = "best"
+
+
+def algorithm_of(name: str) -> str:
+    """Return our algorithm by the paper's name.
+
+    >>> algorithm_of("GroupDRO"), algorithm_of("Π-model")
+    ('group_dro', 'pi_model')
+    """
+    return canonical_name(name.replace("Π", "pi"))
 
 
 def row_name(row: PublishedRow) -> str:
@@ -86,14 +66,14 @@ def method_of(row: PublishedRow) -> Method | None:
         return Method(name, ERM, "swa")
     if row.method == "SWA w/ cyclic":
         return Method(name, ERM_CYCLIC, "swa")
-    base, _, average = row.method.partition(" + ")
-    if base not in ALGORITHMS:
+    if row.method == COMPETITOR:
         return None
+    base, _, average = row.method.partition(" + ")
     if average:
-        return Method(name, Training(ALGORITHMS[base]), average.lower())
+        return Method(name, Training(algorithm_of(base)), average.lower())
     own = base in OWN_SEARCH or row.mark == "‡" or "reproduced" in row.name
     search: Search = "paper" if own else "domainbed"
-    return Method(name, Training(ALGORITHMS[base], search=search))
+    return Method(name, Training(algorithm_of(base), search=search))
 
 
 def methods_of(number: int) -> list[Method]:

@@ -21,7 +21,7 @@ from swad.experiments.reproduce.accuracy import (
 from swad.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.fit_on_val import fit_run
-from swad.experiments.reproduce.methods import ALGORITHMS, Method, row_name
+from swad.experiments.reproduce.methods import Method, algorithm_of, row_name
 from swad.experiments.reproduce.trainings import ERM_THREE_WAY, SWA_WEIGHTS
 from swad.results import published
 from swad.results.comparisons import Accuracies, arrows
@@ -50,9 +50,10 @@ def table3_methods() -> list[Method]:
         "SWA": Method("SWA", CYCLIC, "swa"),
         "SWAD": Method("SWAD", ERM_THREE_WAY, "swad"),
     }
-    names = [row.name for row in published.table(3).rows]
-    three_way = {name: replace(ERM_THREE_WAY, algorithm=algorithm) for name, algorithm in ALGORITHMS.items()}
-    return [special.get(name) or Method(name, three_way[name]) for name in names]
+    return [
+        special.get(row.name) or Method(row.name, replace(ERM_THREE_WAY, algorithm=algorithm_of(row.name)))
+        for row in published.table(3).rows
+    ]
 
 
 def _table3(results: Results) -> Report:
