@@ -87,14 +87,14 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("dataset", "algorithm", "a run", which, "disk", "basis"):
         table.add_column(column, justify="left" if column in ("dataset", "algorithm", "basis") else "right")
-    for one in estimates:
-        per_run = "?" if one.seconds is None else duration(one.seconds / one.runs)
-        total = "?" if one.seconds is None else duration(one.seconds)
-        size = "?" if one.bytes is None else decimal(one.bytes)
-        table.add_row(one.dataset, one.algorithm, per_run, total, size, one.basis)
+    for group in estimates:
+        per_run = "?" if group.seconds is None else duration(group.seconds / group.runs)
+        total = "?" if group.seconds is None else duration(group.seconds)
+        size = "?" if group.bytes is None else decimal(group.bytes)
+        table.add_row(group.dataset, group.algorithm, per_run, total, size, group.basis)
     console.print(table)
     seconds, n_bytes, complete = totals(estimates)
-    if any(one.seconds is not None for one in estimates):
+    if any(group.seconds is not None for group in estimates):
         wall = (
             f"{duration(seconds / slots)} with {slots} at a time"
             if slots

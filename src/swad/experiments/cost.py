@@ -100,7 +100,7 @@ def model_cost(counts: Mapping[str, int], every: int, baseline: int) -> list[Cos
     total = sum(counts.values())
     rows = [row(name, "sources", total - n, n) for name, n in counts.items()]
     mean = {
-        field: math.fsum(getattr(one, field) for one in rows) / len(rows)
+        field: math.fsum(getattr(target, field) for target in rows) / len(rows)
         for field in ("epoch", "evaluations", "baseline", "ratio", "ratio_with_target")
     }
     return [row(None, "all", total, None), Cost(None, "sources", **mean), *rows]

@@ -85,12 +85,12 @@ def measure_flatness(
     names = {run.path: run.full_names(chosen) for run, chosen in weights}
     for i, (run, _) in enumerate(weights):
         labeled = run_progress(progress, run, i, len(weights))
-        place: dict[str, Any] = {"device": device, "workers": workers, "progress": labeled}
-        run_local(run, names[run.path], config, **place)
+        measuring: dict[str, Any] = {"device": device, "workers": workers, "progress": labeled}
+        run_local(run, names[run.path], config, **measuring)
         if worst_radii:
-            run_worst_case(run, names[run.path], worst_radii, config, **place)
+            run_worst_case(run, names[run.path], worst_radii, config, **measuring)
         if curvature:
-            run_curvature(run, names[run.path], config, **place)
+            run_curvature(run, names[run.path], config, **measuring)
     return names
 
 

@@ -98,7 +98,7 @@ class SweepDir:
             specs = [spec if same_request(earlier, spec) else earlier for earlier in self.specs]
             if spec not in specs:
                 specs.append(spec)
-            write_json(self.path / SWEEP, {"format": FORMAT, "specs": [one.to_json() for one in specs]})
+            write_json(self.path / SWEEP, {"format": FORMAT, "specs": [spec.to_json() for spec in specs]})
 
     def require(self) -> None:
         """Require that there is a sweep in the directory."""
@@ -116,9 +116,12 @@ class SweepDir:
     def _expand(self, spec: SweepSpec, stored: Sequence[SweepSpec]) -> Plan:
         """Expand a spec. Runs of an earlier one that have its averages and more take the place of its own."""
         before = list(itertools.takewhile(lambda earlier: not same_request(earlier, spec), stored))
-        larger = [self._expand(one, before[:number]) for number, one in enumerate(before) if may_cover(one, spec)]
-        plan = expand(spec, self.path, self.choose, {run.trajectory: run for each in larger for run in each.runs})
-        waiting = [search for each in larger for search in each.searches]
+        larger = [
+            self._expand(earlier, before[:number]) for number, earlier in enumerate(before) if may_cover(earlier, spec)
+        ]
+        covering = {run.trajectory: run for earlier in larger for run in earlier.runs}
+        plan = expand(spec, self.path, self.choose, covering)
+        waiting = [search for earlier in larger for search in earlier.searches]
         return dataclasses.replace(plan, searches=tuple(self._covered(search, waiting) for search in plan.searches))
 
     def _covered(self, search: Search, larger: Sequence[Search]) -> Search:

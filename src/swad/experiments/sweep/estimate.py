@@ -282,6 +282,6 @@ def _model_bytes(network: str, n_classes: int, channels: int, size: int) -> int 
 
 def totals(estimates: Sequence[GroupEstimate]) -> tuple[float, int, bool]:
     """Return seconds and bytes of all runs as far as they are known, and whether all are."""
-    seconds = sum(one.seconds or 0.0 for one in estimates)
-    size = sum(one.bytes or 0 for one in estimates)
-    return seconds, size, all(one.seconds is not None and one.bytes is not None for one in estimates)
+    seconds = sum(group.seconds or 0.0 for group in estimates)
+    size = sum(group.bytes or 0 for group in estimates)
+    return seconds, size, all(group.seconds is not None and group.bytes is not None for group in estimates)

@@ -299,20 +299,19 @@ def _key(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def same_request(one: SweepSpec, other: SweepSpec) -> bool:
+def same_request(first: SweepSpec, second: SweepSpec) -> bool:
     """Whether two specs plan the same runs and differ at most in settings of the machine, such as the device."""
-    return _request(one) == _request(other)
+    return _request(first) == _request(second)
 
 
-def may_cover(one: SweepSpec, other: SweepSpec) -> bool:
-    """Whether runs of one spec may be runs of the other with more averages, so that the other needs none of its own."""
+def may_cover(earlier: SweepSpec, spec: SweepSpec) -> bool:
+    """Whether runs of an earlier spec may be those of a spec with more averages, so that it needs none of its own."""
+    datasets, earlier_datasets = ({benchmarks.get(name).name for name in each.datasets} for each in (spec, earlier))
     return (
-        set(one.averages) > set(other.averages)
-        and bool(set(canonical_algorithms(one)) & set(canonical_algorithms(other)))
-        and bool(
-            {benchmarks.get(name).name for name in one.datasets} & {benchmarks.get(n).name for n in other.datasets}
-        )
-        and _settings(one) == _settings(other)
+        set(earlier.averages) > set(spec.averages)
+        and not set(canonical_algorithms(earlier)).isdisjoint(canonical_algorithms(spec))
+        and not earlier_datasets.isdisjoint(datasets)
+        and _settings(earlier) == _settings(spec)
     )
 
 

@@ -89,13 +89,13 @@ class SweepStatus:
 
         A running run counts as half done. A group without a finished run counts with the mean of the others.
         """
-        known = [one.seconds for one in self.groups if one.seconds is not None]
+        known = [member.seconds for member in self.groups if member.seconds is not None]
         if not known:
             return None
-        groups = self.groups if group is None else (group,)
         work = [
-            (one.left - 0.5 * one.counts[State.RUNNING]) * (fmean(known) if one.seconds is None else one.seconds)
-            for one in groups
+            (member.left - 0.5 * member.counts[State.RUNNING])
+            * (fmean(known) if member.seconds is None else member.seconds)
+            for member in (self.groups if group is None else (group,))
         ]
         return math.fsum(work) / self.slots
 
