@@ -56,6 +56,15 @@ def test_all_mistakes_of_a_file_are_listed_with_its_name(tmp_path):
     assert len(texts) == 7
 
 
+@pytest.mark.parametrize(("grid", "rule"), [("1", "lists of values"), ("[[1, 2]]", "lists of numbers")])
+def test_a_grid_has_a_list_for_each_name(tmp_path, grid, rule):
+    path = tmp_path / "plan.toml"
+    path.write_text(f"grid = {{ lr = {grid} }}\n")
+    values, (problem,) = read_spec_file(path)
+    assert not values
+    assert problem.startswith(f"{path}: grid must be {rule} by name, got ")
+
+
 def test_several_names_in_one_text_are_to_be_a_list(tmp_path):
     path = tmp_path / "plan.toml"
     path.write_text(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,8 @@ def _option_problems(spec: SweepSpec) -> list[str]:
             hint = INSTEAD.get(name) or did_you_mean(name, names) or f"the settings are {', '.join(names)}"
             problems.append(f"there is no setting {name!r}: {hint}")
     fixed = spec.options.get("hyperparameters", {})
+    if not isinstance(fixed, Mapping):
+        return [*problems, f"hyperparameters must be a table of values by name, got {fixed!r}"]
     searched: set[str] = set(spec.grid or (search.PAPER_GRID if spec.protocol == "paper" else ()))
     if both := sorted(searched & set(fixed)):
         problems.append(f"{', '.join(both)} cannot be both fixed and searched: set it, or leave it in the grid")

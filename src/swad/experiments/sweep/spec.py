@@ -174,8 +174,10 @@ def _type_problem(name: str, value: Any) -> str:
     if name in ("grid", "options", "domains", "selected"):
         if not isinstance(value, Mapping):
             return "a table of values by name"
-        lists = name in ("options", "selected") or all(_is_list(item) for item in value.values())
-        return "" if lists else "lists of values by name"
+        if name in ("grid", "domains") and not all(_is_list(item) for item in value.values()):
+            return "lists of values by name"
+        nested = name == "grid" and any(isinstance(item, list | dict) for items in value.values() for item in items)
+        return "lists of numbers by name" if nested else ""
     if name == "draws":
         return "" if type(value) is int else "a whole number"
     optional = name in ("select", "data")
