@@ -32,8 +32,8 @@ from typing import Any
 
 from swad.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
 from swad.results.corruption_errors import ROBUSTNESS
-from swad.results.flatness_rows import FLATNESS, SURFACE
 from swad.results.flatness_stats import SIDES
+from swad.results.measurement_rows import FLATNESS, SURFACE
 from swad.results.method_results import collect_results
 from swad.results.records import CONFIG, DONE, RECORDS, RecordError
 from swad.results.runs import find_runs

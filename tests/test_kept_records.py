@@ -11,8 +11,8 @@ from helpers.measured_runs import write_measured_run
 from keep_records import _is_shown, keep_accuracies, keep_runs
 from swad.experiments.flatness_report import flatness_tables
 from swad.results.comparisons import compare_methods
-from swad.results.flatness_rows import FLATNESS, RowFile, read_rows
 from swad.results.flatness_runs import read_flatness
+from swad.results.measurement_rows import FLATNESS, RowFile, read_rows
 from swad.results.method_results import collect_results
 from swad.results.records import Record, RecordWriter
 from swad.results.runs import find_runs

@@ -12,7 +12,7 @@ from helpers.run_tree import PACS, make_tree, write_run
 from keep_records import keep_accuracies
 from parity import read_curves
 from swad.results.corruption_errors import ROBUSTNESS
-from swad.results.flatness_rows import RowFile
+from swad.results.measurement_rows import RowFile
 from swad.results.records import Record, RecordWriter
 from swad.results.runs import find_runs
 from swad.results.windows import WINDOWS

@@ -17,9 +17,9 @@ from swad.experiments.finished_runs import choose_weights
 from swad.experiments.run_flatness import FlatnessConfig
 from swad.experiments.saved_run import WINDOW, open_run
 from swad.flatness import image_losses, local
-from swad.results.flatness_rows import FLATNESS, read_rows
 from swad.results.flatness_runs import paired_differences, read_flatness
 from swad.results.labels import weights_label
+from swad.results.measurement_rows import FLATNESS, read_rows
 from swad.results.runs import load_run
 from swad.training.loop import RunError
 

@@ -21,9 +21,9 @@ from swad.experiments.saved_run import SavedRun, open_run, stratified_subset
 from swad.flatness import compare, image_losses
 from swad.flatness._directions import Directions
 from swad.flatness._perturb import Weights
-from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.results.flatness_runs import read_flatness
 from swad.results.flatness_stats import average_curves
+from swad.results.measurement_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.results.records import RecordError
 from swad.results.runs import load_run
 from swad.training import export

@@ -36,8 +36,8 @@ from swad.experiments.imagenet_report import corruption_table, notes, score_tabl
 from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.experiments.saved_run import SavedRun
 from swad.results.corruption_errors import severity_curves
-from swad.results.flatness_rows import RowFile, read_rows
 from swad.results.imagenet_parts import PartResult, stored_errors
+from swad.results.measurement_rows import RowFile, read_rows
 from swad.results.run_data import RunData
 from swad.robustness import backgrounds
 from swad.robustness.corruptions import SEVERITIES

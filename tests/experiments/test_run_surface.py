@@ -11,7 +11,7 @@ from swad.experiments import run_surface
 from swad.experiments.saved_run import Images, open_run
 from swad.flatness import line, plane
 from swad.models import networks, own
-from swad.results.flatness_rows import SURFACE
+from swad.results.measurement_rows import SURFACE
 from swad.training import export
 from swad.training.loop import RunError, train
 

@@ -10,7 +10,7 @@ import torch
 from helpers.configs import stored
 from helpers.landscapes import Point
 from swad.flatness import Comparison, local
-from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile
+from swad.results.measurement_rows import FLATNESS, SURFACE, RowFile
 from swad.results.records import Record, RecordWriter
 from swad.results.run_data import RunData
 from swad.results.runs import load_run

@@ -13,7 +13,7 @@ import torch
 
 from swad.experiments import run_flatness, run_surface
 from swad.experiments.saved_run import open_run
-from swad.results.flatness_rows import RowFile
+from swad.results.measurement_rows import RowFile
 from swad.training.loop import RunConfig, train
 
 NAMES = ("best", "swad", "swa")

@@ -9,7 +9,6 @@ pytest.importorskip("matplotlib")
 from helpers.measured_runs import ACCURACY, changed, raw_run, write_measured_run
 from helpers.pages import build_page
 from swad.flatness import Comparison
-from swad.results.flatness_rows import FLATNESS, RowFile
 from swad.results.flatness_runs import (
     curves_by_target,
     difference_curves,
@@ -19,6 +18,7 @@ from swad.results.flatness_runs import (
 )
 from swad.results.flatness_stats import FlatnessCurve, average_curves, mean_over_targets
 from swad.results.flatness_summary import by_dataset
+from swad.results.measurement_rows import FLATNESS, RowFile
 from swad.results.records import Record, RecordWriter
 from swad.results.run_data import RunData
 from swad.results.runs import load_run

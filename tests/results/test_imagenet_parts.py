@@ -8,8 +8,8 @@ import pytest
 
 from swad.results.corruption_errors import ROBUSTNESS, CorruptionErrors, severity_curves
 from swad.results.corruption_tables import comparison_table, corruption_table
-from swad.results.flatness_rows import RowFile
 from swad.results.imagenet_parts import BENCHMARK, CORRUPTIONS, PartResult, read_stored_errors
+from swad.results.measurement_rows import RowFile
 from swad.results.run_data import RunData
 
 

@@ -12,7 +12,7 @@ import pytest
 from helpers.configs import stored
 from swad.results.comparisons import compare_in_words
 from swad.results.diagnostics import find_problems
-from swad.results.flatness_rows import FLATNESS, read_rows
+from swad.results.measurement_rows import FLATNESS, read_rows
 from swad.results.method_results import collect_results
 from swad.results.records import Record, RecordError, RecordWriter
 from swad.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table

@@ -1,5 +1,5 @@
 from helpers.measured_runs import write_measured_run
-from swad.results.flatness_rows import SURFACE
+from swad.results.measurement_rows import SURFACE
 from swad.results.surfaces import read_surface
 
 

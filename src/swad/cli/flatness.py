@@ -103,7 +103,7 @@ def flatness(
     from swad.experiments.flatness_report import measure_flatness, report_flatness
     from swad.experiments.run_flatness import FlatnessConfig
     from swad.experiments.saved_run import SPLITS
-    from swad.results.flatness_rows import FLATNESS
+    from swad.results.measurement_rows import FLATNESS
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:

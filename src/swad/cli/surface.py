@@ -55,7 +55,7 @@ def surface(
     """
     from swad.cli._console import measuring, print_report
     from swad.experiments.run_surface import measure_surfaces, report_surfaces
-    from swad.results.flatness_rows import SURFACE
+    from swad.results.measurement_rows import SURFACE
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:

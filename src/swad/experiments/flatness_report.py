@@ -16,7 +16,6 @@ from swad.experiments.saved_run import SavedRun
 from swad.flatness import check_radii, require_curvlinops
 from swad.results.figures.flatness import flatness_figure, method_colors, ranking_figure
 from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
-from swad.results.flatness_rows import FLATNESS
 from swad.results.flatness_runs import (
     RunFlatness,
     curves_by_target,
@@ -46,6 +45,7 @@ from swad.results.flatness_tables import (
     verdict_table,
     worst_case_table,
 )
+from swad.results.measurement_rows import FLATNESS
 from swad.results.runs import load_run
 from swad.results.tables import Table
 from swad.training.run_dir import RunError

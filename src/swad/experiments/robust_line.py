@@ -14,7 +14,7 @@ from swad.experiments.saved_run import SavedRun, find_device
 from swad.flatness import image_losses, line, worst_case
 from swad.flatness._worst_case import ASCENT
 from swad.results.figures.robust_lines import RobustLine
-from swad.results.flatness_rows import RowFile
+from swad.results.measurement_rows import RowFile
 from swad.results.runs import load_run
 from swad.util.progress import Progress
 

@@ -29,8 +29,8 @@ from swad.flatness import (
     worst_case,
 )
 from swad.flatness._worst_case import ASCENT, RESTARTS, STEPS
-from swad.results.flatness_rows import FLATNESS, Row, RowFile
 from swad.results.flatness_stats import SIDES
+from swad.results.measurement_rows import FLATNESS, Row, RowFile
 from swad.util.progress import Progress, part_progress
 
 PUBLISHED_RADII = tuple(5.0 * k for k in range(13))

@@ -19,8 +19,8 @@ import torch
 from swad.experiments.imagenet_models import ImageNetModel
 from swad.experiments.saved_run import find_device
 from swad.results.corruption_errors import ROBUSTNESS
-from swad.results.flatness_rows import Row, RowFile
 from swad.results.imagenet_parts import BENCHMARK, PartResult, part_result
+from swad.results.measurement_rows import Row, RowFile
 from swad.robustness import backgrounds, imagenet, imagenet_c, imagenet_r
 from swad.robustness.backgrounds import ChallengeState
 from swad.robustness.evaluation import Classifier, Part, evaluate

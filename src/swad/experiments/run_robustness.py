@@ -22,7 +22,7 @@ from swad.results.corruption_errors import ROBUSTNESS, read_corruption_errors
 from swad.results.corruption_tables import cases_csv, comparison_table, corruption_summary, corruption_table
 from swad.results.figures.robustness import severity_figure
 from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
-from swad.results.flatness_rows import Row, RowFile
+from swad.results.measurement_rows import Row, RowFile
 from swad.results.runs import load_run
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, VERSION, corrupt
 from swad.training.run_dir import RunError

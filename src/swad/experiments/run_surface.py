@@ -17,8 +17,8 @@ from swad.experiments.saved_run import Images, SavedRun, find_device
 from swad.flatness import Line, Plane, Surface, captured, image_losses, line, plane
 from swad.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.results.figures.surfaces import line_figure, surface_figure
-from swad.results.flatness_rows import SURFACE, RowFile
 from swad.results.flatness_tables import points_table
+from swad.results.measurement_rows import SURFACE, RowFile
 from swad.results.runs import load_run
 from swad.results.surfaces import read_surface
 from swad.training.run_dir import RunError

@@ -29,7 +29,7 @@ from swad.experiments.segment_runs import (
 )
 from swad.results.figures.style import save_figures
 from swad.results.figures.windows import windows_figure
-from swad.results.flatness_rows import RowFile
+from swad.results.measurement_rows import RowFile
 from swad.results.records import RECORDS
 from swad.results.run_data import RunData
 from swad.results.tables import Table

@@ -24,7 +24,7 @@ from swad.data.domains import DataError, IntArray
 from swad.data.loaders import EvalLoader
 from swad.data.splits import DomainSplit, HeldOut, Sources, hold_out
 from swad.models import weight_files
-from swad.results.flatness_rows import RowFile
+from swad.results.measurement_rows import RowFile
 from swad.results.records import CONFIG
 from swad.training import export
 from swad.training.config import RunConfig

@@ -21,7 +21,7 @@ from swad.data.splits import DomainSplit
 from swad.experiments.finished_runs import finished_runs, skip_notes
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.experiments.segment_runs import build_estimate, build_loaders, build_network
-from swad.results.flatness_rows import Row, RowFile
+from swad.results.measurement_rows import Row, RowFile
 from swad.results.records import RECORDS
 from swad.results.run_data import RunData
 from swad.results.tuning import TuneRow, ValleySetting

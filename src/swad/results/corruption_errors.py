@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swad.results.comparisons import Comparison, compare, complete_trials, correct
-from swad.results.flatness_rows import last_shown, latest_rows, read_rows
 from swad.results.labels import weights_label
+from swad.results.measurement_rows import last_shown, latest_rows, read_rows
 from swad.results.run_data import RunData
 from swad.util.statistics import contributions, half_widths, mean
 

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swad.results.flatness_rows import Row
+from swad.results.measurement_rows import Row
 from swad.util.statistics import Contributions, contributions
 
 if TYPE_CHECKING:

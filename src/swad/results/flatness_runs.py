@@ -10,7 +10,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from swad.results.flatness_contributions import read_contributions
-from swad.results.flatness_rows import FLATNESS, Row, last_shown, latest_rows, read_rows
 from swad.results.flatness_stats import (
     NO_DIFFERENCE,
     SIDES,
@@ -28,6 +27,7 @@ from swad.results.flatness_stats import (
     subtract_curves,
 )
 from swad.results.labels import weights_label
+from swad.results.measurement_rows import FLATNESS, Row, last_shown, latest_rows, read_rows
 from swad.results.run_data import RunData
 from swad.util.grouping import group_by
 from swad.util.statistics import mean

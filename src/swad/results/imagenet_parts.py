@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swad.results.corruption_errors import CLEAN, GROUPS, ROBUSTNESS, STORED, Case, CorruptionErrors, Unit
-from swad.results.flatness_rows import Row, read_rows
 from swad.results.labels import weights_label
+from swad.results.measurement_rows import Row, read_rows
 from swad.results.run_data import RunData
 from swad.util.names import NO_TARGET
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swad.results.flatness_rows import SURFACE, Row, last_shown, read_rows
 from swad.results.flatness_stats import SIDES
+from swad.results.measurement_rows import SURFACE, Row, last_shown, read_rows
 from swad.results.run_data import RunData
 from swad.util.statistics import mean
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
 from swad.results.comparisons import Comparison, compare_accuracies, compare_together, complete_trials
-from swad.results.flatness_rows import Row, read_rows
 from swad.results.labels import algorithm_label, method_label
+from swad.results.measurement_rows import Row, read_rows
 from swad.results.run_data import RunData
 from swad.util.grouping import group_by
 from swad.util.statistics import mean

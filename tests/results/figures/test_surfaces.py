@@ -11,7 +11,7 @@ from helpers.measured_runs import write_measured_run
 from helpers.pages import build_page
 from swad.results.figures.style import save_figure
 from swad.results.figures.surfaces import line_figure, surface_figure
-from swad.results.flatness_rows import SURFACE, RowFile
+from swad.results.measurement_rows import SURFACE, RowFile
 from swad.results.surfaces import read_surface
 
 

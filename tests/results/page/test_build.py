@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 
 from helpers.pages import build_page
 from swad.results.diagnostics import find_problems
-from swad.results.flatness_rows import FLATNESS
+from swad.results.measurement_rows import FLATNESS
 from swad.results.method_results import collect_results
 from swad.results.page.build import shown_runs, write_page
 from swad.results.run_data import RunData

@@ -8,9 +8,9 @@ pytest.importorskip("matplotlib")
 
 from helpers.measured_runs import RADII, write_measured_run
 from helpers.pages import build_page
-from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.results.flatness_runs import read_flatness
 from swad.results.flatness_tables import curvature_table, worst_case_table
+from swad.results.measurement_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.results.page.flatness import flatness_sections
 
 

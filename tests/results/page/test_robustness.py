@@ -12,8 +12,8 @@ pytest.importorskip("matplotlib")
 from helpers.measured_runs import write_measured_run
 from helpers.pages import build_page
 from swad.results.corruption_errors import ROBUSTNESS
-from swad.results.flatness_rows import RowFile
 from swad.results.imagenet_parts import BENCHMARK
+from swad.results.measurement_rows import RowFile
 from swad.results.page.robustness import robustness_sections
 
 

@@ -19,8 +19,8 @@ from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.figures.sampling import sampling_figure
-from swad.results.flatness_rows import SURFACE
 from swad.results.labels import weights_label
+from swad.results.measurement_rows import SURFACE
 from swad.results.run_data import RunData
 from swad.results.runs import load_run
 from swad.results.surfaces import RunSurface, read_surface

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from swad.results.flatness_rows import FLATNESS, SURFACE, RowFile, last_shown, latest_rows, read_rows
+from swad.results.measurement_rows import FLATNESS, SURFACE, RowFile, last_shown, latest_rows, read_rows
 from swad.results.records import RecordError
 
 
