@@ -14,6 +14,7 @@ import pytest
 from helpers.batches import batch_at
 from helpers.image_files import write_image
 from swad.data import benchmarks, shards, verify
+from swad.data.cache import default_folder
 from swad.data.domains import DataError
 from swad.data.epoch_loader import EpochLoader
 from swad.data.splits import hold_out
@@ -124,6 +125,37 @@ def test_a_check_decodes_every_image(folder, tmp_path, sharded):
     (bad,) = result.bad
     assert (bad.path.parent.name, result.decoded) == ("1.tar" if sharded else "n01", 2 * sum(SIZES.values()))
     assert not verify.check(root, "imagenet", decode=False).bad
+
+
+def test_images_that_would_be_lost_are_named(folder, tmp_path):
+    shard = next((pack(folder, tmp_path, "folder") / "train").glob("*.tar"))
+    before = len(shards.make_index(shard).offsets)
+    with tarfile.open(shard, "a") as tar:
+        add(tar, "n01/photo.1.jpg", b"")
+        add(tar, "n01/photo.1.jpg", b"the newer of two members with one name counts")
+    assert shards.make_index(shard).sizes.tolist()[before:] == [45]
+    with tarfile.open(shard, "a") as tar:
+        add(tar, "n01/photo.2.jpg", b"")
+    names = "n01/photo.1.jpg and n01/photo.2.jpg"
+    with pytest.raises(DataError, match=f"must differ in their names up to the first dot, got {names}: rename one"):
+        shards.make_index(shard)
+    with tarfile.open(shard, "w") as tar:
+        link = tarfile.TarInfo("n01/link.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, "n01/photo.1.jpg"
+        tar.addfile(link)
+    with pytest.raises(DataError, match=r"must be plain files, and n01/link.jpg is a link: write the shard with tar"):
+        shards.make_index(shard)
+
+
+def test_a_damaged_index_is_made_again(folder, tmp_path):
+    root = pack(folder, tmp_path, "name")
+    before = benchmarks.load("imagenet", root).domains[0]
+    indices = list((default_folder() / "shards").glob("*.npz"))
+    assert indices
+    for damage in (b"", b"PK\x03\x04 damaged"):
+        for index in indices:
+            index.write_bytes(damage)
+        assert (benchmarks.load("imagenet", root).domains[0].offsets == before.offsets).all()
 
 
 def test_damaged_shards_are_one_line(folder, tmp_path):

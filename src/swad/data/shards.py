@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +118,7 @@ def open_index(path: Path) -> Index:
     try:
         with np.load(stored) as arrays:
             return Index(arrays["offsets"], arrays["sizes"], arrays["classes"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError, EOFError, BadZipFile):  # there is none, or it is damaged
         index = make_index(path)
     try:
         with atomic_write(stored) as partial, partial.open("wb") as file:
@@ -129,19 +130,28 @@ def open_index(path: Path) -> Index:
 
 def make_index(path: Path) -> Index:
     """Go through the members of a shard."""
+    images: dict[str, str] = {}
     places: dict[str, tuple[int, int]] = {}
     classes: dict[str, str] = {}
     try:
         with tarfile.open(path, "r:") as shard:
             for member in shard:
-                if not member.isfile():
-                    continue
                 folder, _, file = member.name.rpartition("/")
-                if file.startswith("."):  # such as ._NAME.jpg, which macOS adds
+                if member.isdir() or file.startswith("."):  # such as ._NAME.jpg, which macOS adds
                     continue
                 stem, _, extension = file.partition(".")
                 sample = f"{folder}/{stem}"
                 if PurePosixPath(file).suffix.lower() in EXTENSIONS:
+                    if not member.isreg():
+                        raise DataError(
+                            f"images of shard {path} must be plain files, and {member.name} is a link: write the "
+                            "shard with tar --dereference --hard-dereference"
+                        )
+                    if images.setdefault(sample, member.name) != member.name:
+                        raise DataError(
+                            f"images of shard {path} must differ in their names up to the first dot, got "
+                            f"{images[sample]} and {member.name}: rename one, or leave it out"
+                        )
                     places[sample] = (member.offset_data, member.size)
                     classes.setdefault(sample, PurePosixPath(folder).name)
                 elif extension == "cls" and (content := shard.extractfile(member)) is not None:
