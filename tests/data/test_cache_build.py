@@ -111,6 +111,19 @@ def builder(root: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
     )
 
 
+def test_a_script_without_a_main_guard_runs_once(tmp_path, folder):
+    root = make_files(tmp_path / "data", per_domain=BLOCK)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from swad.data import benchmarks\n"
+        "from swad.data.cache import open_cache\n"
+        f"cache = open_cache(benchmarks.load('folder', {str(root)!r}), {str(folder)!r}, workers=2)\n"
+        "print('opened', len(cache.images))\n"
+    )
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert (result.stdout, result.stderr) == (f"opened {2 * BLOCK}\n", "")
+
+
 @pytest.mark.slow
 def test_a_cache_whose_builder_was_killed_is_rebuilt(tmp_path, folder):
     root = make_files(tmp_path / "data", per_domain=BLOCK)

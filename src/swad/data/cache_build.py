@@ -11,12 +11,15 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,16 +192,34 @@ def _header_sizes(sources: Sequence[Source]) -> set[tuple[int, int]]:
     return sizes
 
 
+class _Process(SpawnProcess):
+    """A process that does not import the main module: a script without a main guard would run once more in it."""
+
+    def start(self) -> None:
+        """Start the process, which takes what to import from the main module of this one."""
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _Context(SpawnContext):
+    """Spawned processes: forking is unsafe in a process that uses CUDA or threads."""
+
+    Process = _Process
+
+
 @contextmanager
 def _pool(workers: int) -> Iterator[Executor]:
     """Start decoding processes, or a single thread for one worker."""
-    from multiprocessing import current_process, get_context
+    from multiprocessing import current_process
 
     if workers == 1 or current_process().daemon:  # daemonic processes may not start children
         pool: Executor = ThreadPoolExecutor(1)
     else:
-        # Forking is unsafe in a process that uses CUDA or threads.
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker)
+        pool = ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_start_worker)
     try:
         yield pool
     finally:
