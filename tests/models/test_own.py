@@ -85,3 +85,24 @@ def test_a_plain_module_has_no_features():
     for use in (networks.head, lambda model: networks.features(model, torch.zeros(1, 3))):
         with pytest.raises(NetworkError, match=r"need a network with timm's forward_features, .*got Linear without"):
             use(nn.Linear(3, 2))
+
+
+def test_no_network_of_your_own_is_random_in_training(folder):
+    (folder / "own_random.py").write_text(
+        "import torchvision\n"
+        "from torch import nn\n"
+        "class Random(nn.Module):\n"
+        "    def __init__(self, num_classes, in_chans):\n"
+        "        super().__init__()\n"
+        "        self.drop = nn.Sequential(nn.Dropout(0.5), torchvision.ops.StochasticDepth(0.5, 'row'))\n"
+        "        self.encoder = nn.TransformerEncoderLayer(in_chans, 1, 8, dropout=0.5, batch_first=True)\n"
+        "        self.recurrent = nn.LSTM(in_chans, 4, num_layers=2, dropout=0.5, batch_first=True)\n"
+        "        self.head = nn.Linear(4, num_classes)\n"
+        "    def forward(self, images):\n"
+        "        rows = self.encoder(self.drop(images).flatten(2).transpose(1, 2))\n"
+        "        return self.head(self.recurrent(rows)[0].mean(1))\n"
+        "NETWORK = Random\n"
+    )
+    model = networks.build("own_random", 5, image_size=8).train()
+    images = torch.randn(4, 3, 8, 8)
+    torch.testing.assert_close(model(images), model(images))

@@ -427,8 +427,12 @@ def _disable_stochastic(model: nn.Module) -> None:
     SAM and VAT compute a step twice, and several processes share one: the network must be the same each time.
     """
     for module in model.modules():
+        package = type(module).__module__.partition(".")[0]
+        names = {"timm": ("drop_prob", "prob"), "torchvision": ("p",)}.get(package, ("drop_prob",))
         if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-        for name in ("drop_prob", "prob"):  # timm's DropPath and DropBlock, and PatchDropout
-            if type(module).__module__.startswith("timm.") and isinstance(getattr(module, name, None), float):
+            names = ("p",)
+        elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+            names = ("dropout",)
+        for name in names:
+            if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
