@@ -106,3 +106,13 @@ def test_no_network_of_your_own_is_random_in_training(folder):
     model = networks.build("own_random", 5, image_size=8).train()
     images = torch.randn(4, 3, 8, 8)
     torch.testing.assert_close(model(images), model(images))
+
+
+def test_scores_that_are_not_of_the_head_are_refused_for_features_only(folder):
+    (folder / "own_scaled.py").write_text(
+        EXAMPLE.replace("return self.head(self.body(images))", "return 3 * self.head(self.body(images))")
+    )
+    model = networks.build("own_scaled", 5, image_size=16)
+    assert model(torch.randn(2, 3, 16, 16)).shape == (2, 5)
+    with pytest.raises(NetworkError, match="got Tiny whose scores are not those of its head for its features: choose"):
+        networks.head(model)

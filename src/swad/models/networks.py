@@ -35,6 +35,7 @@ DEFAULT = "resnet50.tv_in1k"
 SMALL = "small"
 """The name of the network for low-resolution images (digits, MNIST)."""
 _HUB_PREFIXES = ("hf-hub:", "hf_hub:")
+_OTHER_SCORES = "_scores_are_not_of_the_head"
 _NOT_TIMM = (SMALL, "resnet50_v1")
 SMALLEST, LARGEST = 28, 33
 """The range of image sizes that it accepts, in pixels."""
@@ -169,6 +170,8 @@ def head(predictor: nn.Module) -> nn.Linear:
     layer = cast(Any, predictor).get_classifier() if hasattr(predictor, "get_classifier") else None
     if not isinstance(layer, nn.Linear):
         raise _no_features(predictor, "without get_classifier" if layer is None else f"with {type(layer).__name__}")
+    if getattr(predictor, _OTHER_SCORES, False):
+        raise _no_features(predictor, "whose scores are not those of its head for its features")
     return layer
 
 
@@ -403,10 +406,18 @@ def _quiet(*names: str) -> Iterator[None]:
 
 
 def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int, image_size: int) -> None:
-    """Pass one image through a new network: sizes that do not fit fail here, in one line."""
+    """Pass one image through a new network: sizes that do not fit fail here, in one line.
+
+    A network that adds something to the scores of its head (VOLO adds those of a second head) is marked: algorithms
+    that train the head on the features would train another function than the one that is evaluated.
+    """
+    image = torch.linspace(-1, 1, channels * image_size**2).view(1, channels, image_size, image_size)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            shape = model.eval()(torch.zeros(1, channels, image_size, image_size)).shape
+            class_scores = model.eval()(image)
+            shape = class_scores.shape
+            if not _are_of_head(class_scores, model, image):
+                setattr(model, _OTHER_SCORES, True)
     except Exception as error:  # every network raises its own
         instead = "the size that it takes" if is_own(name) else f"{input_config(name).size} pixels"
         raise NetworkError(
@@ -419,6 +430,15 @@ def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int,
         raise NetworkError(
             f"{name} is no classifier: its scores for an image must have shape {(1, n_classes)}, got {tuple(shape)}"
         )
+
+
+def _are_of_head(class_scores: Tensor, model: nn.Module, image: Tensor) -> bool:
+    """Whether scores equal those of the head for the features; True for a network without features or a head."""
+    try:
+        of_head = head(model)(features(model, image))
+    except Exception:  # a network without them; one that raises anything else raises it again when they are used
+        return True
+    return of_head.shape == class_scores.shape and torch.allclose(of_head, class_scores, 1e-3, 1e-4, equal_nan=True)
 
 
 def _disable_stochastic(model: nn.Module) -> None:
