@@ -50,12 +50,14 @@ def test_the_center_of_an_image_is_that_of_imagenets_evaluation():
 def test_low_resolution_images_are_not_changed():
     image_spec = ImageSpec(size=6, low_res=True)
     for channels in (1, 3):
-        image = np.random.RandomState(0).randint(0, 256, (6, 7, channels)).astype(np.uint8)
+        image = np.random.RandomState(0).randint(0, 256, (6, 6, channels)).astype(np.uint8)
         for transform in (train_transform(image_spec), eval_transform(image_spec)):
             pixels = transform(to_pil(image))
             assert pixels.equal(torch.from_numpy(image).permute(2, 0, 1))
             assert pixels.equal(v1.PILToTensor()(to_pil(image)))
             assert pixels.is_contiguous()
+            with pytest.raises(DataError, match="must have that of image_spec, 6 × 6, got 5 × 6: resize them"):
+                transform(to_pil(image[:5]))
 
 
 def test_normalization_needs_one_mean_per_channel():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def eval_transform(image_spec: ImageSpec) -> Transform:
     A center crop keeps the proportions: the shorter side becomes 8/7 of the size (256 for 224).
     """
     if image_spec.low_res:
-        return to_bytes
+        return partial(to_bytes, size=image_spec.size)
     from torchvision.transforms import v2
 
     if image_spec.center_crop:
@@ -55,8 +56,15 @@ def eval_transform(image_spec: ImageSpec) -> Transform:
     return v2.Compose([v2.Resize((image_spec.size, image_spec.size)), v2.PILToTensor()])  # type: ignore[no-any-return]
 
 
-def to_bytes(image: Image.Image) -> Tensor:
-    """Convert a PIL image to a byte tensor, as torchvision does, whose import takes longer than a small experiment."""
+def to_bytes(image: Image.Image, size: int) -> Tensor:
+    """Convert a PIL image of a size to a byte tensor, as torchvision does, whose import takes longer than a small
+    experiment.
+    """
+    if image.size != (size, size):
+        raise DataError(
+            f"low-resolution images keep their size, so they must have that of image_spec, {size} × {size}, got "
+            f"{image.height} × {image.width}: resize them, or correct the size"
+        )
     pixels = torch.from_numpy(np.array(image))
     return pixels.view(image.height, image.width, -1).permute(2, 0, 1).contiguous()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from swad.data import image_folder, mnist
 from swad.data.benchmark import Benchmark
-from swad.data.benchmarks import get, names
+from swad.data.benchmarks import get, names, read
 from swad.data.domains import DataError, Domain, FileDomain
 from swad.data.shards import ShardDomain
 from swad.util.cpu import available_cores
@@ -91,7 +91,7 @@ def check(
         classes, notes = tree.classes, tuple(_notes(benchmark, tree))
         problems = image_folder.layout_problems(benchmark, tree)
     else:
-        dataset = benchmark.read(benchmark, path, False, benchmark.options)
+        dataset = read(benchmark, path, False, benchmark.options)
         domains, classes, notes, problems = dataset.domains, dataset.classes, dataset.notes, []
     counts = {domain.name: len(domain) for domain in domains}
     files = [domain for domain in domains if isinstance(domain, FileDomain | ShardDomain)]

@@ -22,10 +22,9 @@ def test_every_scan_is_drawn_once(monkeypatch):
     # With every style replaced by one that shows the ink alone and none moved, all scans come back, each once.
     monkeypatch.setattr(digits, "shift", lambda ink, by: ink)
     monkeypatch.setattr(digits, "STYLES", dict.fromkeys(digits.STYLES, lambda ink, draw: ink[..., None]))
-    monkeypatch.setattr(digits, "render", digits.render.__wrapped__)
-    dataset = benchmarks.load("digits")
-    drawn = np.concatenate([d.images[..., 0] for d in dataset.domains])
-    labels = np.concatenate([d.labels for d in dataset.domains])
+    domains = digits.render.__wrapped__()
+    drawn = np.concatenate([d.images[..., 0] for d in domains])
+    labels = np.concatenate([d.labels for d in domains])
     scans, truth = load_digits(return_X_y=True)
     whole = digits.enlarge(scans.reshape(-1, 8, 8).astype(np.int64))
     assert len(drawn) == len(whole) == 1797

@@ -12,7 +12,9 @@ import pytest
 from helpers import forked
 from helpers.small_trees import make_tree
 from swad.data import benchmarks
-from swad.data.domains import DataError
+from swad.data.benchmark import Benchmark
+from swad.data.domains import ArrayDomain, DataError, Dataset, ImageSpec
+from swad.data.verify import check
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "benchmark.md"
 EXAMPLE, ARRAY_EXAMPLE = (
@@ -58,6 +60,38 @@ def test_a_dataset_in_a_folder_of_your_own(tmp_path):
     assert "must name existing folders" in run("benchmarks.names()", tmp_path / "nowhere").stderr
     (folder / "cats.py").write_text(EXAMPLE)
     assert "must be named like its file, got 'MyData' in cats.py" in run("benchmarks.get('cats')").stderr
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "message"),
+    [
+        (None, {}, "read of the dataset MyData must return a swad.data.domains.Dataset, got NoneType"),
+        ((32, 32, 1), {"low_res": True}, "domain day: images must have the channels of image_spec, 3, got 1: correct"),
+        ((32, 30, 3), {"low_res": True}, "must have that of image_spec, 32 × 32, got 32 × 30: resize them"),
+        ((40, 40, 4), {"channels": 4}, "resized and augmented must have 1 or 3 channels, got 4: set low_res=True"),
+    ],
+)
+def test_images_that_differ_from_their_image_spec_are_refused(shape, spec, message, monkeypatch, tmp_path):
+    image_spec = ImageSpec(size=32, **spec)
+
+    def read(benchmark, root, check_counts, options):
+        if shape is None:
+            return None
+        domain = ArrayDomain("day", np.zeros(5, np.int64), np.zeros((5, *shape), np.uint8))
+        return Dataset("MyData", (domain,), ("cat",), image_spec)
+
+    benchmark = Benchmark("MyData", "", ("day",), image_spec=image_spec, read=read)
+    monkeypatch.setattr(benchmarks, "get", lambda name: benchmark)
+    for use in (lambda: benchmarks.load("my_data"), lambda: check(tmp_path, benchmark)):
+        with pytest.raises(DataError, match=message):
+            use()
+
+
+def test_image_files_have_three_channels(tmp_path):
+    make_tree(tmp_path, ["photo", "sketch"], ["cat", "dog"])
+    gray = Benchmark("MyData", "", ("photo", "sketch"), image_spec=ImageSpec(channels=1, mean=(0.5,), std=(0.2,)))
+    with pytest.raises(DataError, match="domain photo: images must have the channels of image_spec, 1, got 3"):
+        benchmarks.read(gray, tmp_path, False, {})
 
 
 def swad(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -14,13 +14,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from swad.data.benchmark import Benchmark
-from swad.data.domains import DataError, Dataset
+from swad.data.benchmark import Benchmark, Options
+from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain, ImageSpec
 from swad.data.image_folder import read_image_folder
 from swad.util.names import did_you_mean, plain
 from swad.util.plugins import PluginError, find_plugins, import_plugin
 
-__all__ = ["get", "load", "names"]
+__all__ = ["get", "load", "names", "read"]
 
 # Processes started from here inherit the variable, and so find the same datasets.
 __path__ = [*__path__, *filter(None, os.environ.get("SWAD_DATASETS", "").split(os.pathsep))]
@@ -77,5 +77,42 @@ def load(name: str, root: Path | str | None = None, *, check_counts: bool = True
     if unknown:
         known = ", ".join(sorted(benchmark.options)) or "none"
         raise DataError(f"dataset {benchmark.name} has the options: {known}; got {', '.join(unknown)}")
-    read = benchmark.read or read_image_folder
     return read(benchmark, None if root is None else Path(root), check_counts, {**benchmark.options, **options})
+
+
+def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
+    """Read a dataset by its function or from image files, and check that its images are as its image spec says."""
+    dataset = (benchmark.read or read_image_folder)(benchmark, root, check_counts, options)
+    if not isinstance(dataset, Dataset):
+        raise DataError(
+            f"read of the dataset {benchmark.name} must return a swad.data.domains.Dataset, got "
+            f"{type(dataset).__name__}"
+        )
+    for domain in dataset.domains:
+        _check_images(domain, dataset.image_spec)
+    return dataset
+
+
+def _check_images(domain: Domain, spec: ImageSpec) -> None:
+    """Check the images of a domain against the image spec of its dataset: files have 3 channels, arrays any."""
+    if isinstance(domain, ArrayDomain):
+        height, width, channels = domain.images.shape[1:]
+        if spec.low_res and (height, width) != (spec.size, spec.size):
+            raise DataError(
+                f"domain {domain.name}: low-resolution images keep their size, so they must have that of image_spec, "
+                f"{spec.size} × {spec.size}, got {height} × {width}: resize them, or correct the size"
+            )
+    elif isinstance(domain, FileDomain):
+        channels = 3
+    else:
+        return
+    if channels != spec.channels:
+        raise DataError(
+            f"domain {domain.name}: images must have the channels of image_spec, {spec.channels}, got {channels}: "
+            "correct channels, mean and std"
+        )
+    if not spec.low_res and channels not in (1, 3):
+        raise DataError(
+            f"domain {domain.name}: images that are resized and augmented must have 1 or 3 channels, got {channels}: "
+            "set low_res=True in image_spec"
+        )
