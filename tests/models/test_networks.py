@@ -64,9 +64,10 @@ def test_a_new_head_on_real_features_has_the_loss_of_chance():
         assert loss < 2.5, "chance has a loss of log 7 = 1.95"
 
 
-def test_networks_have_no_dropout_of_their_own():
-    """By default timm's Swin drops whole blocks, so SAM's two passes would use two different networks."""
-    model = networks.build("swin_tiny_patch4_window7_224", 5).train()
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "ghostnet_050"])
+def test_networks_have_no_dropout_of_their_own(name):
+    """By default timm's Swin drops whole blocks and GhostNet features: SAM's two passes would use two networks."""
+    model = networks.build(name, 5).train()
     images = torch.randn(2, 3, 224, 224)
     with torch.no_grad():
         assert model(images).equal(model(images))

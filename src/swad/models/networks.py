@@ -448,7 +448,7 @@ def _disable_stochastic(model: nn.Module) -> None:
     """
     for module in model.modules():
         package = type(module).__module__.partition(".")[0]
-        names = {"timm": ("drop_prob", "prob"), "torchvision": ("p",)}.get(package, ("drop_prob",))
+        names = {"timm": ("drop_prob", "prob", "drop_rate"), "torchvision": ("p",)}.get(package, ("drop_prob",))
         if isinstance(module, nn.modules.dropout._DropoutNd):
             names = ("p",)
         elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
