@@ -12,6 +12,7 @@ from helpers.forked import run
 from helpers.runs import short
 from swad import algorithms
 from swad.algorithms import erm
+from swad.data.loaders import read_ahead
 from swad.training import failures
 from swad.training.loop import ConfigError, RunError, train
 
@@ -81,6 +82,18 @@ def test_a_lost_rank_is_one_line(tmp_path, monkeypatch):
     error = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711")
     explained = failures.explain(error, short(tmp_path / "run"), erm.ERM)
     assert "another process of this run ended, so rank 0 stops" in str(explained)
+
+
+def test_a_worker_that_fails_is_not_called_killed(tmp_path):
+    def fail(key: int) -> int:
+        raise TypeError(f"no image {key}")
+
+    with pytest.raises(TypeError) as caught:
+        list(read_ahead(fail, [3], 1, torch.device("cpu")))
+    explained = str(failures.explain(caught.value, short(tmp_path / "run"), erm.ERM))
+    assert explained.endswith("loading images failed with TypeError: no image 3; SWAD_TRACEBACK=1 shows where")
+    killed = RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. ")
+    assert "was killed, probably because memory ran out" in str(failures.explain(killed, short(tmp_path), erm.ERM))
 
 
 def test_other_errors_stay_as_they_are(tmp_path):

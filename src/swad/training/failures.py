@@ -32,6 +32,9 @@ def explain(error: Exception, config: RunConfig, algorithm: type[Algorithm]) -> 
         device = config.machine.device if "cuda" in text else "the host"
         advice = f"lower batch_size (it is {batch_size}), use a smaller network or image_size, or fewer workers"
         return RunError(f"{config.output}: out of memory on {device}; {advice}, then run the command again")
+    if "in dataloader worker process" in text:  # an exception there, with its traceback as text
+        reason = str(error).strip().splitlines()[-1]
+        return RunError(f"{config.output}: loading images failed with {reason}; SWAD_TRACEBACK=1 shows where")
     if "dataloader worker" in text:
         return RunError(
             f"{config.output}: a process that loads images was killed, probably because memory ran out; "
