@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from helpers.runs import short
-from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD
+from swad.data import benchmarks
+from swad.data.benchmark import Benchmark
+from swad.data.domains import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 from swad.training import resolve as resolve_module
 from swad.training.config import ConfigError, RunConfig
 from swad.training.defaults import averaging_plan
@@ -204,6 +206,15 @@ def test_images_are_the_networks_unless_the_settings_say_otherwise(tmp_path):
     assert (data.image_size, data.image_mean, data.image_std) == (384, (0.5, 0.5, 0.5), (1, 1, 1))
     data = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path / "run")).data
     assert data.image_size is None  # low-resolution images keep their dataset's
+
+
+def test_gray_images_keep_the_normalization_of_their_dataset(tmp_path, monkeypatch):
+    spec = ImageSpec(channels=1, mean=(0.5,), std=(0.2,))
+    monkeypatch.setattr(benchmarks, "get", lambda name: Benchmark("folder", "", ("a", "b"), image_spec=spec))
+    data = resolve(
+        RunConfig.from_options(dataset="folder", target="a", data_dir=tmp_path, output=tmp_path / "run")
+    ).data
+    assert (data.image_size, data.image_mean, data.image_std) == (224, (0.5,), (0.2,))
 
 
 @pytest.mark.parametrize(

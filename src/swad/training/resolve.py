@@ -175,13 +175,17 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
 
 
 def _image_options(config: RunConfig, benchmark: Benchmark, network: str) -> dict[str, Any]:
-    """The images that the network was made for, where the settings say nothing else."""
-    data = config.data
-    known: Any = benchmark.image_spec if network == SMALL else input_config(network)
+    """The images that the network was made for, where the settings say nothing else.
+
+    Images with another number of channels than the network was made for keep the dataset's normalization.
+    """
+    data, spec = config.data, benchmark.image_spec
+    known: Any = spec if network == SMALL else input_config(network)
+    normalization: Any = known if len(known.mean) == spec.channels else spec
     return {
         "image_size": data.image_size or known.size,
-        "image_mean": data.image_mean or known.mean,
-        "image_std": data.image_std or known.std,
+        "image_mean": data.image_mean or normalization.mean,
+        "image_std": data.image_std or normalization.std,
     }
 
 
