@@ -97,6 +97,7 @@ def test_files_of_no_known_kind_are_counted(tmp_path):
 def test_chosen_domains_of_a_folder(tmp_path):
     make_tree(tmp_path, ["a", "b", "c"], ["cat", "dog"])
     assert benchmarks.load("folder", tmp_path, domains=["c", "a"]).domain_names == ("a", "c")
+    assert benchmarks.load("folder", tmp_path, domains="b").domain_names == ("b",)
     with pytest.raises(DataError, match="domain z is missing"):
         benchmarks.load("folder", tmp_path, domains=["a", "z"])
 

@@ -103,7 +103,8 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
 
 def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
     """List the images of a benchmark without opening them; excluded images are left out."""
-    required = tuple(options.get("domains") or benchmark.domains)
+    requested = options.get("domains") or benchmark.domains
+    required = (requested,) if isinstance(requested, str) else tuple(requested)
     folders = {benchmark.aliases.get(name, name): name for name in _folders(path)}
     if not required and _has_no_domains(path):
         folders = {ONLY_DOMAIN: "."}
