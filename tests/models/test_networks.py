@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from helpers import ROOT
 from swad.models import networks, weight_files
@@ -128,6 +128,20 @@ def test_a_weights_file_fills_all_but_the_head(stored):
         else:
             assert tensor.dtype == origin[name].dtype
             torch.testing.assert_close(tensor, origin[name], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda weight: weight.to(torch.int8), r"it has no floating-point numbers in bn1\.weight torch\.int8"),
+        (lambda weight: weight * float("nan"), r"it has values that are not finite in bn1\.weight"),
+    ],
+)
+def test_weights_that_are_quantized_or_not_finite_are_refused(change, problem, stored):
+    state = load_file(stored)
+    save_file(state | {"bn1.weight": change(state["bn1.weight"])}, stored)
+    with pytest.raises(NetworkError, match=f"does not fit ResNet: {problem}; use the weights of this network"):
+        networks.build(TINY, 5, weights=stored)
 
 
 def test_a_weights_file_that_does_not_fit_names_the_tensors(stored, tmp_path):

@@ -24,7 +24,8 @@ class NetworkError(ValueError):
 def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ignore: tuple[str, ...] = ()) -> None:
     """Load tensors with timm's names that were read from `path`, in any floating-point precision.
 
-    Tensors with an ignored prefix are left out. Any other that is missing, unknown or of another shape is an error.
+    Tensors with an ignored prefix are left out. Any other that is missing, unknown, of another shape, quantized or not
+    finite is an error.
     """
     own = model.state_dict()
     wanted = {name for name in own if not name.startswith(ignore)}
@@ -37,9 +38,18 @@ def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ign
         for name in wanted & offered.keys()
         if offered[name].shape != own[name].shape
     )
+    weights = sorted(name for name in wanted & offered.keys() if own[name].is_floating_point())
+    quantized = [f"{name} {offered[name].dtype}" for name in weights if not offered[name].is_floating_point()]
+    infinite = [name for name in weights if not offered[name].float().isfinite().all()]
     problems = [
         f"{words} {listed(names, 4)}"
-        for words, names in (("it lacks", missing), ("it has unknown", unknown), ("it has", mismatched))
+        for words, names in (
+            ("it lacks", missing),
+            ("it has unknown", unknown),
+            ("it has", mismatched),
+            ("it has no floating-point numbers in", quantized),
+            ("it has values that are not finite in", infinite),
+        )
         if names
     ]
     if problems:
