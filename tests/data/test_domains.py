@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,14 +50,25 @@ def test_16_bit_gray_images_are_scaled_to_8_bits(tmp_path, suffix):
     assert np.asarray(read_image(tmp_path / "big_endian.tif"))[..., 0].tolist() == [[1, 255]]
 
 
-def test_12_bit_images_are_scaled_to_8_bits(tmp_path):
-    white, gray = 0xFFF, 0x800
-    pixels = bytes([white >> 4, (white & 15) << 4 | gray >> 8, gray & 255, 0])
-    tags = {256: 2, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 3}  # width, height, bits, ...
+def write_tiff(path: Path, pixels: bytes, bits: int, white_is_zero: bool = False) -> None:
+    """Write a gray image of two pixels."""
+    tags = {256: 2, 257: 1, 258: bits, 259: 1, 262: int(not white_is_zero)}  # width, height, bits, compression, white
+    tags |= {273: 8, 277: 1, 278: 1, 279: len(pixels)}
     directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     header = struct.pack("<2sHI", b"II", 42, 8 + len(pixels)) + pixels
-    (tmp_path / "x.tif").write_bytes(header + struct.pack("<H", len(tags)) + directory + bytes(4))
+    path.write_bytes(header + struct.pack("<H", len(tags)) + directory + bytes(4))
+
+
+def test_12_bit_images_are_scaled_to_8_bits(tmp_path):
+    white, gray = 0xFFF, 0x800
+    write_tiff(tmp_path / "x.tif", bytes([white >> 4, (white & 15) << 4 | gray >> 8, gray & 255, 0]), 12)
     assert np.asarray(read_image(tmp_path / "x.tif")).tolist() == [[[255] * 3, [128] * 3]]
+
+
+def test_16_bit_images_in_which_0_is_white_are_inverted(tmp_path):
+    for white_is_zero, expected in ((False, [0, 128]), (True, [255, 127])):
+        write_tiff(tmp_path / "x.tif", struct.pack("<HH", 0, 0x8000), 16, white_is_zero)
+        assert np.asarray(read_image(tmp_path / "x.tif"))[0, :, 0].tolist() == expected
 
 
 def test_a_palette_with_transparency_is_read_without_a_warning(tmp_path, recwarn):

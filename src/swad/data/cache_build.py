@@ -27,8 +27,9 @@ import numpy as np
 from swad.data.domains import ArrayDomain, ByteArray, DataError, Dataset, FileDomain, read_image
 from swad.util.progress import Progress
 
-FORMAT = 2
-"""Version of the file format. 2: 16-bit gray images are scaled to 8 bits; blocks of large images are smaller."""
+FORMAT = 3
+"""Version of the file format. 2: 16-bit gray images are scaled to 8 bits; blocks of large images are smaller.
+3: 16-bit TIFF files in which 0 is white are inverted."""
 IMAGES, INDEX = "images.u8", "index.json"
 DEFAULT_SIZE = 256
 """Images that share one size of at most this are stored as they are; all others are resized to this square."""

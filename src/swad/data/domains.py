@@ -116,7 +116,7 @@ def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
 
     try:
         with Image.open(content or path) as image:
-            return _eight_bits(image).convert("RGB")
+            return eight_bits(image).convert("RGB")
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
         reason = getattr(error, "strerror", None) or one_line(error)
@@ -125,7 +125,7 @@ def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
         raise DataError(f"cannot decode image {path}: {reason}; replace or remove it") from error
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def eight_bits(image: Image.Image) -> Image.Image:
     """Scale 16-bit gray images to 8 bits, as Pillow does with 16-bit colors; it would clip gray ones at 255.
 
     A palette gets its alpha channel, without which Pillow warns about every image.
@@ -135,8 +135,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     # Pillow widens 16-bit PGM files to 32 bits; older versions do so with PNG files too.
     is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if is_16_bit:
-        bits = getattr(image, "tag_v2", {}).get(258, (16,))[0]  # TIFF files may have 12
-        return Image.fromarray((np.asarray(image).astype(np.uint32) >> (bits - 8)).astype(np.uint8))
+        tags = getattr(image, "tag_v2", {})
+        bits = tags.get(258, (16,))[0]  # TIFF files may have 12
+        pixels = (np.asarray(image).astype(np.uint32) >> (bits - 8)).astype(np.uint8)
+        # TIFF files may store white as 0, as X-ray devices do; Pillow inverts only those of 8 bits.
+        return Image.fromarray(255 - pixels if tags.get(262) == 0 else pixels)
     if image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode} have no defined range; save it with 8 or 16 bits")
     return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
