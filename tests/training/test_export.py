@@ -6,6 +6,7 @@ import json
 import os
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -83,6 +84,8 @@ def test_the_transform_resizes_photographs(tmp_path):
     image = predictor.transform(Image.new("L", (300, 200)))
     assert image.shape == (3, 160, 160)  # the size that timm states for this network
     assert predictor.model(image.unsqueeze(0)).shape == (1, len(predictor.class_names))
+    deep = Image.fromarray(np.full((30, 40), 0x8080, np.uint16))  # 16 bits are scaled, as in training
+    assert predictor.transform(deep).equal(predictor.transform(Image.new("L", (40, 30), 0x80)))
 
 
 def test_saved_weights_load_and_have_a_card(finished_run, monkeypatch):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from swad.algorithms.base import Algorithm
 from swad.algorithms.hyperparameters import Hyperparameters, fill
 from swad.algorithms.registry import OWN_ALGORITHM, AlgorithmError, get_algorithm
-from swad.data.domains import ImageSpec
+from swad.data.domains import ImageSpec, eight_bits
 from swad.data.splits import Sources
 from swad.data.transforms import Normalize, eval_transform
 from swad.models import networks, weight_files
@@ -140,7 +140,7 @@ def _transform(image_spec: ImageSpec) -> Callable[[Image.Image], Tensor]:
         size = (image_spec.size, image_spec.size)
         if image_spec.low_res and image.size != size:
             raise ValueError(f"images must have (width, height) = {size}, got {image.size}: resize the image")
-        return normalize(to_bytes(image if mode is None else image.convert(mode)))
+        return normalize(to_bytes(image if mode is None else eight_bits(image).convert(mode)))
 
     return transform
 
