@@ -15,6 +15,9 @@ def test_datasets_are_listed_shown_and_checked(here, tmp_path):
     assert "9,991" in listing
     assert "TerraIncognita" in listing
     assert "ICCV 2017" in here("datasets", "show", "PACS").stdout.replace("\n", " ")
+    files = {"PACS": "ROOT/PACS/<domain>/<class>/<image>", "folder": "ROOT/<domain>/<class>/<image>"}
+    for name, expected in (files | {"rotated_mnist": "ROOT/MNIST/<the four idx files of MNIST>"}).items():
+        assert expected in here("datasets", "show", name).stdout
     assert "Did you mean 'download'?" in here("datasets", "dowload", "PACS", code=2).stderr
     assert here("datasets", "PACS").stdout == here("datasets", "show", "PACS").stdout
     make_tree(tmp_path / "mine", ["north", "south"], ["cat", "dog"])

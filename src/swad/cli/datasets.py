@@ -12,6 +12,7 @@ from swad.cli._options import Output, complete_dataset
 from swad.util.names import counted
 
 if TYPE_CHECKING:
+    from swad.data.benchmark import Benchmark
     from swad.data.download import DownloadResult
     from swad.data.verify import CheckResult
 
@@ -71,7 +72,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.", autocomp
     counts, defaults = benchmark.counts, benchmark.defaults
     rows = {
         "name": benchmark.name,
-        "directory": f"ROOT/{benchmark.folder}/<domain>/<class>/<image>" if benchmark.folder else "",
+        "files": _files(benchmark),
         "domains": ", ".join(
             f"{domain} {counts[domain]:,}" if domain in counts else domain for domain in benchmark.domains
         ),
@@ -89,6 +90,14 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.", autocomp
         if value:
             table.add_row(label, Text(value))
     make_console().print(table)
+
+
+def _files(benchmark: Benchmark) -> str:
+    """Describe where the files of a dataset are; "" for those that only their own function can read."""
+    folder = "/".join(filter(None, ("ROOT", benchmark.folder)))
+    if benchmark.layout == "idx":
+        return f"{folder}/<the four idx files of MNIST>"
+    return "" if benchmark.read is not None else f"{folder}/<domain>/<class>/<image>"
 
 
 def check(
