@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -35,13 +36,15 @@ class DeviceDecoder:
         from torchvision.transforms import v2
 
         self.size, self.device, self._flip = size, device, augmentation.flip
-        self._crop = v2.RandomResizedCrop(size, scale=(augmentation.crop, 1.0))
+        self._crop = v2.RandomResizedCrop(size, scale=(augmentation.crop, 1.0)) if augmentation.crop < 1 else None
 
     def read(self, domain: Domain, key: int, seed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the encoded bytes of an image, and its crop: top, left, height, width, and 1 for a flip."""
         content = jpeg(domain, key)
         with Image.open(io.BytesIO(content)) as image, seeded(seed):  # reads the size without decoding
-            crop: dict[str, Any] = self._crop.make_params([image])
+            crop: dict[str, Any] = {"top": 0, "left": 0, "height": image.height, "width": image.width}
+            if self._crop is not None:
+                crop = self._crop.make_params([image])
             flip = bool(torch.rand(1) < self._flip)
         box = [crop["top"], crop["left"], crop["height"], crop["width"], int(flip)]
         return torch.frombuffer(bytearray(content), dtype=torch.uint8), torch.tensor(box)
@@ -80,7 +83,7 @@ def jpeg(domain: Domain, key: int) -> bytes:
     """
     if isinstance(domain, FileDomain | ShardDomain):
         content = domain.content(key)
-        with Image.open(io.BytesIO(content)) as image:
+        with suppress(Exception), Image.open(io.BytesIO(content)) as image:  # domain.image names a damaged one
             if image.format == "JPEG" and image.mode in ("RGB", "L") and _is_upright(image):
                 return content
     out = io.BytesIO()
