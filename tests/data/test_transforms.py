@@ -56,7 +56,7 @@ def test_low_resolution_images_are_not_changed():
             assert pixels.equal(torch.from_numpy(image).permute(2, 0, 1))
             assert pixels.equal(v1.PILToTensor()(to_pil(image)))
             assert pixels.is_contiguous()
-            with pytest.raises(DataError, match="must have that of image_spec, 6 × 6, got 5 × 6: resize them"):
+            with pytest.raises(DataError, match="which must be 6 × 6, got 5 × 6: resize the image"):
                 transform(to_pil(image[:5]))
 
 

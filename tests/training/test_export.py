@@ -35,7 +35,7 @@ def test_a_run_from_python_and_its_predictor(tmp_path):
     with torch.inference_mode():
         predicted = model(torch.stack([transform(image) for image in images])).argmax(1)
     assert (predicted == labels).float().mean().item() == pytest.approx(result.target_accuracy("swad"))
-    with pytest.raises(ValueError, match=r"images must have \(width, height\) = \(28, 28\), got \(28, 30\): resize"):
+    with pytest.raises(ValueError, match="must be 28 × 28, got 30 × 28: resize the image"):
         transform(Image.new("RGB", (28, 30)))
 
 

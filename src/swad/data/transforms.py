@@ -62,8 +62,8 @@ def to_bytes(image: Image.Image, size: int) -> Tensor:
     """
     if image.size != (size, size):
         raise DataError(
-            f"low-resolution images keep their size, so they must have that of image_spec, {size} × {size}, got "
-            f"{image.height} × {image.width}: resize them, or correct the size"
+            f"low-resolution images keep their size, which must be {size} × {size}, got "
+            f"{image.height} × {image.width}: resize the image"
         )
     pixels = torch.from_numpy(np.array(image))
     return pixels.view(image.height, image.width, -1).permute(2, 0, 1).contiguous()

@@ -137,9 +137,6 @@ def _transform(image_spec: ImageSpec) -> Callable[[Image.Image], Tensor]:
     mode = {1: "L", 3: "RGB"}.get(image_spec.channels)
 
     def transform(image: Image.Image) -> Tensor:
-        size = (image_spec.size, image_spec.size)
-        if image_spec.low_res and image.size != size:
-            raise ValueError(f"images must have (width, height) = {size}, got {image.size}: resize the image")
         return normalize(to_bytes(image if mode is None else eight_bits(image).convert(mode)))
 
     return transform
