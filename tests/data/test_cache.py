@@ -261,3 +261,20 @@ def test_images_that_change_during_the_build_are_noticed(root, folder):
         DataError, match=r"changed while the cache was being built \(1 image of b changed, e.g. b/002.jpg\); try again"
     ):
         open_cache(read(root), folder, progress=disturb)
+
+
+def test_a_cache_in_a_directory_that_cannot_be_written_is_read(root, folder, monkeypatch):
+    built = open_cache(read(root), folder)
+    built.path.with_name(f"{built.path.name}.lock").unlink()
+    opening = os.open
+
+    def read_only(path, flags, *mode, **options):
+        if str(path).startswith(str(folder)) and flags & (os.O_CREAT | os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return opening(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert (open_cache(read(root), folder, log=fail_on_log).images == built.images).all()
+    damage_data(root, folder)
+    with pytest.raises(DataError, match=r"cannot write image cache .*Read-only file system.*choose another directory"):
+        open_cache(read(root), folder)

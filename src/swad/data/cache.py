@@ -18,6 +18,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -95,7 +96,7 @@ def open_cache(
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock_path, shared=True, on_wait=on_wait):
+        with _lock_for_reading(lock_path, on_wait):
             cache = _open(path, dataset)
         if isinstance(cache, ImageCache):
             return cache
@@ -120,6 +121,14 @@ def open_cache(
         f"image cache {path}: the images changed while the cache was being built ({cache or 'it was removed'}); "
         "try again"
     )
+
+
+def _lock_for_reading(path: Path, on_wait: Callable[[], None]) -> AbstractContextManager[object]:
+    """Lock a cache; a directory that cannot be written, and has no lock file, has no process that builds a cache."""
+    try:
+        return FileLock(path, shared=True, on_wait=on_wait)
+    except OSError:
+        return nullcontext()
 
 
 def default_folder() -> Path:
