@@ -256,3 +256,16 @@ def test_importing_its_package_warns_of_nothing(tmp_path, monkeypatch, recwarn):
     monkeypatch.delitem(sys.modules, "curvlinops")
     assert require_curvlinops().__file__ == str(tmp_path / "curvlinops.py")
     assert not recwarn.list
+
+
+def test_domains_may_have_numbers_for_names():
+    torch.manual_seed(0)
+    data = {k: (torch.randn(6, 4), torch.arange(6) % 3) for k in (0, 1)}
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3))
+    rows = [
+        curvature(model, image_losses(named, batch_size=4), 1, trace_vectors=2).rows
+        for named in (data, {str(k): pair for k, pair in data.items()})
+    ]
+    assert rows[0] == rows[1]
+    assert [row.domain for row in rows[0]] == ["0", "1", None]
+    assert all(row.eigenvalues[0] > 0 for row in rows[0])

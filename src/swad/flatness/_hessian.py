@@ -151,7 +151,7 @@ def _wanted_domains(losses: Losses, domains: Sequence[str | None] | None) -> lis
         return [*(losses.losses if losses.named else ()), None]
     unknown = [domain for domain in domains if domain is not None and domain not in losses.losses]
     if unknown:
-        raise ValueError(f"there is no domain {unknown[0]!r}: loss_fn gives {', '.join(losses.losses)}")
+        raise ValueError(f"there is no domain {unknown[0]!r}: loss_fn gives {', '.join(map(repr, losses.losses))}")
     return list(domains)
 
 

@@ -167,7 +167,9 @@ class ImageLosses:
             require_choice("precision", precision, get_args(Precision))
             if autocast is not nullcontext:
                 raise ValueError("precision and autocast both choose the precision of the network: give one of them")
-        unknown = [domain for domain in logits_of or () if domain not in images]
+        images = {str(domain): pair for domain, pair in images.items()}  # as in every result
+        fitted = [str(domain) for domain in logits_of or images]
+        unknown = [domain for domain in fitted if domain not in images]
         if unknown:
             raise ValueError(f"logits_of must name some of the domains {', '.join(images)}; got {unknown[0]!r}")
         for domain, pair in images.items():
@@ -182,7 +184,7 @@ class ImageLosses:
         self.measure, self.batch_size = measure, batch_size
         self.n_images = {domain: len(labels) for domain, (_, labels) in images.items()}
         self.precision, self._transform = precision, transform
-        self._normalized_by = None if logits == "raw" else tuple(logits_of or images)
+        self._normalized_by = None if logits == "raw" else fitted
         first = next(iter(images.values()))[0]
         device = first.device if device is None else torch.device(device)
         layout = torch.channels_last if channels_last and first.ndim == 4 else torch.preserve_format

@@ -252,7 +252,7 @@ class _Ascent:
         if self._domain is None:
             return sum(by_domain.values()) / len(by_domain)
         if self._domain not in by_domain:
-            raise ValueError(f"there is no domain {self._domain!r}: loss_fn gives {', '.join(by_domain)}")
+            raise ValueError(f"there is no domain {self._domain!r}: loss_fn gives {', '.join(map(repr, by_domain))}")
         return by_domain[self._domain]
 
     def _gradient(self, point: list[Tensor]) -> tuple[dict[str, float], list[Tensor]]:
