@@ -77,3 +77,20 @@ def test_a_model_without_batch_norm_is_left_alone():
 def test_swapped_arguments_are_named():
     with pytest.raises(TypeError, match="takes the loader first and then the model, got a list as model"):
         update_bn(net(), [DATA])
+
+
+def test_a_compiled_model_is_not_compiled_for_every_batch():
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    model, eager = net(), net()
+    whole = torch.compile(model, backend=backend, fullgraph=True)  # too many compilations would raise
+    update_bn(DATA.split(2), whole)
+    update_bn(DATA.split(2), eager)
+    assert not compiled
+    assert torch.equal(model[1].running_mean, eager[1].running_mean)
+    whole(DATA)
+    assert len(compiled) == 1

@@ -25,7 +25,8 @@ def update_bn(
     statistics, as in the paper's protocol, do not need this.
 
     Batches count in proportion to their size, so a short last batch does not count as a full one. Dropout stays off,
-    as in inference. Modes and momenta are restored afterwards; if the pass raises, the statistics are restored too.
+    as in inference. A compiled model runs eagerly. Modes and momenta are restored afterwards; if the pass raises, the
+    statistics are restored too.
 
     >>> model = nn.Sequential(nn.BatchNorm1d(1))
     >>> update_bn([torch.tensor([[1.0], [3.0]]), torch.tensor([[8.0], [8.0], [8.0], [8.0]])], model)
@@ -65,10 +66,12 @@ def update_bn(
             norm.train()
         for batch in loader:
             n_batches += 1
-            if forward_fn is not None:
-                forward_fn(model, batch)
-            else:
-                call_model(model, _to(batch, device))
+            # Eagerly: a compiled model would be compiled again for every batch, since the momentum changes.
+            with torch.compiler.set_stance("force_eager"):
+                if forward_fn is not None:
+                    forward_fn(model, batch)
+                else:
+                    call_model(model, _to(batch, device))
         if n_batches == 0:
             raise ValueError(
                 "update_bn needs at least one batch, and the loader gave none: pass a loader that is not exhausted"
