@@ -85,6 +85,19 @@ def test_patterns_choose_what_is_averaged():
         SMA(model, start=0, exclude="*")
 
 
+def test_patterns_match_every_name_of_a_tied_parameter():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(5, 4), nn.Linear(4, 5)
+            self.head.weight = self.embedding.weight
+
+    assert list(SMA(Tied(), exclude="head.weight").tracked.averaged) == ["head.bias"]
+    assert list(SMA(Tied(), include="head.*").tracked.averaged) == ["embedding.weight", "head.bias"]
+    with pytest.raises(ValueError, match="nothing to average"):
+        SMA(Tied(), exclude="head.*")
+
+
 def test_names_are_canonical_under_compile_and_data_parallel():
     model = Net()
     compiled = torch.compile(model, backend="eager")

@@ -250,6 +250,8 @@ def test_other_buffers_must_agree_and_tied_weights_be_left_out():
         model.frequencies.fill_(1.0)
     found = plane(*models).evaluate(Waves(9), loss, 2)
     assert found.points["3"].losses["all"] == pytest.approx(loss(models[2]).item())
+    with pytest.raises(ValueError, match="no parameter matches"):  # one tensor, whichever name is excluded
+        plane(*models, exclude="two.*")
     states = [model.state_dict() for model in models]
     with pytest.raises(ValueError, match=r"two.weight is tied to another parameter of Waves: exclude it by name"):
         plane(*states, exclude="frequencies").evaluate(Waves(9), loss, 2)

@@ -44,8 +44,8 @@ class Mean:
             state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
         for name, tensor in self._tracked.live_excluded().items():
             state[name] = tensor.detach().clone()
-        for alias, name in self._tracked.aliases():
-            state[alias] = state[name]
+        for other, name in tensors.tied_names(self._tracked.model).items():
+            state[other] = state[name]
         return state
 
     def _value(self, index: int, device: torch.device) -> Tensor:

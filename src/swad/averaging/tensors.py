@@ -138,18 +138,6 @@ class TrackedTensors:
                 self.follow(model if model is not None else self.model)
                 return
 
-    def aliases(self) -> Iterator[tuple[str, str]]:
-        """Yield further names of tied parameters and shared buffers, each with the name it is tracked under."""
-        first: dict[int, str] = {}
-        tracked = self.averaged.keys() | self.buffers.keys() | self.excluded.keys()
-        both = (self.model.named_parameters(remove_duplicate=False), self.model.named_buffers(remove_duplicate=False))
-        for name, tensor in chain(*both):
-            if id(tensor) not in first and canonical(name) not in tracked:
-                continue
-            kept = first.setdefault(id(tensor), canonical(name))
-            if kept != canonical(name):
-                yield canonical(name), kept
-
     def require_frozen(self) -> None:
         """Raise if a parameter that was frozen when the average was built is trainable now."""
         for name, tensor in self.live_excluded().items():
@@ -191,10 +179,13 @@ class TrackedTensors:
         may_train: set[str] = set()
         # A parameter never changes its group, also when it is frozen later.
         known = {**dict.fromkeys(self.averaged, True), **dict.fromkeys(self.excluded, False)}
-        for name, tensor, slot, is_buffer in named_tensors(unwrap(model)):
+        model = unwrap(model)
+        named = list(named_tensors(model))
+        matching = set(chosen_names([name for name, *_ in named], tied_names(model), self.include, self.exclude))
+        for name, tensor, slot, is_buffer in named:
             if is_lazy(tensor) or tensor.is_meta:
                 raise ValueError(f"{name} holds no values yet (lazy or on the meta device): initialize the model first")
-            chosen = (not self.include or matches(name, self.include)) and not matches(name, self.exclude)
+            chosen = name in matching
             floating = tensor.is_floating_point() or tensor.is_complex()
             if is_buffer:
                 wanted = floating and chosen and self.buffer_mode == "average"
@@ -207,10 +198,6 @@ class TrackedTensors:
                     may_train.add(name)
             slots[name] = slot
         self._may_train = may_train
-        names = list(slots)
-        for pattern in (*self.include, *self.exclude):
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(f"the pattern {pattern!r} matches no tensor; names look like {', '.join(names[:3])}")
         return averaged, buffers, excluded, slots
 
 
@@ -328,6 +315,14 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, _Slot, bool]]
                 yield canonical(f"{prefix}.{key}" if prefix else key), tensor, (holder, key), is_buffer
 
 
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Return further names of tied parameters and shared buffers, each with the one that `named_tensors` yields."""
+    first = {id(tensor): name for name, tensor, _, _ in named_tensors(model)}
+    both = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    names = ((canonical(name), first.get(id(tensor))) for name, tensor in chain(*both))
+    return {name: kept for name, kept in names if kept is not None and kept != name}
+
+
 def _tensor_at(slot: _Slot) -> Tensor | None:
     holder, key = slot
     return holder.get(key)
@@ -363,6 +358,31 @@ def as_patterns(patterns: Patterns) -> tuple[str, ...]:
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether `name` matches one of the shell-style patterns (case matters)."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def chosen_names(
+    names: Iterable[str], tied: Mapping[str, str], include: Patterns, exclude: Patterns, kind: str = "tensor"
+) -> list[str]:
+    """Return the names that match shell-style patterns (case matters), each of which must match one.
+
+    A tied tensor is included or excluded under any of its names.
+
+    Args:
+        names: The name of every tensor.
+        tied: Further names of the tensors, each with the one in `names`.
+        include: Patterns to match. By default everything matches.
+        exclude: Patterns not to match.
+        kind: What an error calls the tensors.
+    """
+    all_names = {name: [name] for name in names}
+    for other, name in tied.items():
+        if name in all_names:
+            all_names[name].append(other)
+    wanted, unwanted = as_patterns(include), as_patterns(exclude)
+
+    def matches(name: str, patterns: Iterable[str]) -> bool:
+        return any(fnmatchcase(either, pattern) for either in all_names[name] for pattern in patterns)
+
+    for pattern in (*wanted, *unwanted):
+        if not any(matches(name, [pattern]) for name in all_names):
+            examples = ", ".join(list(all_names)[:3])
+            raise ValueError(f"the pattern {pattern!r} matches no {kind}; names look like {examples}")
+    return [name for name in all_names if (not wanted or matches(name, wanted)) and not matches(name, unwanted)]

@@ -20,11 +20,11 @@ from torch.nn.parameter import is_lazy
 from swad.averaging.tensors import (
     Patterns,
     accumulator,
-    as_patterns,
     canonical,
+    chosen_names,
     is_sharded,
-    matches,
     named_tensors,
+    tied_names,
     unwrap,
 )
 
@@ -214,16 +214,16 @@ class Weights:
 
 def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patterns = None) -> dict[str, Tensor]:
     """Return the floating-point parameters whose names match, each once, by canonical name."""
-    named = {name: tensor for name, tensor, _, is_buffer in named_tensors(unwrap(model)) if not is_buffer}
-    matching = {name: named[name] for name in chosen_names(list(named), include, exclude)}
+    model = unwrap(model)
+    named = {name: tensor for name, tensor, _, is_buffer in named_tensors(model) if not is_buffer}
+    matching = {name: named[name] for name in chosen_names(named, tied_names(model), include, exclude, "parameter")}
     for name, tensor in matching.items():
         if tensor.is_complex():
             raise ValueError(f"only real weights can be perturbed, but {name} is complex: exclude it by name")
     chosen = {name: tensor for name, tensor in matching.items() if tensor.is_floating_point()}
     if not chosen:
         raise ValueError(
-            f"no floating-point parameter of {type(unwrap(model)).__name__} matches "
-            f"include={include!r}, exclude={exclude!r}"
+            f"no floating-point parameter of {type(model).__name__} matches include={include!r}, exclude={exclude!r}"
         )
     for name, tensor in chosen.items():
         if is_lazy(tensor) or tensor.is_meta:
@@ -231,15 +231,6 @@ def chosen_parameters(model: nn.Module, include: Patterns = None, exclude: Patte
         if is_sharded(tensor):
             raise ValueError(f"{name} is sharded over processes: measure flatness on a whole copy of the model")
     return chosen
-
-
-def chosen_names(names: Sequence[str], include: Patterns, exclude: Patterns) -> list[str]:
-    """Return the names that match the patterns, each of which must match one."""
-    wanted, unwanted = as_patterns(include), as_patterns(exclude)
-    for pattern in (*wanted, *unwanted):
-        if not any(matches(name, [pattern]) for name in names):
-            raise ValueError(f"the pattern {pattern!r} matches no parameter; names look like {', '.join(names[:3])}")
-    return [name for name in names if (not wanted or matches(name, wanted)) and not matches(name, unwanted)]
 
 
 def by_name(state: Source) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.tensors import Patterns
+from swad.averaging.tensors import Patterns, chosen_names, tied_names, unwrap
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import (
@@ -15,7 +15,6 @@ from swad.flatness._perturb import (
     Source,
     State,
     by_name,
-    chosen_names,
     parameters_by_name,
     same_shapes,
 )
@@ -110,8 +109,9 @@ class Slice:
 def spanning_parameters(corners: Mapping[str, Source], include: Patterns, exclude: Patterns) -> list[str]:
     """Return the names of the parameters that span a slice; a module among the corners tells them from buffers."""
     modules = [source for source in corners.values() if isinstance(source, nn.Module)]
-    names = list(parameters_by_name(modules[0] if modules else corners["1"]))
-    names = chosen_names(names, include, exclude)
+    source = modules[0] if modules else corners["1"]
+    tied = tied_names(unwrap(source)) if isinstance(source, nn.Module) else {}
+    names = chosen_names(parameters_by_name(source), tied, include, exclude, "parameter")
     if not names:
         raise ValueError(f"no parameter matches include={include!r}, exclude={exclude!r}: change the patterns")
     tensors = {
