@@ -269,3 +269,12 @@ def test_domains_may_have_numbers_for_names():
     assert rows[0] == rows[1]
     assert [row.domain for row in rows[0]] == ["0", "1", None]
     assert all(row.eigenvalues[0] > 0 for row in rows[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"trace_vectors": 0}, {"n_eigenvalues": 0}, {"n_eigenvalues": 0, "trace_vectors": 0, "density": True}],
+)
+def test_a_hessian_that_is_not_finite_is_named(options):
+    with pytest.raises(ValueError, match="the Hessian is not finite at these weights"):
+        curvature(nn.Linear(3, 2), lambda model: model.weight.exp().sum() * math.nan, **{"n_eigenvalues": 1, **options})

@@ -257,3 +257,8 @@ def test_refusals():
         worst_case(Point(), Quadratic(symmetric()), 1.0, step_size=0.0)
     with pytest.raises(ValueError, match="radii must be"):
         worst_case(Point(), Quadratic(symmetric()), -1.0)
+    model, x = nn.Linear(3, 2), torch.ones(4, 3)
+    with pytest.raises(ValueError, match="a second column must hold 0-1 errors"):
+        worst_case(model, lambda model: model(x), 1.0)  # logits of two classes
+    with pytest.raises(ValueError, match="gradients need a loss_fn that torch can differentiate"):
+        worst_case(model, lambda model: model(x).argmax(1) != 0, 1.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from curvlinops._torch_base import PyTorchLinearOperator  # the base class that curvlinops documents for extension
@@ -50,6 +50,9 @@ class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
         dtypes = [tensor.dtype for tensor in self._weights.live]
         columns = [[tensor[..., k].to(dtype) for tensor, dtype in zip(X, dtypes, strict=True)] for k in range(n)]
         products = hessian_product(self._loss_fn, self._model, self._weights, self._domain, self._n_domains, columns)
+        # Lanczos may pass vectors that are not finite, and handles the result; see `_lanczos`.
+        if not _is_finite(tensor for product in products for tensor in product) and _is_finite(X):
+            raise ValueError("the Hessian is not finite at these weights: check that the loss and its gradient are")
         self.products += n
         self._report(self.products)
         return [torch.stack(by_column, -1).to(X[0].dtype) for by_column in zip(*products, strict=True)]
@@ -134,10 +137,12 @@ def _lanczos(operator: HessianOperator, n_steps: int) -> tuple[Tensor, Tensor]:
             return nodes, vectors
         n_steps //= 2
     node, _ = fast_lanczos(operator, 1)
-    if not bool(torch.isfinite(node).all()):
-        raise ValueError("the Hessian is not finite at these weights: check that the loss and its gradient are")
     # The number of nodes decides the width of a peak, so add some without weight.
     return node.repeat(16), torch.eye(16, dtype=node.dtype, device=node.device)
+
+
+def _is_finite(tensors: Iterable[Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def hessian_product(

@@ -64,7 +64,7 @@ class Losses:
 
 
 def check_losses(returned: Returned) -> Losses:
-    """Bring the first return value of a loss function to one form, and check that its errors are 0 or 1.
+    """Bring the return value of a loss function to one form, and check that its errors are 0 or 1.
 
     The check reads values and so waits for the device; `as_losses` does not.
 
@@ -299,7 +299,9 @@ def loss_parts(loss_fn: LossFn, model: nn.Module) -> Iterator[dict[str, Tensor]]
         for domain, losses in parts(model):
             yield {domain: (losses[:, 0] if losses.ndim == 2 else losses).sum() / sizes[domain]}
         return
-    yield {domain: losses.mean() for domain, losses in as_losses(loss_fn(model)).losses.items()}
+    losses = as_losses(loss_fn(model)).losses
+    # Whole numbers and booleans have no mean of their own dtype; `selected_loss` refuses them.
+    yield {domain: (each if each.is_floating_point() else each.double()).mean() for domain, each in losses.items()}
 
 
 def selected_loss(part: Mapping[str, Tensor], domain: str | None) -> Tensor | None:

@@ -27,7 +27,7 @@ from swad.averaging.tensors import Patterns
 from swad.flatness._directions import Directions
 from swad.flatness._json import JsonRow
 from swad.flatness._local import check_radii
-from swad.flatness._losses import LossFn, as_losses, fit_logits, loss_parts, selected_loss
+from swad.flatness._losses import LossFn, check_losses, fit_logits, loss_parts, selected_loss
 from swad.flatness._perturb import Weights, norm
 from swad.util.progress import Progress
 
@@ -244,7 +244,7 @@ class _Ascent:
         else:
             self._weights.move(point, 1.0)
         self.evaluations += 1
-        by_domain = as_losses((self._measure_fn or self._loss_fn)(self._model)).means
+        by_domain = check_losses((self._measure_fn or self._loss_fn)(self._model)).means
         return self._total(by_domain), by_domain
 
     def _total(self, by_domain: Mapping[str, float]) -> float:
