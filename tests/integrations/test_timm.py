@@ -147,6 +147,24 @@ def test_follows_a_compiled_model_and_other_averages():
     assert all(torch.equal(v, loop.model.state_dict()[k]) for k, v in ema.module.state_dict().items())
 
 
+def test_is_compiled_once_as_timm_compiles_model_ema():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model, x = nn.Linear(3, 2), torch.ones(4, 3)
+    average = ModelSwad(model, average=swad.EMA)
+    compiled = torch.compile(average, backend=backend)
+    with torch.no_grad():
+        for _ in range(10):  # more than torch's limit of compilations
+            model.weight += 1
+            compiled.update(model)
+            assert torch.equal(compiled(x), average.module(x))
+    assert len(graphs) == 1
+
+
 def test_fits_where_timm_expects_model_ema(tmp_path):
     timm = pytest.importorskip("timm")
     from timm.utils import CheckpointSaver, get_state_dict, unwrap_model

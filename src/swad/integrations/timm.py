@@ -86,16 +86,21 @@ class ModelSwad(nn.Module):
     @property
     def module(self) -> nn.Module:
         """The averaged model, up to date."""
-        (second,) = self._second
+        self._refresh()
+        return self._second[0]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _refresh(self) -> None:
+        # Not traced: timm compiles its `model_ema`, and the step would be a guard, so every update would compile again.
         status = self.status
         if self.averager.step and (self._copied is None or self._copied.spans != status.spans):
-            self.averager.copy_to(second)
+            self.averager.copy_to(self._second[0])
             self._copied = status
-        return second
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the averaged model."""
-        return self.module(*args, **kwargs)
+        self._refresh()
+        return self._second[0](*args, **kwargs)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the state of the average, which is all that `state_dict` contains."""
