@@ -97,6 +97,17 @@ def test_bytes_and_gray_images_work_at_every_severity(name, size):
         assert (as_floats * 255 - corrupted).abs().max() < 1e-3
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_channels_last_and_narrow_images_work_alike(name):
+    images = pictures(2, 16)
+    assert torch.equal(
+        corrupt(images.to(memory_format=torch.channels_last), name, 3), corrupt(images.contiguous(), name, 3)
+    )
+    for narrow in (images[:, :, :1], images[:, :, :, :1]):
+        assert corrupt(narrow, name, 5).isfinite().all()
+
+
 # As text in the order of the published scripts, `make_imagenet_c.py` and `make_cifar_c.py`: severities 1 to 5.
 PUBLISHED = {
     "gaussian_noise": (".08 .12 .18 .26 .38", ".04 .06 .08 .09 .10"),

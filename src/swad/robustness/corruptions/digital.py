@@ -76,7 +76,7 @@ def pixelate(images: Tensor, noise: Noise, factor: float) -> Tensor:
     """Shrink by this factor and enlarge again, both with Pillow's box filter."""
     height, width = images.shape[2:]
     values = (images * 255).round()
-    for new_height, new_width in ((int(height * factor), int(width * factor)), (height, width)):
+    for new_height, new_width in ((max(1, int(height * factor)), max(1, int(width * factor))), (height, width)):
         values = _resize_rows(values.mT, new_width).mT
         values = _resize_rows(values, new_height)
     return values / 255

@@ -40,7 +40,8 @@ def poisson_quantile(uniform: Tensor, values: Tensor, scale: float) -> Tensor:
         scale: Rate of the byte 1.
     """
     limits = _poisson_limits(scale).to(values.device)
-    position = torch.searchsorted(limits.flatten(), values * _WHOLE + (uniform * _WHOLE).long())
+    wanted = values * _WHOLE + (uniform * _WHOLE).long()
+    position = torch.searchsorted(limits.flatten(), wanted.contiguous())  # torch warns about other layouts
     return (position - values * limits.shape[1]).double()
 
 
