@@ -259,6 +259,19 @@ def test_other_buffers_must_agree_and_tied_weights_be_left_out():
     assert again.points["3"].losses["all"] == found.points["3"].losses["all"]
 
 
+def test_extra_points_have_their_own_buffers():
+    def loss(model):
+        return model.two(model.one(model.frequencies)).square().mean()
+
+    models = [Waves(seed) for seed in range(3)]
+    for model, value in zip(models, (1.0, 1.0, 2.0), strict=True):
+        model.frequencies.fill_(value)
+    alone = line(*models[:2]).evaluate(Waves(9), loss, 3)
+    found = line(*models[:2]).evaluate(Waves(9), loss, 3, points={"other": models[2]})
+    assert found.points["other"].losses["all"] == pytest.approx(loss(models[2]).item())
+    assert [row for row in found.rows if row.name != "other"] == alone.rows
+
+
 # --- resuming -------------------------------------------------------------------------------------------------------
 
 

@@ -66,14 +66,14 @@ class Slice:
         """Evaluate a grid, the corners (named "1", "2" and in a plane "3"), and extra points.
 
         Args:
-            model: A module of the network that the weights are loaded into; it is restored exactly. Buffers are those
-                of the first corner.
+            model: A module of the network that the weights are loaded into; it is restored exactly. The grid has the
+                buffers of the first corner, and parameters that `include` and `exclude` leave out stay the module's.
             loss_fn: `loss_fn(model)` returns a scalar, per-image losses, or {domain: per-image losses}.
             steps: Number of grid points along each side.
             margin: How far the grid extends beyond the corners, as a share of the longer side. By default 0.25 in a
                 plane and 0 on a line.
-            points: Extra weights by name, e.g. averages. They are evaluated with their own weights; their rows give
-                the projection onto the plane or line and the distance from it.
+            points: Extra weights by name, e.g. averages. They are evaluated with their own weights and buffers; their
+                rows give the projection onto the plane or line and the distance from it.
             update_bn: Called at every point to re-estimate batch-norm statistics, which is needed unless they were
                 frozen in training, e.g. `lambda model: swad.update_bn(loader, model)`.
             on_row: Called with every JSON row as soon as it is computed, e.g. to append it to a file.

@@ -11,7 +11,7 @@ from torch import nn
 from swad.averaging.tensors import named_tensors, unwrap
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn, check_losses
-from swad.flatness._perturb import BN_STATISTICS, Source, State, Weights, chosen_parameters
+from swad.flatness._perturb import BN_STATISTICS, Source, State, Weights, by_name, chosen_parameters
 from swad.flatness._surface_rows import HEAD, POINT, Surface, SurfaceRow, point_key
 from swad.util.progress import Progress
 
@@ -39,6 +39,7 @@ def evaluate_points(
     _require_usable_buffers(model, corners, update_bn is not None)
     with Weights(model, names=set(axes[0])) as weights:
         weights.put_buffers(corners["1"])
+        buffers = {name: tensor.clone() for name, tensor, _, is_buffer in named_tensors(unwrap(model)) if is_buffer}
         origin = weights.of(corners["1"])
         directions = [
             [tensor.to(dtype) for tensor, dtype in zip(weights.of(axis), weights.dtypes, strict=True)] for axis in axes
@@ -49,6 +50,7 @@ def evaluate_points(
                 weights.put(origin, list(zip(directions, (point["x"], point["y"]), strict=False)))
             else:
                 weights.put(weights.of(source, f"the weights {point['name']!r}"))
+            weights.put_buffers(buffers if source is None else {**buffers, **by_name(source)})
             if update_bn is not None:
                 update_bn(model)
             measured = check_losses(loss_fn(model))  # its values are read here anyway
