@@ -71,6 +71,17 @@ def test_fit_on_val_finds_the_best_window(trajectory, tmp_path):
     assert offline == choice
 
 
+def test_windows_of_complex_weights_keep_their_imaginary_part():
+    model = torch.nn.ParameterList([torch.zeros(2, dtype=torch.complex64)])
+    log = SegmentLog(model)
+    for step in (1, 2, 3):
+        model[0].data.fill_(step + 2j * step)
+        log.update_parameters(model)
+        log.observe(1.0)
+    fit_on_val(log, model, lambda model: 1.0)
+    assert model[0].tolist() == [2 + 4j, 2 + 4j]
+
+
 def test_equal_scores_prefer_the_longest_window(trajectory):
     model, log, _, _ = trajectory
     assert fit_on_val(log, model, lambda m: 1.0) == type(fit_on_val(log, model, lambda m: 1.0))(1, 26, 1.0)

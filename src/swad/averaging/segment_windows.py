@@ -66,7 +66,8 @@ class SegmentWindows:
                 for k in part:
                     segment = self._segment(k)
                     for name, total in segment.sum.items():
-                        sums[name] = sums[name].add_(total) if name in sums else total.to(torch.float64, copy=True)
+                        wide = torch.promote_types(total.dtype, torch.float64)  # complex weights stay complex
+                        sums[name] = sums[name].add_(total) if name in sums else total.to(wide, copy=True)
                 window = Span(span.first, end.last)
                 if window in wanted:
                     copy_into(self._targets, {name: total / len(window) for name, total in sums.items()})
