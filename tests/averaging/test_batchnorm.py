@@ -57,6 +57,16 @@ def test_mappings_and_forward_fn():
     assert torch.equal(by_keyword.inner[1].running_mean, by_function.inner[1].running_mean)
 
 
+def test_a_batch_norm_may_be_called_by_keyword():
+    class Keyword(nn.BatchNorm1d):
+        def __call__(self, x):
+            return super().__call__(input=x)
+
+    model = nn.Sequential(Keyword(2))
+    update_bn([torch.tensor([[1.0, 2.0], [3.0, 4.0]])], model)
+    assert model[0].running_mean.tolist() == [2.0, 3.0]
+
+
 def test_modes_and_statistics_survive_an_error():
     model = net().eval()
     model[1].running_mean.fill_(7)

@@ -50,14 +50,14 @@ def update_bn(
     saved = [(norm, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]
     sizes: dict[_BatchNorm, int] = dict.fromkeys(norms, 0)
 
-    def weigh(norm: nn.Module, args: tuple[Any, ...]) -> None:
+    def weigh(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Counted in the layer: only there the number of rows is known, whatever the shape of the batch.
         assert isinstance(norm, _BatchNorm)
-        n_rows = args[0].shape[0]
+        n_rows = [*args, *kwargs.values()][0].shape[0]
         sizes[norm] += n_rows
         norm.momentum = n_rows / sizes[norm]
 
-    hooks = [norm.register_forward_pre_hook(weigh) for norm in norms]
+    hooks = [norm.register_forward_pre_hook(weigh, with_kwargs=True) for norm in norms]
     n_batches = 0
     try:
         model.eval()
