@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.averages import Net, train
-from swad import SMA, SWAD
+from swad import SMA, SWA, SWAD
 from swad.averaging.tensors import restored
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
@@ -83,6 +83,45 @@ def test_patterns_choose_what_is_averaged():
         SMA(model, start=0, include="tail.*")
     with pytest.raises(ValueError, match="nothing to average"):
         SMA(model, start=0, exclude="*")
+
+
+def test_an_averaged_state_has_the_extra_state_of_modules():
+    class Counting(nn.Linear):
+        calls = 0
+
+        def get_extra_state(self):
+            return {"calls": self.calls}
+
+        def set_extra_state(self, state):
+            self.calls = state["calls"]
+
+    model, other = nn.Sequential(Counting(2, 2)), nn.Sequential(Counting(2, 2))
+    average = SMA(model, start=0)
+    model[0].calls = 3
+    average.update_parameters(torch.compile(model, backend="eager"))
+    other.load_state_dict(average.averaged_state(), strict=True)
+    assert other[0].calls == 3
+
+
+def test_a_buffer_may_change_its_shape():
+    class Memory(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2))
+            self.register_buffer("seen", torch.zeros(3))
+
+    model = Memory()
+    average = SWA(model, start=0, end=2)
+    for size in (2, 1, 4):
+        model.seen = torch.full((size,), float(size))
+        average.update_parameters(model)
+        average.observe(1.0)
+    assert average.averaged_state()["seen"].tolist() == [1.0]
+    with pytest.raises(ValueError, match=r"of another shape seen \(1,\) instead of \(4,\)"):  # not by broadcasting
+        average.copy_to(model)
+    model.seen = torch.zeros(1)
+    average.copy_to(model)
+    assert model.seen.tolist() == [1.0]
 
 
 def test_patterns_match_every_name_of_a_tied_parameter():

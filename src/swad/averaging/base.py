@@ -152,7 +152,8 @@ class Average(Averager):
     def averaged_state(self) -> dict[str, Tensor]:
         """Return the average as if training ended now: a state dict of new tensors in the model's dtypes.
 
-        It contains frozen and excluded parameters and the buffers too, so that it loads strictly.
+        It contains frozen and excluded parameters, the buffers and the extra state of modules too, so that it loads
+        strictly.
         """
         self.tracked.require_same_modules()
         return self._mean().state()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from swad.averaging import tensors
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import TrackedTensors
+
+EXTRA = "_extra_state"
+"""The key under which a state dict has what a module's `get_extra_state` returns."""
 
 
 class Mean:
@@ -23,20 +27,23 @@ class Mean:
     def copy_to(self, target: TrackedTensors) -> None:
         """Copy the mean, the newest buffers and the excluded tensors into the target's model."""
         tensors.reshard(target.model)
+        buffers = dict(zip(target.buffers, self._newest_buffers(), strict=True))
+        current = dict(zip(target.buffers, target.live_buffers(), strict=True))
+        tensors.require_match("the buffers of the average must have the shapes of the model's", current, buffers)
         for index, tensor in enumerate(target.live()):
             tensor.copy_(self._value(index, tensor.device))
-        for tensor, value in zip(target.live_buffers(), self._newest_buffers(), strict=True):
-            if tensor is not value:
-                tensor.copy_(value)
+        for name, tensor in current.items():
+            if tensor is not buffers[name]:
+                tensor.copy_(buffers[name])
         excluded = target.live_excluded()
         for name, value in self._tracked.live_excluded().items():
             if excluded[name] is not value:
                 tensors.local(excluded[name]).copy_(tensors.local(value))
 
     @torch.no_grad()
-    def state(self) -> dict[str, Tensor]:
-        """Return a state dict of new tensors in the model's dtypes."""
-        state = {
+    def state(self) -> dict[str, Any]:
+        """Return a state dict of new tensors in the model's dtypes, and of the extra state of modules."""
+        state: dict[str, Any] = {
             name: tensors.like(tensor, self._value(index, tensor.device).to(tensor.dtype))
             for index, (name, tensor) in enumerate(self._tracked.averaged.items())
         }
@@ -44,6 +51,9 @@ class Mean:
             state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
         for name, tensor in self._tracked.live_excluded().items():
             state[name] = tensor.detach().clone()
+        for prefix, module in self._tracked.model.named_modules():
+            if type(module).get_extra_state is not nn.Module.get_extra_state:
+                state[tensors.canonical(f"{prefix}.{EXTRA}" if prefix else EXTRA)] = module.get_extra_state()
         for other, name in tensors.tied_names(self._tracked.model).items():
             state[other] = state[name]
         return state

@@ -74,7 +74,8 @@ class WeightSum:
         return self
 
     def _copy_buffers(self, buffers: list[Tensor]) -> None:
-        if self._buffers is None:
+        shapes = [buffer.shape for buffer in buffers]
+        if self._buffers is None or [buffer.shape for buffer in self._buffers] != shapes:  # e.g. a memory that grows
             self._buffers = _clones(buffers)
         else:
             for buffer, value in zip(self._buffers, buffers, strict=True):
