@@ -181,6 +181,19 @@ def test_a_checkpoint_without_an_average_is_refused_unless_allowed_to_start(tmp_
     assert callback.status.start_step == START - EVERY  # updates are counted from the first one averaged
 
 
+@pytest.mark.parametrize("method", ["lr_find", "scale_batch_size"])
+def test_the_tuner_restores_its_checkpoint_from_before_training(tmp_path, method):
+    model, callback = Net(), SWADCallback(**OPTIONS)
+    model.lr, model.batch_size = 0.1, 2
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+    trainer = pl.Trainer(max_epochs=8, callbacks=[callback], default_root_dir=tmp_path, **quiet)
+    options = {"num_training": 4} if method == "lr_find" else {"max_trials": 1, "steps_per_trial": 1}
+    model.train_dataloader, model.val_dataloader = loader, lambda: loader(1)
+    getattr(pl.tuner.Tuner(trainer), method)(model, **options)
+    trainer.fit(model)
+    assert (callback.status.start_step, callback.status.end_step) == (START, END)
+
+
 def test_a_checkpoint_of_the_averaged_module_is_not_resumed(tmp_path):
     trainer, model = fit([SWADCallback(**OPTIONS)])
     trainer.save_checkpoint(tmp_path / "final.ckpt")

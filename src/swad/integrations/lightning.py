@@ -112,7 +112,8 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
     def state_dict(self) -> dict[str, Any]:
         """Return the average for a checkpoint, as strings and tensors."""
         if self._averager is None:
-            return dict(self._pending or {})
+            # Before training there is no average. Lightning leaves out an empty state, which would not be resumed.
+            return dict(self._pending or {"average": None, "applied": False})
         writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
         # In a block of `average_parameters`, too, the checkpoint gets the average in place of the live weights.
         applied = self._applied or is_swapped(self._averager.tracked.model)
