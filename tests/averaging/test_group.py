@@ -129,6 +129,23 @@ def test_only_the_group_updates_its_members(make):
         AverageGroup(model, {"member": average})
 
 
+def test_only_the_group_saves_and_loads_its_members():
+    model = Net()
+    group = AverageGroup(model, {"swad": SWAD(model), "ema": EMA(model)})
+    for average in group.values():
+        with pytest.raises(RuntimeError, match="call state_dict of the group instead"):
+            average.state_dict()
+        with pytest.raises(RuntimeError, match="call load_state_dict of the group instead"):
+            average.load_state_dict({})
+    group.update_parameters(model)
+    state = group.state_dict()["averages"]  # the segment is not in it
+    with pytest.raises(ValueError, match="load the state of the whole group into a group"):
+        SWAD(model).load_state_dict(state["swad"])
+    alone = EMA(model)
+    alone.load_state_dict(state["ema"])  # has a sum of its own
+    assert alone.step == 1
+
+
 def test_bad_settings_say_the_rule():
     model = Net()
     with pytest.raises(TypeError, match=r"have names, got a list: pass {name: average}"):

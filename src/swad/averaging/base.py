@@ -170,22 +170,8 @@ class Average(Averager):
             clone: Copy the tensors, so that later updates do not change the state. False saves memory where the
                 state is written to disk at once.
         """
-        self._resolve_skips()
-        sums = dict(self._sums)
-        if not self._shared and self._segment.allocated:
-            sums[OPEN] = self._segment
-        header = {
-            "version": STATE_VERSION,
-            "class": type(self).__name__,
-            "updates": self._updates,
-            "observed": self._observed,
-            "sums": {name: total.header() for name, total in sums.items()},
-            **self._extra_state(),
-        }
-        return {
-            "header": json.dumps(header),
-            "tensors": {name: total.named_tensors(self.tracked, clone) for name, total in sums.items()},
-        }
+        self._require_no_group("state_dict")
+        return self.own_state(clone)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken, with the same settings and a model of the same names.
@@ -193,20 +179,8 @@ class Average(Averager):
         Args:
             state: What `state_dict` returned.
         """
-        header = self.check_state(state)
-        sums = {
-            name: WeightSum.from_state(head, state["tensors"][name], self.tracked, name != OPEN and self._offload)
-            for name, head in header["sums"].items()
-        }
-        self._load_extra_state(header)
-        opened = sums.pop(OPEN, None)
-        if not self._shared:
-            self._segment.clear()
-            if opened is not None:
-                self._segment.load(opened)
-        self._sums = sums
-        self._skips = None
-        self._updates, self._observed = int(header["updates"]), int(header["observed"])
+        self._require_no_group("load_state_dict")
+        self.load_own_state(state)
 
     def headers(self) -> dict[str, Any]:
         """Return a state with an empty header, for checkpoints that are read in place."""
@@ -269,6 +243,48 @@ class Average(Averager):
     def set_step(self, updates: int) -> None:
         """Set the number of updates; the group counts them for members that share its segment."""
         self._updates = updates
+
+    def own_state(self, clone: bool) -> dict[str, Any]:
+        """Return the state of this average, without the segment that it shares with its group."""
+        self._resolve_skips()
+        sums = dict(self._sums)
+        if not self._shared and self._segment.allocated:
+            sums[OPEN] = self._segment
+        header = {
+            "version": STATE_VERSION,
+            "class": type(self).__name__,
+            "updates": self._updates,
+            "observed": self._observed,
+            "shared": self._shared,
+            "sums": {name: total.header() for name, total in sums.items()},
+            **self._extra_state(),
+        }
+        return {
+            "header": json.dumps(header),
+            "tensors": {name: total.named_tensors(self.tracked, clone) for name, total in sums.items()},
+        }
+
+    def load_own_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `own_state` returned; the group restores the segment."""
+        header = self.check_state(state)
+        if header.get("shared") and not self._shared:
+            raise ValueError(
+                "this state is that of a member of an AverageGroup, without the segment that its members share: "
+                "load the state of the whole group into a group"
+            )
+        sums = {
+            name: WeightSum.from_state(head, state["tensors"][name], self.tracked, name != OPEN and self._offload)
+            for name, head in header["sums"].items()
+        }
+        self._load_extra_state(header)
+        opened = sums.pop(OPEN, None)
+        if not self._shared:
+            self._segment.clear()
+            if opened is not None:
+                self._segment.load(opened)
+        self._sums = sums
+        self._skips = None
+        self._updates, self._observed = int(header["updates"]), int(header["observed"])
 
     @torch.no_grad()
     def take_update(self, model: nn.Module | None, skipped: Tensor | None) -> None:

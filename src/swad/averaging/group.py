@@ -218,7 +218,7 @@ class AverageGroup(Averager, Mapping[str, Average]):
         return {
             "header": json.dumps(header),
             "tensors": tensors,
-            "averages": {name: average.state_dict(clone) for name, average in self._members.items()},
+            "averages": {name: average.own_state(clone) for name, average in self._members.items()},
         }
 
     def headers(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class AverageGroup(Averager, Mapping[str, Average]):
         for name, average in self._members.items():  # check all before the first one changes
             average.check_state(state["averages"][name])
         for name, average in self._members.items():
-            average.load_state_dict(state["averages"][name])
+            average.load_own_state(state["averages"][name])
         self._segment.clear()
         if "segment" in header:
             tracked = self._dense[0].tracked
@@ -282,7 +282,7 @@ class AverageGroup(Averager, Mapping[str, Average]):
                         f"{name} averages updates before {counts['updates']}, where this trajectory branches off: "
                         f"average it from the start, or use a window that begins there"
                     )
-                own = average.state_dict()
+                own = average.own_state(clone=True)
                 members[name] = {**own, "header": json.dumps({**json.loads(own["header"]), **counts})}
         self.load_state_dict({"header": json.dumps(header), "tensors": {}, "averages": members})
         self._segment.last = self._updates
