@@ -197,6 +197,11 @@ def test_bad_input_is_refused_in_one_line(images, name, severity, message):
         corrupt(images, name, severity)
 
 
+def test_a_severity_may_be_a_float():
+    images = pictures(1, 16)
+    assert torch.equal(corrupt(images, "contrast", 3.0), corrupt(images, "contrast", 3))
+
+
 def test_every_image_needs_a_number():
     images = pictures(2, 16)
     with pytest.raises(ValueError, match=r"indices must number all 2 images, got the shape \(1,\)"):

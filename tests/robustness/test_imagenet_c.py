@@ -97,6 +97,17 @@ def test_all_problems_are_reported_together():
     assert mean_error(extra, ["spatter"]) == 50
 
 
+@pytest.mark.parametrize("clean", [43.478, -0.1, float("nan")])
+def test_a_clean_error_in_percent_is_refused(clean):
+    with pytest.raises(ValueError, match=r"the clean error must be a fraction from 0 to 1, got .*: divide percent by"):
+        relative_mce(ALEXNET_ERRORS, clean)
+
+
+def test_one_name_is_given_as_a_list():
+    with pytest.raises(TypeError, match=r"must be a list of corruptions, got 'fog': pass \['fog'\]"):
+        mce(ALEXNET_ERRORS, "fog")
+
+
 def test_nested_and_flat_archives_are_found(tmp_path):
     (tmp_path / "noise/gaussian_noise/1").mkdir(parents=True)
     (tmp_path / "fog/5").mkdir(parents=True)

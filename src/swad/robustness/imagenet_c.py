@@ -81,6 +81,8 @@ def relative_mce(errors: Errors, clean_error: float, names: Sequence[str] = tupl
         names: The corruptions to average over. Default: all 15.
     """
     _require(errors, names, of_alexnet=True)
+    if not 0 <= clean_error <= 1:
+        raise ValueError(f"the clean error must be a fraction from 0 to 1, got {clean_error:g}: divide percent by 100")
     return 100 * mean(
         sum(error - clean_error for error in errors[name])
         / sum(error - ALEXNET_CLEAN_ERROR for error in ALEXNET_ERRORS[name])
@@ -101,6 +103,8 @@ def mean_error(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> flo
 
 def _require(errors: Errors, names: Sequence[str], of_alexnet: bool = False) -> None:
     """Require the error of every corruption at every severity, and if asked for, that AlexNet's are known."""
+    if isinstance(names, str):
+        raise TypeError(f"names must be a list of corruptions, got {names!r}: pass [{names!r}]")
     known = {*CORRUPTIONS, *EXTRA}
     problems = [
         f"there is no corruption {name!r}: {did_you_mean(name, known) or ', '.join(CORRUPTIONS)}"

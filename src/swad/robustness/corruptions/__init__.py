@@ -140,7 +140,7 @@ def corrupt(
     if small is None:
         small = images.shape[2] <= SMALL
     corruption = CORRUPTIONS[name]
-    parameters = (corruption.small if small else corruption.large)[severity - 1]
+    parameters = (corruption.small if small else corruption.large)[int(severity) - 1]
     # In double precision, since rounding down would turn a whole number with a small error into the one below.
     values = (images if images.dtype == torch.uint8 else (images * 255).round()).double() / 255
     random = Noise(seed, indices.to(images.device))
