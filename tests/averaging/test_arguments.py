@@ -83,7 +83,7 @@ def test_a_foreign_state_is_refused():
                 f"{owner} loads .* got a dict of body.0.weight, .*model.load_state",
             ),
             (ValueError, {}, "got a dict of nothing"),
-            (ValueError, {"header": "{", "tensors": {}}, "got a header that is no JSON"),
+            (ValueError, {"header": "{", "tensors": {}}, "got a header that is not JSON"),
             (ValueError, {"header": "{}", "tensors": {}}, "has version None, expected 1"),
             (TypeError, "swad.pt", "got a str: load the file first"),
         ):

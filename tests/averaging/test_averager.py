@@ -27,9 +27,9 @@ def test_attached_under_gradient_accumulation():
             optimizer.step()
             optimizer.zero_grad()
     assert average.step == 3
-    with pytest.raises(RuntimeError, match="drop the extra call"):
+    with pytest.raises(RuntimeError, match="remove the call of update_parameters"):
         average.update_parameters(model)
-    with pytest.raises(RuntimeError, match="attached already"):
+    with pytest.raises(RuntimeError, match="attached to an optimizer already"):
         average.attach(optimizer)
     handle.remove()
     optimizer.step()
@@ -108,7 +108,7 @@ def test_an_old_handle_and_a_foreign_optimizer_have_no_effect():
     first.remove()
     average.attach(optimizer)
     first.remove()  # an old handle must not end the new attachment
-    with pytest.raises(RuntimeError, match="drop the extra call"):
+    with pytest.raises(RuntimeError, match="remove the call of update_parameters"):
         average.update_parameters(model)
     with pytest.raises(ValueError, match="steps none of the averaged parameters"):
         SMA(copy.deepcopy(model), start=0).attach(optimizer)

@@ -180,5 +180,5 @@ def test_a_replay_refuses_what_it_cannot_replay(trajectory, tmp_path):
     with pytest.raises(ValueError, match="taken as a whole"):
         group.take_segment(log[0].sum, 4)
     (tmp_path / "segment-00000004.pt").write_bytes(b"no zip")
-    with pytest.raises(ValueError, match=r"segment-00000004.pt is no segment .* train the run again"):
+    with pytest.raises(ValueError, match=r"segment-00000004.pt is not a segment .* train the run again"):
         replay(load_segments(tmp_path), model, {"swad": SWAD(model)})

@@ -336,7 +336,7 @@ def test_other_refusals():
     for steps, margin in ((1, 0.0), ((3, 3), 0.0), (3, -0.1)):
         with pytest.raises(ValueError, match="a line needs 2 steps or more and a margin of 0 or more"):
             line(*models[:2]).evaluate(models[0], lambda m: 0.0, steps, margin)
-    with pytest.raises(ValueError, match="no floating-point parameter"):
+    with pytest.raises(ValueError, match="not a floating-point parameter"):
         plane({"w": torch.zeros(2)}, {"w": torch.ones(2)}, {"w": torch.tensor([0.0, 1.0])}).evaluate(
             models[0], lambda m: 0.0
         )

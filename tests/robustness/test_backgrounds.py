@@ -133,7 +133,7 @@ def test_masks_are_read_without_pickle(tmp_path):
     with pytest.raises(ValueError, match=r"shape \[height, width\]"):
         backgrounds.read_mask(tmp_path, image)
     np.save(folder / "x.npy", np.array([object()]), allow_pickle=True)
-    with pytest.raises(ValueError, match="is no mask"):
+    with pytest.raises(ValueError, match="is not a mask"):
         backgrounds.read_mask(tmp_path, image)
     (folder / "x.npy").unlink()
     with pytest.raises(ValueError, match="the challenge needs the mask of every image"):

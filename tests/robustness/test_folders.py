@@ -26,7 +26,7 @@ def test_labels_follow_the_benchmark_not_the_folders_that_exist(tmp_path):
     assert folders.labels.tolist() == [5, 5, 7]
     assert folders.missing == ("b",)
     save(tmp_path / "d/1.png")
-    with pytest.raises(ValueError, match="no class of this benchmark: d;"):
+    with pytest.raises(ValueError, match="not classes of this benchmark: d;"):
         read_class_folders(tmp_path, {"a b": 5, "b": 6, "c": 7})
     with pytest.raises(ValueError, match="holds no image"):
         read_class_folders(tmp_path / "b", {"n01440764": 0})

@@ -39,14 +39,16 @@ class Averager:
                 default the one followed so far.
         """
         if self._attached:
-            raise RuntimeError("attached to an optimizer, whose steps are the updates: drop the extra call")
+            raise RuntimeError(
+                "attached to an optimizer, so its steps are counted: remove the call of update_parameters"
+            )
         self._require_no_group("update_parameters")
         self.take_update(model, skipped=None)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle.
 
-        Gradient accumulation works as it is: no step, no update. A step that a `GradScaler` skips does not count,
+        Gradient accumulation needs no setting: only steps count. A step that a `GradScaler` skips does not count,
         also with fused optimizers, whose step runs but leaves the weights unchanged.
 
         Args:
@@ -54,7 +56,9 @@ class Averager:
         """
         self._require_no_group("attach")
         if self._attached:
-            raise RuntimeError("attached already: follow one optimizer, or steps would be counted twice")
+            raise RuntimeError(
+                "attached to an optimizer already: call .remove() of that handle before attaching to another"
+            )
         self._require_same_modules()
         while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
             optimizer = inner  # accelerate and others wrap optimizers, and only the hooks of the inner one fire
@@ -139,7 +143,7 @@ def read_header(state: Mapping[str, Any], owner: str) -> dict[str, Any]:
     try:
         header: dict[str, Any] = json.loads(state["header"])
     except ValueError:
-        raise ValueError(f"{rule}, got a header that is no JSON: load the checkpoint again") from None
+        raise ValueError(f"{rule}, got a header that is not JSON: the checkpoint is damaged") from None
     if header.get("version") != STATE_VERSION:
         raise ValueError(
             f"this state has version {header.get('version')!r}, expected {STATE_VERSION}: "

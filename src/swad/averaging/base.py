@@ -375,7 +375,7 @@ class Average(Averager):
         header = read_header(state, name)
         if header.get("class") != name:
             owner = header.get("class", "AverageGroup")
-            raise ValueError(f"this state belongs to {owner}, not to {name}: load it into one of that class")
+            raise ValueError(f"this state belongs to {owner}, not to {name}: load it into an average of that class")
         expected = {"updates", "observed", "sums", *self._extra_state_names}
         missing = sorted(expected - header.keys())
         if "tensors" in state:  # a distributed checkpoint reads the headers first

@@ -244,7 +244,9 @@ class AverageGroup(Averager, Mapping[str, Average]):
         header = read_header(state, "AverageGroup")
         if "averages" not in state:
             owner = header.get("class")
-            raise ValueError(f"this state belongs to {owner}, not to AverageGroup: load it into one of that class")
+            raise ValueError(
+                f"this state belongs to {owner}, not to AverageGroup: load it into an average of that class"
+            )
         if set(state["averages"]) != set(self._members):
             raise ValueError(
                 f"a group resumes with its averages: {', '.join(state['averages'])} there, {', '.join(self)} here"

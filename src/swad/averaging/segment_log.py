@@ -136,7 +136,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         self._carry_over()
 
     def _result(self) -> list[str]:
-        raise NotImplementedError("a segment log is no average: choose among its segments with fit_on_val")
+        raise NotImplementedError("a segment log is not an average: choose among its segments with fit_on_val")
 
     def _file(self, step: int) -> Path:
         assert self._folder is not None
@@ -247,7 +247,7 @@ def _write(path: Path, segment: StoredSegment) -> None:
 
 
 def read_segment(stored: StoredSegment | Path) -> StoredSegment:
-    """Read one stored segment; one that is in memory is returned as it is."""
+    """Read one stored segment; one that is in memory is returned unchanged."""
     if isinstance(stored, StoredSegment):
         return stored
     try:
@@ -255,7 +255,7 @@ def read_segment(stored: StoredSegment | Path) -> StoredSegment:
         return StoredSegment(**torch.load(stored, map_location="cpu", mmap=True, weights_only=True))
     except Exception as error:  # torch raises several classes for a file that it did not write
         raise ValueError(
-            f"{stored} is no segment that this version of swad wrote ({type(error).__name__}: {one_line(error, 100)}): "
+            f"{stored} is not a segment file of this version of swad ({type(error).__name__}: {one_line(error, 100)}): "
             f"train the run again"
         ) from None
 

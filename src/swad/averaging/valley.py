@@ -250,7 +250,7 @@ class LossValley:
         where = "" if step is None else f" at step {step}"
         if loss < 0:
             raise ValueError(
-                f"the validation loss must be >= 0, or r * loss is no tolerance; got {loss}{where}: "
+                f"the validation loss must be >= 0, because the threshold is a multiple of it; got {loss}{where}: "
                 f"pass a cross entropy or another non-negative loss"
             )
         if self.nonfinite == "raise" and not math.isfinite(loss):

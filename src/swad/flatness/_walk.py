@@ -113,7 +113,7 @@ def _require_parameters_of(model: nn.Module, names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in parameters]
     if unknown:
         tied = unknown[0] in dict(unwrap(model).named_parameters(remove_duplicate=False))
-        reason = "is tied to another parameter" if tied else "is no floating-point parameter"
+        reason = "is tied to another parameter" if tied else "is not a floating-point parameter"
         raise ValueError(
             f"{unknown[0]} {reason} of {type(unwrap(model)).__name__}: exclude it by name, or build the plane or "
             "line from modules"

@@ -127,7 +127,7 @@ class AverageCallback:
 
 
 def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise if `build(model, **options)` is no valid call, and name the options there are."""
+    """Raise if `build(model, **options)` is not a valid call, and name the options there are."""
     if not callable(build):
         raise TypeError(f"average must be a class such as swad.EMA, got {build!r}: pass the class and its options")
     signature = inspect.signature(build)

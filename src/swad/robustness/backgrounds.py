@@ -219,7 +219,7 @@ def read_mask(root: Path, image: Path) -> Tensor:
             f"cannot read {path} ({error.strerror}): the challenge needs the mask of every image"
         ) from None
     except ValueError as error:
-        raise ValueError(f"{path} is no mask ({error}): restore the file") from None
+        raise ValueError(f"{path} is not a mask ({error}): restore the file") from None
     if mask.ndim != 2:
         raise ValueError(f"{path} must have the shape [height, width], got {mask.shape}: restore the file")
     if not ((mask == 0) | (mask == 1)).all():

@@ -69,7 +69,7 @@ def read_class_folders(root: str | os.PathLike[str], classes: Mapping[str, int])
     folders = {entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != "."}
     if unknown := sorted(folders - classes.keys()):
         raise ValueError(
-            f"{root} has folders that are no class of this benchmark: {', '.join(unknown[:3])}"
+            f"{root} has folders that are not classes of this benchmark: {', '.join(unknown[:3])}"
             f"{f' and {len(unknown) - 3} more' if unknown[3:] else ''}; give the directory of class "
             f"folders such as {min(classes)}"
         )
