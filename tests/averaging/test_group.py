@@ -129,6 +129,17 @@ def test_only_the_group_updates_its_members(make):
         AverageGroup(model, {"member": average})
 
 
+def test_a_member_is_counted_once():
+    model = Net()
+    average = EMA(model)
+    with pytest.raises(ValueError, match="got one under several names"):
+        AverageGroup(model, {"one": average, "two": average})
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average.attach(optimizer)  # its steps would be counted beside the group's
+    with pytest.raises(ValueError, match="without an optimizer of its own; ema has started already"):
+        AverageGroup(model, {"ema": average})
+
+
 def test_only_the_group_saves_and_loads_its_members():
     model = Net()
     group = AverageGroup(model, {"swad": SWAD(model), "ema": EMA(model)})

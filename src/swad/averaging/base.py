@@ -237,8 +237,8 @@ class Average(Averager):
 
     @property
     def can_join_group(self) -> bool:
-        """Whether the average is in no group and has made no update yet."""
-        return not self._in_group and not self.step
+        """Whether the average is in no group, follows no optimizer and has made no update yet."""
+        return not self._in_group and not self._attached and not self.step
 
     def set_step(self, updates: int) -> None:
         """Set the number of updates; the group counts them for members that share its segment."""

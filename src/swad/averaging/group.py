@@ -55,6 +55,8 @@ class AverageGroup(Averager, Mapping[str, Average]):
             )
         if not averages:
             raise ValueError("a group needs at least one average, got none")
+        if len(set(map(id, averages.values()))) < len(averages):
+            raise ValueError("every name needs an average of its own, got one under several names: build one for each")
         for name, average in averages.items():
             if not isinstance(average, Average):
                 raise TypeError(
@@ -71,7 +73,10 @@ class AverageGroup(Averager, Mapping[str, Average]):
         shared_names = list(self._dense[0].tracked.averaged) if self._dense else []
         for name, average in self._members.items():
             if not average.can_join_group:
-                raise ValueError(f"an average joins one group, before its first update; {name} has started already")
+                raise ValueError(
+                    f"an average joins one group, before its first update and without an optimizer of its own; {name} "
+                    f"has started already: pass a new average, and attach the group"
+                )
             if average.dense and list(average.tracked.averaged) != shared_names:
                 raise ValueError(
                     f"the dense averages of a group average the same tensors; {name} has others: give it its own group"
