@@ -151,3 +151,14 @@ def test_an_average_outlives_its_optimizer():
     average.attach(torch.optim.SGD(model.parameters(), 0.1))
     gc.collect()
     average.attach(torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_attaching_after_the_parameters_were_replaced():
+    model = Net()
+    average = SMA(model, start=0)
+    model.load_state_dict({name: tensor + 1 for name, tensor in model.state_dict().items()}, assign=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average.attach(optimizer)
+    optimizer.step()
+    assert average.step == 1
+    assert torch.equal(average.averaged_state()["head.weight"], model.head.weight)

@@ -67,6 +67,7 @@ class Averager:
                 f"an average is attached to an optimizer, got a {type(optimizer).__name__}: "
                 f"pass the optimizer that trains the model"
             )
+        self.tracked.live()  # looks tensors up again that were replaced, e.g. by load_state_dict(assign=True)
         stepped = {id(param) for group in optimizer.param_groups for param in group["params"]}
         if not any(id(tensor) in stepped for tensor in self.tracked.averaged.values()):
             raise ValueError(
