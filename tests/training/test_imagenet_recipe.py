@@ -28,6 +28,7 @@ from swad.training.distributed import Dist
 from swad.training.loop import Interrupted, RunError, train
 from swad.training.resolve import fill_defaults, resolve
 from swad.training.run_data import image_spec, load_dataset
+from swad.training.run_dir import RunDir
 from swad.training.state import Training
 
 
@@ -94,7 +95,8 @@ def test_a_branch_is_announced_as_one(tree, tmp_path, runs, capsys):
 
 
 def test_a_branch_has_the_settings_of_its_trunk(tree, tmp_path, runs):
-    branch = short(tree, tmp_path / "branch", lr_schedule="cyclic", averages=("swa",), branch_from=runs["constant"])
+    options = {"lr_schedule": "cyclic", "averages": ("swa",), "report_live": False, "branch_from": runs["constant"]}
+    branch = short(tree, tmp_path / "branch", **options)
     with pytest.raises(RunError, match=r"in its learning rate and averages only, but seed was \d+, now 5"):
         train(branch.replace(seed=5))
     with pytest.raises(RunError, match=r"in its learning rate and averages only, but lr was 3\.0, now 2\.0"):
@@ -103,6 +105,31 @@ def test_a_branch_has_the_settings_of_its_trunk(tree, tmp_path, runs):
         train(branch.replace(averages=("ema",)))
     with pytest.raises(RunError, match=r"kept a checkpoint after 80 %, got .*decay: train it first"):
         train(branch.replace(branch_from=runs["decay"]))
+    complete = {"report_live": True, "target_every_evaluation": True, "snapshots": (16, 20), "keep_segments": True}
+    for name, value in complete.items():
+        with pytest.raises(RunError, match=rf"^{name} would lack the first 16 steps, which .* trained without: turn it"):
+            train(branch.replace(**{name: value}))
+    with pytest.raises(RunError, match=r"^snapshots, keep_segments would lack .*: turn them off, or drop branch_from$"):
+        train(branch.replace(snapshots=(16,), keep_segments=True))
+
+
+def test_a_run_killed_where_it_branches_can_be_branched_from(tree, tmp_path, monkeypatch):
+    config = short(tree, tmp_path / "trunk", lr_schedule="constant", checkpoint_every=16)
+    save = RunDir.save_checkpoint
+
+    def save_and_die(run_dir, state, *name):
+        save(run_dir, state, *name)
+        if not name:
+            raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(RunDir, "save_checkpoint", save_and_die)
+        train(config)
+    train(config)
+    branch = config.replace(output=tmp_path / "branch", lr_schedule="cyclic", averages=("swa",))
+    seen = RecordingCallback()
+    train(branch.replace(branch_from=tmp_path / "trunk"), callback=seen)
+    assert seen.steps == [17, 18, 19, 20]
 
 
 def test_swad_is_the_mean_of_the_iterates(runs):

@@ -256,13 +256,15 @@ class _Run:
                 self._evaluate(train_loss)
                 start = time.perf_counter()
                 clock.evaluation += start - evaluation_start
-            if self._checkpoint_is_due():
+            due = self._checkpoint_is_due()
+            if due or step == branch_step:
                 training.loss_sum.item()  # waits for the device, so that the clock is right
                 clock.steps += time.perf_counter() - start
-                self._save_checkpoint()
+                if step == branch_step:  # before the other, from which a resumed run would not come here again
+                    self._write_checkpoint(BRANCH)
+                if due:
+                    self._save_checkpoint()
                 start = time.perf_counter()
-            if step == branch_step:
-                self._write_checkpoint(BRANCH)
             # A preparation has no evaluations, but can be stopped as often as if it had.
             if self._stop_requested(evaluates or (step <= 0 and config.evaluates(number))):
                 clock.steps += time.perf_counter() - start

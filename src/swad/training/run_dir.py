@@ -19,7 +19,7 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,11 @@ def read_start(config: RunConfig) -> dict[str, Any] | None:
             f"a branch differs from {trunk} in its learning rate and averages only, but {'; '.join(differences)}: "
             "use the same settings, or drop branch_from"
         )
+    if incomplete := _incomplete_in_branch(config, stored, state["step"]):
+        raise RunError(
+            f"{', '.join(incomplete)} would lack the first {state['step']} steps, which {trunk} trained without: turn "
+            f"{'them' if len(incomplete) > 1 else 'it'} off, or drop branch_from"
+        )
     return state | {"is_branch": True}
 
 
@@ -145,6 +150,18 @@ _FREE_IN_BRANCH = (
     "lr_schedule", "averages", "report_live", "early_stop", "snapshots", "keep_segments", "target_every_evaluation",
 )  # fmt: skip
 """Settings in which a branch may differ from the run whose first steps it shares."""
+
+
+def _incomplete_in_branch(config: RunConfig, trunk: Mapping[str, Any], step: int) -> list[str]:
+    """List the requested outputs that need what the trunk did not keep of its steps up to `step`."""
+    evaluation, files = config.evaluation, config.files
+    needed = {
+        "report_live": evaluation.report_live and not trunk["report_live"],  # the best weights may be earlier
+        "target_every_evaluation": evaluation.target_every_evaluation and not trunk["target_every_evaluation"],
+        "snapshots": any(snapshot <= step for snapshot in files.snapshots),
+        "keep_segments": files.keep_segments,
+    }
+    return [name for name, is_needed in needed.items() if is_needed]
 
 
 def remove_checkpoint(path: Path) -> None:
