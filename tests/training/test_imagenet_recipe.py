@@ -132,6 +132,13 @@ def test_a_run_killed_where_it_branches_can_be_branched_from(tree, tmp_path, mon
     assert seen.steps == [17, 18, 19, 20]
 
 
+def test_momentum_is_that_of_the_recipes_sgd(tree, tmp_path):
+    config = short(tree, tmp_path / "run", momentum=0.5)
+    assert resolve(config).training.momentum == 0.5
+    with pytest.raises(ConfigError, match=r"momentum is for the optimizer sgd, got 0\.5 with adam: set optimizer"):
+        resolve(config.replace(optimizer="adam"))
+
+
 def test_swad_is_the_mean_of_the_iterates(runs):
     weights = runs["constant"] / "weights"
     iterates = [load_file(weights / f"step-{step:06d}.safetensors") for step in (17, 18, 19, 20)]

@@ -47,7 +47,15 @@ def find_problems(config: RunConfig) -> list[str]:
         problems += _recipe_problems(config)
     else:
         problems += _problems_without_recipe(config) + schedule_problems(config, benchmark)
-    return problems + _machine_problems(config)
+    return problems + _momentum_problems(config, benchmark) + _machine_problems(config)
+
+
+def _momentum_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+    by_recipe = benchmark is not None and recipe_of(config) == recipe.IMAGENET
+    momentum, optimizer = config.training.momentum, config.training.optimizer or ("sgd" if by_recipe else "adam")
+    if momentum is None or optimizer == "sgd":
+        return []
+    return [f"momentum is for the optimizer sgd, got {momentum!r} with {optimizer}: set optimizer"]
 
 
 def _recipe_problems(config: RunConfig) -> list[str]:

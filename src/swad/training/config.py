@@ -160,9 +160,6 @@ class RunConfig:
         """List everything that is wrong with the settings by themselves, one sentence each."""
         options = self.options()
         problems = [problem for name, value in options.items() if (problem := SETTINGS[name].problem(value))]
-        momentum = self.training.momentum
-        if momentum is not None and self.training.optimizer != "sgd":
-            problems.append(f"momentum is for the optimizer sgd, got {momentum!r} with adam: set optimizer")
         schedule = self.training.lr_schedule
         if schedule is not None and (problem := lr_schedule.problem(schedule, self.training.epochs)):
             problems.append(problem)
