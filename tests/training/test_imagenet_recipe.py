@@ -107,7 +107,7 @@ def test_a_branch_has_the_settings_of_its_trunk(tree, tmp_path, runs):
         train(branch.replace(branch_from=runs["decay"]))
     complete = {"report_live": True, "target_every_evaluation": True, "snapshots": (16, 20), "keep_segments": True}
     for name, value in complete.items():
-        with pytest.raises(RunError, match=rf"^{name} would lack the first 16 steps, which .* trained without: turn it"):
+        with pytest.raises(RunError, match=rf"^{name} would lack the first 16 steps, which .* trained without"):
             train(branch.replace(**{name: value}))
     with pytest.raises(RunError, match=r"^snapshots, keep_segments would lack .*: turn them off, or drop branch_from$"):
         train(branch.replace(snapshots=(16,), keep_segments=True))
@@ -130,6 +130,16 @@ def test_a_run_killed_where_it_branches_can_be_branched_from(tree, tmp_path, mon
     seen = RecordingCallback()
     train(branch.replace(branch_from=tmp_path / "trunk"), callback=seen)
     assert seen.steps == [17, 18, 19, 20]
+
+
+def test_all_runs_of_the_recipe_have_the_requested_snapshots(tree, tmp_path):
+    common = short(tree, tmp_path / "none-0", averages=(), snapshots=(5, 18), keep_segments=True)
+    for config in recipe_runs(common):
+        result = train(config)
+        assert all((config.output / file).exists() for file in result.weights.values())
+        assert {"step-000005", "step-000018"} <= set(result.weights)
+    shared = [load_file(tmp_path / f"none-0-{name}/weights/step-000005.safetensors") for name in ("constant", "cyclic")]
+    assert all(tensor.equal(shared[1][name]) for name, tensor in shared[0].items())
 
 
 def test_momentum_is_that_of_the_recipes_sgd(tree, tmp_path):

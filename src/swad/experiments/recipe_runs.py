@@ -34,6 +34,7 @@ def recipe_runs(config: RunConfig) -> list[RunConfig]:
             averages=recipe.AVERAGES[name],
             report_live=name == "decay",
             branch_from=outputs["constant"] if name == "cyclic" else None,
+            keep_segments=config.files.keep_segments and name != "cyclic",  # a branch cannot have all of them
         )
         for name, output in outputs.items()
     ]

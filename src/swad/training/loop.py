@@ -221,7 +221,7 @@ class _Run:
             self.checkpoint_step = self.training.step
             trunk = self.config.files.branch_from
             if "is_branch" in self.checkpoint and self.run_dir is not None and trunk is not None:
-                self.run_dir.copy_records(trunk, self.training.step)
+                self.run_dir.copy_from_trunk(trunk, self.training.step, self.config.files.snapshots)
             self.checkpoint = None  # frees its memory
             return
         self.checkpoint_step = self.training.step

@@ -19,7 +19,7 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from swad.results.records import (
 from swad.results.runs import require_unchanged
 from swad.training.config import ConfigError, RunConfig, stored_options
 from swad.util.files import atomic_write, disk_advice, remove_partial_files, sha256, write_json
-from swad.util.names import one_line
+from swad.util.names import one_line, snapshot_name
 
 CHECKPOINT = "checkpoint"
 BRANCH = "branch"
@@ -138,7 +138,7 @@ def read_start(config: RunConfig) -> dict[str, Any] | None:
             f"a branch differs from {trunk} in its learning rate and averages only, but {'; '.join(differences)}: "
             "use the same settings, or drop branch_from"
         )
-    if incomplete := _incomplete_in_branch(config, stored, state["step"]):
+    if incomplete := _incomplete_in_branch(config, trunk, stored, state["step"]):
         raise RunError(
             f"{', '.join(incomplete)} would lack the first {state['step']} steps, which {trunk} trained without: turn "
             f"{'them' if len(incomplete) > 1 else 'it'} off, or drop branch_from"
@@ -152,16 +152,22 @@ _FREE_IN_BRANCH = (
 """Settings in which a branch may differ from the run whose first steps it shares."""
 
 
-def _incomplete_in_branch(config: RunConfig, trunk: Mapping[str, Any], step: int) -> list[str]:
-    """List the requested outputs that need what the trunk did not keep of its steps up to `step`."""
+def _incomplete_in_branch(config: RunConfig, trunk: Path, stored: Mapping[str, Any], step: int) -> list[str]:
+    """List the outputs that a branch asks for and that the trunk, with its stored settings, lacks up to `step`."""
     evaluation, files = config.evaluation, config.files
-    needed = {
-        "report_live": evaluation.report_live and not trunk["report_live"],  # the best weights may be earlier
-        "target_every_evaluation": evaluation.target_every_evaluation and not trunk["target_every_evaluation"],
-        "snapshots": any(snapshot <= step for snapshot in files.snapshots),
+    incomplete = {
+        "report_live": evaluation.report_live and not stored["report_live"],  # the best weights may be earlier
+        "target_every_evaluation": evaluation.target_every_evaluation and not stored["target_every_evaluation"],
+        "snapshots": not all((trunk / file).exists() for file in _snapshot_files(files.snapshots, step)),
         "keep_segments": files.keep_segments,
     }
-    return [name for name, is_needed in needed.items() if is_needed]
+    return [name for name, lacking in incomplete.items() if lacking]
+
+
+def _snapshot_files(snapshots: Sequence[int], step: int) -> list[str]:
+    """Return the files of the snapshots up to `step`, in a run directory."""
+    names = [snapshot_name(snapshot) for snapshot in snapshots if snapshot <= step]
+    return [f"{WEIGHTS}/{name}{suffix}" for name in names for suffix in (".safetensors", ".md")]
 
 
 def remove_checkpoint(path: Path) -> None:
@@ -290,10 +296,13 @@ class RunDir:
         with disk_errors(self._records.path):
             self._records.append(*records)
 
-    def copy_records(self, trunk: Path, step: int) -> None:
-        """Start with the records of the run that this one branches from, up to a step."""
+    def copy_from_trunk(self, trunk: Path, step: int, snapshots: Sequence[int]) -> None:
+        """Start with the records and the snapshots of the run that this one branches from, up to a step."""
         with disk_errors(self._records.path):
             self._records.append(*(record for record in iterate_records(trunk) if record.step <= step))
+        for file in _snapshot_files(snapshots, step):
+            with disk_errors(self.path / file), atomic_write(self.path / file) as partial:
+                shutil.copyfile(trunk / file, partial)
 
     def records_offset(self) -> int:
         """Force the records to disk and return their size in bytes."""
