@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,6 +92,16 @@ def test_a_process_says_that_it_waits_for_the_others(monkeypatch, capfd):
     with pytest.raises(RunError, match="rank 0 cannot join the 2 processes"):
         process_group("cpu").__enter__()
     assert "rank 0 is waiting for all 2 processes at 127.0.0.1:29511" in capfd.readouterr().err
+
+
+def test_tensors_of_several_types_are_averaged_in_their_order(monkeypatch):
+    """Every process must send the same messages; the order of a set differs between processes."""
+    sent = []
+    monkeypatch.setattr(Dist, "sum", lambda _, tensor: sent.append(tensor.dtype) or tensor)
+    for dtypes in permutations((torch.float32, torch.float64, torch.float16)):
+        sent.clear()
+        Dist(torch.device("cpu"), 0, 2).average([torch.ones(1, dtype=dtype) for dtype in dtypes])
+        assert tuple(sent) == dtypes
 
 
 def test_collectives_of_a_single_process_change_nothing():

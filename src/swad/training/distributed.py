@@ -145,7 +145,7 @@ class Dist:
         if self.world_size == 1:
             return
         with torch.no_grad():
-            for dtype in {tensor.dtype for tensor in tensors}:
+            for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # in the same order in every process
                 same_dtype = [tensor for tensor in tensors if tensor.dtype is dtype]
                 flat = torch.cat([tensor.reshape(-1) for tensor in same_dtype])
                 self.sum(flat).div_(self.world_size)
