@@ -74,6 +74,7 @@ def test_help_shows_every_field_with_type_default_and_help_text():
         ({"clip": -1.0}, "clip must be a number above 0, got -1.0"),
         ({"clip": "x"}, "clip must be a number above 0, got 'x'"),
         ({"report_live": False, "averages": ()}, "without report_live there must be an average to train for"),
+        ({"dataset_options": {"domains": {"a"}}}, "dataset_options are stored as JSON, which takes numbers, texts"),
     ],
 )
 def test_a_value_that_violates_its_declaration_is_a_problem(options, problem, tmp_path):
@@ -93,6 +94,7 @@ def test_a_value_that_violates_its_declaration_is_a_problem(options, problem, tm
         ({"hyperparameters": "lr=3"}, "hyperparameters must be a dictionary, got 'lr=3'"),
         ({"data_dir": 3}, "data_dir must be a path, got 3"),
         ({"dataset": None}, "dataset must be a text, got None"),
+        ({"output": None}, "output must be a path, got None"),
     ],
 )
 def test_a_value_of_another_type_is_a_problem(options, problem, tmp_path):

@@ -79,6 +79,8 @@ class RunConfig:
         Args:
             output (Path | str, required): Directory of the run.
         """
+        if not isinstance(output, str | os.PathLike):
+            raise ConfigError([f"output must be a path, got {output!r}"])
         _require_known(options)
         required = [name for name, known in SETTINGS.items() if known.required and name not in options]
         if required:
@@ -164,6 +166,13 @@ class RunConfig:
         if schedule is not None and (problem := lr_schedule.problem(schedule, self.training.epochs)):
             problems.append(problem)
         problems += _augmentation_problems(self.data.augmentation)
+        try:
+            json.dumps(self.data.dataset_options)
+        except (TypeError, ValueError) as error:
+            problems.append(
+                f"dataset_options are stored as JSON, which takes numbers, texts, lists and dictionaries, got "
+                f"{self.data.dataset_options!r}: {error}"
+            )
         std = self.data.image_std or ()
         if not SETTINGS["image_std"].problem(std) and not all(value > 0 for value in std):
             problems.append(f"image_std must be numbers above 0, got {std!r}")
