@@ -17,6 +17,7 @@ import torch
 from helpers import HELPERS
 from helpers.forked import run
 from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short
+from swad.averaging import segment_log
 from swad.data.domains import DataError
 from swad.experiments.saved_run import open_run
 from swad.results import runs
@@ -364,3 +365,12 @@ def test_time_is_not_counted_twice_when_the_result_cannot_be_written(tmp_path, m
     elapsed = time.perf_counter() - began
     state = torch.load(run_dir / "checkpoint" / "state.pt", weights_only=True)
     assert state["clock"]["total"] < elapsed
+
+
+def test_a_full_disk_while_segments_are_kept_is_one_line(tmp_path, monkeypatch):
+    def write(path, segment):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(segment_log, "_write", write)
+    with pytest.raises(RunError, match=r"cannot write .*segments: No space left on device; free disk space, then run"):
+        train(short(tmp_path / "run", keep_segments=True))

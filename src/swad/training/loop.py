@@ -47,6 +47,7 @@ from swad.training.run_dir import (
     RunDir,
     RunError,
     damaged_checkpoint,
+    disk_errors,
     read_result,
     read_start,
     remove_checkpoint,
@@ -289,7 +290,8 @@ class _Run:
         self.output.append(records)  # before the averages observe the loss, so that a loss they reject is recorded
         self._require_finite(train_loss, val_loss)
         try:
-            statuses = training.observe(val_loss)
+            with disk_errors(self.config.output / SEGMENTS):
+                statuses = training.observe(val_loss)
         except ValueError as error:
             raise RunError(f"step {step}: {error}") from None
         self.output.append(self._valley_records(statuses))
