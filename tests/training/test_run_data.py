@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from PIL import Image
 
@@ -74,3 +76,12 @@ def test_the_next_run_of_a_process_equals_that_of_a_new_one(tmp_path, noise_fold
         cache._verify.cache_clear()
     train(config)
     require_same(tmp_path / "new", tmp_path / "kept")
+
+
+def test_an_epoch_has_the_images_of_now(noise_folder, tmp_path):
+    options = {"dataset": "folder", "data_dir": noise_folder, "target": "a", "epochs": 1, "workers": 0, "averages": ()}
+    options |= {"network": "small", "image_size": 28, "hyperparameters": {"batch_size": 8}, "evaluate_every": 1}
+    assert train({**options, "output": tmp_path / "before"}).steps == 2  # 32 images
+    for path in list(noise_folder.rglob("*.png")):
+        shutil.copy(path, path.with_name(f"copy-{path.name}"))
+    assert train({**options, "output": tmp_path / "after"}).steps == 4

@@ -100,6 +100,11 @@ def training_images(config: RunConfig) -> tuple[int, ...]:
     return _count_training_images(data.dataset, data.data_dir, options, data.targets, data.trial, data.three_way)
 
 
+def forget_image_counts() -> None:
+    """Count images again: in a notebook, some may have been added or removed since the last training."""
+    _count_training_images.cache_clear()
+
+
 @cache
 def _count_training_images(
     dataset: str, folder: Path | None, options: str, targets: tuple[str, ...], trial: int, three_way: bool
