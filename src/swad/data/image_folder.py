@@ -104,6 +104,8 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
 def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
     """List the images of a benchmark without opening them; excluded images are left out."""
     requested = options.get("domains") or benchmark.domains
+    if not isinstance(requested, str | list | tuple):
+        raise DataError(f"the option domains of {benchmark.name} must be a list of names, got {requested!r}")
     required = (requested,) if isinstance(requested, str) else tuple(requested)
     folders = {benchmark.aliases.get(name, name): name for name in _folders(path)}
     if not required and _has_no_domains(path):
