@@ -434,6 +434,8 @@ def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int,
 
 def _are_of_head(class_scores: Tensor, model: nn.Module, image: Tensor) -> bool:
     """Whether scores equal those of the head for the features; True for a network without features or a head."""
+    if class_scores.is_meta:  # without values, where only the size of a network is wanted
+        return True
     try:
         of_head = head(model)(features(model, image))
     except Exception:  # a network without them; one that raises anything else raises it again when they are used
