@@ -147,6 +147,17 @@ def test_images_that_would_be_lost_are_named(folder, tmp_path):
         shards.make_index(shard)
 
 
+def test_a_class_that_is_a_link_to_nothing_is_one_line(tmp_path):
+    path = tmp_path / "train-0.tar"
+    with tarfile.open(path, "w") as tar:
+        add(tar, "n01/photo.jpg", b"")
+        link = tarfile.TarInfo("n01/photo.cls")
+        link.type, link.linkname = tarfile.SYMTYPE, "missing.cls"
+        tar.addfile(link)
+    with pytest.raises(DataError, match=r"cannot read shard .*train-0.tar: .*missing.cls"):
+        shards.make_index(path)
+
+
 def test_a_damaged_index_is_made_again(folder, tmp_path):
     root = pack(folder, tmp_path, "name")
     before = benchmarks.load("imagenet", root).domains[0]

@@ -156,7 +156,7 @@ def make_index(path: Path) -> Index:
                     classes.setdefault(sample, PurePosixPath(folder).name)
                 elif extension == "cls" and (content := shard.extractfile(member)) is not None:
                     classes[sample] = content.read().decode().strip()
-    except (tarfile.TarError, OSError, UnicodeDecodeError) as error:
+    except (tarfile.TarError, OSError, UnicodeDecodeError, KeyError) as error:  # KeyError: a link to no member
         raise DataError(f"cannot read shard {path}: {error}; restore it, uncompressed") from None
     unnamed = [sample for sample in places if not classes[sample]]
     if unnamed or not places:
