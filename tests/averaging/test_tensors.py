@@ -71,6 +71,20 @@ def test_shared_modules_load_strictly():
     Shared().load_state_dict(average.averaged_state(), strict=True)
 
 
+@pytest.mark.parametrize("persistent", [(False, True), (True, False)])
+def test_an_averaged_state_has_only_the_persistent_name_of_a_shared_buffer(persistent):
+    class Holder(nn.Linear):
+        def __init__(self, buffer, persistent):
+            super().__init__(2, 2)
+            self.register_buffer("buffer", buffer, persistent=persistent)
+
+    buffer = torch.zeros(3)
+    model = nn.Sequential(*(Holder(buffer, each) for each in persistent))
+    average = SMA(model, start=0)
+    average.update_parameters(model)
+    model.load_state_dict(average.averaged_state(), strict=True)
+
+
 def test_patterns_choose_what_is_averaged():
     model = Net()
     average = SMA(model, start=0, include=["head.*", "body.0.*"], exclude="*.bias")
@@ -95,7 +109,7 @@ def test_an_averaged_state_has_the_extra_state_of_modules():
         def set_extra_state(self, state):
             self.calls = state["calls"]
 
-    model, other = nn.Sequential(Counting(2, 2)), nn.Sequential(Counting(2, 2))
+    model, other = (nn.Sequential(*[Counting(2, 2)] * 2) for _ in range(2))  # one module under two names
     average = SMA(model, start=0)
     model[0].calls = 3
     average.update_parameters(torch.compile(model, backend="eager"))

@@ -51,7 +51,7 @@ class Mean:
             state[name] = tensors.like(tensor, value.detach().to(tensor.device, copy=True))
         for name, tensor in self._tracked.live_excluded().items():
             state[name] = tensor.detach().clone()
-        for prefix, module in self._tracked.model.named_modules():
+        for prefix, module in self._tracked.model.named_modules(remove_duplicate=False):
             if type(module).get_extra_state is not nn.Module.get_extra_state:
                 state[tensors.canonical(f"{prefix}.{EXTRA}" if prefix else EXTRA)] = module.get_extra_state()
         for other, name in tensors.tied_names(self._tracked.model).items():

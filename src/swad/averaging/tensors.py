@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import chain
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -302,25 +301,29 @@ def accumulator(tensor: Tensor) -> torch.dtype:
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, _Slot, bool]]:
     """Yield each tensor once: its first name, the tensor, the dict and key that hold it, and whether it is a buffer."""
     seen: set[int] = set()
-    modules = list(model.named_modules())
-    for is_buffer in (False, True):
-        for prefix, module in modules:
-            holder = cast(dict[str, Any], module._buffers if is_buffer else module._parameters)
-            for key, tensor in holder.items():
-                if tensor is None or id(tensor) in seen:
-                    continue
-                if is_buffer and key in module._non_persistent_buffers_set:
-                    continue
-                seen.add(id(tensor))
-                yield canonical(f"{prefix}.{key}" if prefix else key), tensor, (holder, key), is_buffer
+    for found in _stored_tensors(model.named_modules()):
+        if id(found[1]) not in seen:
+            seen.add(id(found[1]))
+            yield found
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
     """Return further names of tied parameters and shared buffers, each with the one that `named_tensors` yields."""
     first = {id(tensor): name for name, tensor, _, _ in named_tensors(model)}
-    both = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
-    names = ((canonical(name), first.get(id(tensor))) for name, tensor in chain(*both))
-    return {name: kept for name, kept in names if kept is not None and kept != name}
+    every = _stored_tensors(model.named_modules(remove_duplicate=False))
+    return {name: kept for name, tensor, _, _ in every if (kept := first[id(tensor)]) != name}
+
+
+def _stored_tensors(named_modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor, _Slot, bool]]:
+    """Yield what a state dict contains, parameters first; tied tensors under each of their names."""
+    modules = list(named_modules)
+    for is_buffer in (False, True):
+        for prefix, module in modules:
+            holder = cast(dict[str, Any], module._buffers if is_buffer else module._parameters)
+            for key, tensor in holder.items():
+                if tensor is None or (is_buffer and key in module._non_persistent_buffers_set):
+                    continue
+                yield canonical(f"{prefix}.{key}" if prefix else key), tensor, (holder, key), is_buffer
 
 
 def _tensor_at(slot: _Slot) -> Tensor | None:
