@@ -136,6 +136,11 @@ def test_a_buffer_may_change_its_shape():
     model.seen = torch.zeros(1)
     average.copy_to(model)
     assert model.seen.tolist() == [1.0]
+    other = Memory()
+    other.seen = torch.zeros(1)
+    average.copy_to(other)
+    assert other.seen.tolist() == [1.0]
+    average.update_parameters(nn.DataParallel(model))  # looks all tensors up again
 
 
 def test_patterns_match_every_name_of_a_tied_parameter():

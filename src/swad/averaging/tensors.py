@@ -77,14 +77,14 @@ class TrackedTensors:
             )
 
     def follow(self, model: nn.Module) -> None:
-        """Follow `model` from now on; its tensors must have the names and shapes of those followed before."""
+        """Follow `model` from now on; its tensors must have the names of those before, and parameters the shapes."""
         reshard(unwrap(model))  # a forward may have left gathered parameters in place of the shards
         averaged, buffers, excluded, slots = self._sort(model)
         if self.averaged:
             rule = "must match those of the model the average was built on"
             require_match(f"the parameters {rule}", self.averaged, averaged)
-            others = self.buffers | self.excluded
-            require_match(f"the buffers and frozen parameters {rule}", others, buffers | excluded)
+            others = {name: buffers.get(name, tensor) for name, tensor in self.buffers.items()}  # of any shape
+            require_match(f"the buffers and frozen parameters {rule}", others | self.excluded, buffers | excluded)
             # Sums keep the order of the first model, whatever the order in which another declares its modules.
             averaged = {name: averaged[name] for name in self.averaged}
             buffers = {name: buffers[name] for name in self.buffers}
