@@ -57,6 +57,12 @@ def test_the_documented_network_has_features_and_frozen_norms(folder):
             r"own_linear cannot take images of 3×8×8: .*use images of the size that it takes",
         ),
         (
+            "own_extra",
+            "from torch import nn\nclass NETWORK(nn.Module):\n    def __init__(self, num_classes, in_chans):\n"
+            "        super().__init__()\n    def get_extra_state(self):\n        return {}",
+            "must contain only tensors, which safetensors files can store, got _extra_state: register buffers",
+        ),
+        (
             "own_flat",
             "from torch import nn\ndef NETWORK(num_classes, in_chans): return nn.Flatten()",
             r"own_flat is no classifier: its scores for an image must have shape \(1, 5\), got \(1, 192\)",

@@ -28,7 +28,7 @@ from swad.models.hub import require_hub
 from swad.models.small_cnn import SmallNet
 from swad.models.weight_files import NetworkError as NetworkError
 from swad.models.weight_files import head_prefixes, load_weights, read_safetensors
-from swad.util.names import did_you_mean, one_line
+from swad.util.names import did_you_mean, listed, one_line
 from swad.util.plugins import PluginError
 
 DEFAULT = "resnet50.tv_in1k"
@@ -345,6 +345,11 @@ def _own(name: str, n_classes: int, channels: int) -> nn.Module:
         ) from error
     if not isinstance(model, nn.Module):
         raise NetworkError(f"NETWORK in {name}.py must return a torch.nn.Module, got {type(model).__name__}")
+    if extra := [key for key, value in model.state_dict().items() if not isinstance(value, Tensor)]:
+        raise NetworkError(
+            f"the state dict of {name}.py must contain only tensors, which safetensors files can store, got "
+            f"{listed(extra, 4)}: register buffers instead of the extra state"
+        )
     _disable_stochastic(model)
     return model
 
