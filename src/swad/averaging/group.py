@@ -74,8 +74,8 @@ class AverageGroup(Averager, Mapping[str, Average]):
         for name, average in self._members.items():
             if not average.can_join_group:
                 raise ValueError(
-                    f"an average joins one group, before its first update and without an optimizer of its own; {name} "
-                    f"has started already: pass a new average, and attach the group"
+                    f"an average joins one group, before its first update and before it is attached to an optimizer; "
+                    f"{name} was used before: pass a new average, and attach the group"
                 )
             if average.dense and list(average.tracked.averaged) != shared_names:
                 raise ValueError(
