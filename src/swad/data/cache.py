@@ -11,6 +11,7 @@ reason is logged.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -127,7 +128,9 @@ def _lock_for_reading(path: Path, on_wait: Callable[[], None]) -> AbstractContex
     """Lock a cache; a directory that cannot be written, and has no lock file, has no process that builds a cache."""
     try:
         return FileLock(path, shared=True, on_wait=on_wait)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         return nullcontext()
 
 
