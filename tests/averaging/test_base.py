@@ -288,6 +288,26 @@ def test_swapping_restores_everything_even_when_the_block_raises():
     average.update_parameters(model)
 
 
+@pytest.mark.parametrize("semantics", ["paper", "reference"])
+def test_a_state_taken_in_a_swap_has_the_live_buffers(semantics):
+    model = OneHot()
+    average, ema = SWAD(model, semantics=semantics), EMA(model)
+    for step in range(1, 6):
+        model.go_to(step)
+        average.update_parameters(model)
+        ema.update_parameters(model)
+        if step in (2, 4):
+            average.observe(1.0)
+    states, average_seen = [average.state_dict(), ema.state_dict()], average.averaged_state()["seen"]
+    with average.average_parameters(model):
+        model.seen += 100  # as update_bn does
+        states += [average.state_dict(), ema.state_dict()]
+        assert torch.equal(average.averaged_state()["seen"], average_seen)
+    for outside, inside in zip(states[:2], states[2:], strict=True):
+        for name, parts in outside["tensors"].items():
+            assert torch.equal(parts["buffers"]["seen"], inside["tensors"][name]["buffers"]["seen"]), name
+
+
 def test_swapping_restores_a_model_that_was_moved_in_the_block():
     model = Net()
     average = SMA(model, start=0)

@@ -138,11 +138,15 @@ class Average(Averager):
         target = self._target(model)
         owner = target.model
 
-        def written() -> list[Tensor]:
+        def written() -> dict[str, Tensor]:
             # Looked up each time: moving the model in the block replaces its buffers, and a forward may gather shards.
             tensors.reshard(owner)
-            excluded = [] if target is self.tracked else map(tensors.local, target.live_excluded().values())
-            return [*target.live(), *target.live_buffers(), *excluded]
+            excluded = {} if target is self.tracked else target.live_excluded()
+            return {
+                **dict(zip(target.averaged, target.live(), strict=True)),
+                **dict(zip(target.buffers, target.held_buffers(), strict=True)),
+                **{name: tensors.local(tensor) for name, tensor in excluded.items()},
+            }
 
         mean = self._mean()
         with tensors.swapped(owner, written):

@@ -28,16 +28,15 @@ class Mean:
         """Copy the mean, the newest buffers and the excluded tensors into the target's model."""
         tensors.reshard(target.model)
         buffers = dict(zip(target.buffers, self._newest_buffers(), strict=True))
-        current = dict(zip(target.buffers, target.live_buffers(), strict=True))
-        tensors.require_match("the buffers of the average must have the shapes of the model's", current, buffers)
+        held = dict(zip(target.buffers, target.held_buffers(), strict=True))
+        tensors.require_match("the buffers of the average must have the shapes of the model's", held, buffers)
         for index, tensor in enumerate(target.live()):
             tensor.copy_(self._value(index, tensor.device))
-        for name, tensor in current.items():
-            if tensor is not buffers[name]:
-                tensor.copy_(buffers[name])
-        excluded = target.live_excluded()
-        for name, value in self._tracked.live_excluded().items():
-            if excluded[name] is not value:
+        for name, tensor in held.items():
+            tensor.copy_(buffers[name])
+        if target is not self._tracked:
+            excluded = target.live_excluded()
+            for name, value in self._tracked.live_excluded().items():
                 tensors.local(excluded[name]).copy_(tensors.local(value))
 
     @torch.no_grad()

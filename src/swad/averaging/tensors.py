@@ -113,7 +113,12 @@ class TrackedTensors:
         return [_shard(tensor) for tensor in self._averaged] if self._sharded else self._averaged
 
     def live_buffers(self) -> list[Tensor]:
-        """Return the buffers with their current values."""
+        """Return the buffers with the values of the live weights, also while the model holds an average."""
+        live = _swapped.get(self.model, {})
+        return [live.get(name, held) for name, held in zip(self.buffers, self.held_buffers(), strict=True)]
+
+    def held_buffers(self) -> list[Tensor]:
+        """Return the buffers that the model holds."""
         # Read from the modules: unlike parameters, buffers are often replaced rather than written to.
         return [_shard(self._current(name)) for name in self.buffers]
 
@@ -243,13 +248,13 @@ def reshard(model: nn.Module) -> None:
             reshard_module()
 
 
-_swapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Models that hold an average right now instead of their live weights."""
+_swapped: weakref.WeakKeyDictionary[nn.Module, Mapping[str, Tensor]] = weakref.WeakKeyDictionary()
+"""Models that hold an average right now, each with the live tensors that it replaces, by name."""
 
 
 @contextmanager
-def restored(tensors: Sequence[Tensor] | Callable[[], Sequence[Tensor]]) -> Iterator[None]:
-    """Save the tensors, and copy them back after the block, whatever happened in it.
+def restored(tensors: Sequence[Tensor] | Callable[[], Sequence[Tensor]]) -> Iterator[list[Tensor]]:
+    """Save the tensors, and copy them back after the block, whatever happened in it. Yield the saved ones.
 
     The values are copied rather than recomputed: adding a perturbation and subtracting it again rounds twice.
 
@@ -269,23 +274,23 @@ def restored(tensors: Sequence[Tensor] | Callable[[], Sequence[Tensor]]) -> Iter
 
     saved = [tensor.detach().clone() for tensor in current()]
     try:
-        yield
+        yield saved
     finally:
         with torch.no_grad():
             torch._foreach_copy_(current(), saved)
 
 
 @contextmanager
-def swapped(model: nn.Module, tensors: Callable[[], Sequence[Tensor]]) -> Iterator[None]:
+def swapped(model: nn.Module, tensors: Callable[[], Mapping[str, Tensor]]) -> Iterator[None]:
     """Mark `model` as holding an average for the block, and restore its tensors afterwards."""
     if model in _swapped:
         raise RuntimeError("this model holds an average already: leave that block before entering another")
-    _swapped.add(model)
-    try:
-        with restored(tensors):
+    with restored(lambda: list(tensors().values())) as saved:
+        _swapped[model] = dict(zip(tensors(), saved, strict=True))
+        try:
             yield
-    finally:
-        _swapped.discard(model)
+        finally:
+            del _swapped[model]
 
 
 def is_swapped(model: nn.Module) -> bool:
