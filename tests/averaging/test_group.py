@@ -247,6 +247,33 @@ def test_a_log_that_cannot_write_changes_no_average(tmp_path, monkeypatch):
     assert group["sma"].status.n_averaged == 2
 
 
+@pytest.mark.parametrize("other", [{"tolerance_ratio": 0.5}, {"interval": 2}, {"semantics": "reference"}])
+def test_a_group_loads_all_of_a_state_or_nothing(other):
+    def updated(steps, **options):
+        model = OneHot()
+        members = {"ema": EMA(model), "sma": SMA(model, 0), "swad": SWAD(model, **options)}
+        group = AverageGroup(model, members)
+        for step in range(1, steps + 1):
+            model.go_to(step)
+            group.update_parameters(model)
+            if step % 2 == 0:
+                group.observe(1.0)
+        return group
+
+    group, state = updated(3), updated(7).state_dict()
+    damaged = copy.deepcopy(state)
+    damaged["tensors"]["open"]["sums"]["weight"] = torch.zeros(3)
+    before = {name: average.averaged_state() for name, average in group.items()}
+    for refused in (updated(7, **other).state_dict(), damaged):
+        with pytest.raises(ValueError, match="resumes"):
+            group.load_state_dict(refused)
+        assert [average.step for average in group.values()] == [3, 3, 3]
+        for name, average in group.items():
+            assert torch.equal(average.averaged_state()["weight"], before[name]["weight"]), name
+    group.load_state_dict(state)
+    assert [average.step for average in group.values()] == [7, 7, 7]
+
+
 def test_a_group_that_failed_halfway_refuses_to_continue(monkeypatch):
     model = OneHot()
     group = AverageGroup(model, {"sma": SMA(model, start=0), "swad": SWAD(model)})

@@ -184,7 +184,7 @@ class Average(Averager):
             state: What `state_dict` returned.
         """
         self._require_no_group("load_state_dict")
-        self.load_own_state(state)
+        self.restore(*self.read_state(state))
 
     def headers(self) -> dict[str, Any]:
         """Return a state with an empty header, for checkpoints that are read in place."""
@@ -268,18 +268,17 @@ class Average(Averager):
             "tensors": {name: total.named_tensors(self.tracked, clone) for name, total in sums.items()},
         }
 
-    def load_own_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `own_state` returned; the group restores the segment."""
+    def read_state(self, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, WeightSum]]:
+        """Return the header and the sums of what `own_state` returned, or raise. Nothing changes."""
         header = self.check_state(state)
-        if header.get("shared") and not self._shared:
-            raise ValueError(
-                "this state is that of a member of an AverageGroup, without the segment that its members share: "
-                "load the state of the whole group into a group"
-            )
         sums = {
             name: WeightSum.from_state(head, state["tensors"][name], self.tracked, name != OPEN and self._offload)
             for name, head in header["sums"].items()
         }
+        return header, sums
+
+    def restore(self, header: Mapping[str, Any], sums: dict[str, WeightSum]) -> None:
+        """Continue from what `read_state` returned; the group restores the segment."""
         self._load_extra_state(header)
         opened = sums.pop(OPEN, None)
         if not self._shared:
@@ -389,6 +388,12 @@ class Average(Averager):
                 f"{name} loads what its state_dict() returned, and this state lacks {', '.join(missing)}: "
                 f"load the whole state"
             )
+        if header.get("shared") and not self._shared:
+            raise ValueError(
+                "this state is that of a member of an AverageGroup, without the segment that its members share: "
+                "load the state of the whole group into a group"
+            )
+        self._check_extra_state(header)
         return header
 
     def require_live(self, method: str) -> None:
@@ -423,6 +428,9 @@ class Average(Averager):
 
     def _extra_state(self) -> dict[str, Any]:
         return {}
+
+    def _check_extra_state(self, header: Mapping[str, Any]) -> None:
+        """Raise if `_load_extra_state` cannot load this, e.g. because it was saved with other settings."""
 
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         pass

@@ -97,10 +97,12 @@ class EMA(Average):
     def _extra_state(self) -> dict[str, Any]:
         return {"decay": self.decay, "warmup": self.warmup}
 
-    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+    def _check_extra_state(self, header: Mapping[str, Any]) -> None:
         if header["decay"] != self.decay:
             raise ValueError(f"an EMA resumes with its decay: {header['decay']} there, {self.decay} here")
         if (there := header.get("warmup", False)) != self.warmup:  # states of earlier versions have none
             raise ValueError(f"an EMA resumes with its warm-up: {there} there, {self.warmup} here")
+
+    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         if self._taken is not None:
             self._taken.fill_(header["updates"])

@@ -256,14 +256,16 @@ class AverageGroup(Averager, Mapping[str, Average]):
             raise ValueError(
                 f"a group resumes with its averages: {', '.join(state['averages'])} there, {', '.join(self)} here"
             )
-        for name, average in self._members.items():  # check all before the first one changes
-            average.check_state(state["averages"][name])
-        for name, average in self._members.items():
-            average.load_own_state(state["averages"][name])
-        self._segment.clear()
+        # Read everything before the first average changes, so that an error leaves the group intact.
+        read = {name: average.read_state(state["averages"][name]) for name, average in self._members.items()}
+        segment = None
         if "segment" in header:
-            tracked = self._dense[0].tracked
-            self._segment.load(WeightSum.from_state(header["segment"], state["tensors"][OPEN], tracked))
+            segment = WeightSum.from_state(header["segment"], state["tensors"][OPEN], self._dense[0].tracked)
+        for name, average in self._members.items():
+            average.restore(*read[name])
+        self._segment.clear()
+        if segment is not None:
+            self._segment.load(segment)
             self._segment.first = int(header["segment"]["first"])
         self._updates, self._observed, self._skips = int(header["updates"]), int(header["observed"]), None
         self._broken = False

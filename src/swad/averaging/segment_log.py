@@ -156,6 +156,14 @@ class SegmentLog(Average, Sequence[StoredSegment]):
             raise RuntimeError("segments in memory are lost with the process: give the log a folder to resume")
         return {"spans": self._spans, "lowest": self._lowest}
 
+    def _check_extra_state(self, header: Mapping[str, Any]) -> None:
+        missing = [str(self._file(last)) for _, last in header["spans"] if not self._file(last).exists()]
+        if missing:
+            raise FileNotFoundError(
+                f"a segment log resumes with all its files; {len(missing)} are missing, the first is {missing[0]}: "
+                f"restore them, or start a new log in an empty folder"
+            )
+
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         self._spans = [(int(first), int(last)) for first, last in header["spans"]]
         self._lowest = float(header["lowest"])
@@ -163,12 +171,6 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         for file in load_segments(self._folder) if self._folder is not None else []:
             if last_update(file) > int(header["updates"]):
                 file.unlink(missing_ok=True)  # written after the checkpoint, before the run was interrupted
-        missing = [str(self._file(last)) for _, last in self._spans if not self._file(last).exists()]
-        if missing:
-            raise FileNotFoundError(
-                f"a segment log resumes with all its files; {len(missing)} are missing, the first is {missing[0]}: "
-                f"restore them, or start a new log in an empty folder"
-            )
 
 
 def stored_bytes(model_bytes: int, evaluations: int) -> tuple[int, int]:

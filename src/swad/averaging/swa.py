@@ -146,12 +146,14 @@ class SWA(Average):
     def _extra_state(self) -> dict[str, Any]:
         return {"window": [self.start, self.end, self.interval]}
 
-    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+    def _check_extra_state(self, header: Mapping[str, Any]) -> None:
         if header["window"] != [self.start, self.end, self.interval]:
             raise ValueError(
                 f"an average resumes with its window: (start, end, interval) = {tuple(header['window'])} there, "
                 f"{(self.start, self.end, self.interval)} here"
             )
+
+    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         self._closed = False
 
 

@@ -250,9 +250,12 @@ class SWAD(Average):
     def _extra_state(self) -> dict[str, Any]:
         return {"valley": self.valley.state_dict(), "interval": self.interval, "anchor": self._anchor}
 
-    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+    def _check_extra_state(self, header: Mapping[str, Any]) -> None:
         if header["interval"] != self.interval:
             raise ValueError(f"a SWAD resumes with its interval: {header['interval']} there, {self.interval} here")
+        self.valley.check_state(header["valley"])
+
+    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         self.valley.load_state_dict(header["valley"])
         self._anchor = int(header["anchor"])
 

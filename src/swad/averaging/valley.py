@@ -288,6 +288,17 @@ class LossValley:
         Args:
             state: What `state_dict` returned.
         """
+        self.check_state(state)
+        self._step = int(state["step"])
+        self._open_first = int(state["open_first"])
+        self._open_before = _spans(state["open_before"])
+        self._sums = {name: _spans(rows) for name, rows in state["sums"].items()}
+        self._rule.load(state["rule"])
+        self._rule.reason = state["status"][1]
+        self.keep_plan = unchanged(self._sums, continue_open=True)
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise if `load_state_dict` would refuse this state."""
         missing = [key for key in self.state_dict() if key not in state]
         if missing:
             raise ValueError(
@@ -301,13 +312,6 @@ class LossValley:
         ]
         if differs:
             raise ValueError(f"a valley resumes only with the settings it was saved with; {', '.join(differs)}")
-        self._step = int(state["step"])
-        self._open_first = int(state["open_first"])
-        self._open_before = _spans(state["open_before"])
-        self._sums = {name: _spans(rows) for name, rows in state["sums"].items()}
-        self._rule.load(state["rule"])
-        self._rule.reason = state["status"][1]
-        self.keep_plan = unchanged(self._sums, continue_open=True)
 
     def _config(self) -> dict[str, Any]:
         return {
