@@ -194,6 +194,35 @@ def test_without_stopping_and_applying_the_model_stays_live(tmp_path):
     assert_equal(trainer.model.state_dict(), keep.kept[LAST])
 
 
+class EvaluateAverage(TrainerCallback):
+    """Evaluate the average during training, as the docstring of `SWADCallback` shows."""
+
+    def __init__(self, callback):
+        self.callback, self.kept = callback, {}
+
+    def on_step_end(self, args, state, control, model, **kwargs):
+        if state.global_step in (EVERY, START + 2):
+            with self.callback.average_parameters():
+                self.evaluate()
+                self.kept[state.global_step] = {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def test_the_average_is_evaluated_during_training_and_not_observed(unbroken, tmp_path):
+    _, keep, whole, _ = unbroken
+    callback = SWADCallback(**OPTIONS)
+    evaluating = EvaluateAverage(callback)
+
+    class Evaluated(Scripted):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            evaluating.evaluate = self.evaluate
+
+    with pytest.warns(swad.NeverConvergedWarning):
+        train(tmp_path, callback, evaluating, trainer_class=Evaluated)
+    assert callback.status == whole.status
+    assert_close(evaluating.kept[START + 2], keep.average([swad.Span(START, START + 2)]))
+
+
 def test_accumulation_counts_steps_not_batches(tmp_path):
     keep, callback = KeepAll(), SWADCallback(**OPTIONS)
     trainer = train(tmp_path, keep, callback, gradient_accumulation_steps=3)

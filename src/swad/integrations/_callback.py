@@ -17,7 +17,7 @@ from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
 from swad.averaging.semantics import Phase
 from swad.averaging.swad import SWAD
-from swad.averaging.tensors import is_sharded
+from swad.averaging.tensors import is_sharded, is_swapped
 from swad.averaging.valley import Status
 from swad.util.names import did_you_mean, require_choice
 
@@ -120,8 +120,8 @@ class AverageCallback:
             self._hook = None
 
     def _observe_once(self, loss: float | Tensor) -> Status | None:
-        """Observe the loss, unless the weights have not changed since the last evaluation."""
-        if self.averager.step == self.averager.observed_step:
+        """Observe the loss, unless it is that of an average, or of weights that were evaluated before."""
+        if is_swapped(self.averager.tracked.model) or self.averager.step == self.averager.observed_step:
             return None
         return self.averager.observe(loss)
 
