@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 import swad
 from helpers.runs import interrupt_at, require_same, short
 from swad.data import benchmarks
+from swad.data.cache import open_cache
+from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.data.transforms import to_pil
 from swad.models import networks
@@ -23,6 +25,8 @@ from swad.models.networks import NetworkError
 from swad.results.records import read_records
 from swad.training.export import load_predictor, markdown, read_card, save_weights
 from swad.training.loop import Interrupted, train
+from swad.training.resolve import resolve
+from swad.training.run_data import load_dataset
 
 
 def test_a_run_from_python_and_its_predictor(tmp_path):
@@ -86,6 +90,22 @@ def test_the_transform_resizes_photographs(tmp_path):
     assert predictor.model(image.unsqueeze(0)).shape == (1, len(predictor.class_names))
     deep = Image.fromarray(np.full((30, 40), 0x8080, np.uint16))  # 16 bits are scaled, as in training
     assert predictor.transform(deep).equal(predictor.transform(Image.new("L", (40, 30), 0x80)))
+
+
+def test_the_transform_repeats_the_resizing_of_cached_images(tmp_path, noise_folder):
+    options = {"dataset": "folder", "data_dir": noise_folder, "target": "a", "network": "small", "image_size": 28}
+    options |= {"input_pipeline": "gpu", "cache_size": 64, "cache": tmp_path / "cache", "steps": 1}
+    config = resolve(short(tmp_path / "run", **options, evaluate_every=1, hyperparameters={"batch_size": 8}))
+    path = tmp_path / "run" / train(config).weights["last"]
+    transform = load_predictor(path).transform
+    dataset = load_dataset(config)
+    (target,) = hold_out(dataset, "a").target.full
+    cache = open_cache(dataset, config.machine.cache, config.data.cache_size)
+    ((evaluated, _),) = EvalLoader(target, dataset.image_spec, cache=cache)
+    images = torch.stack([transform(Image.open(target.domain.path(key))) for key in target.keys])
+    one_level = 1 / 255 / min(dataset.image_spec.std)
+    torch.testing.assert_close(images, evaluated, rtol=0, atol=1.01 * one_level)
+    assert "Images are resized to 64 × 64 first" in path.with_suffix(".md").read_text()
 
 
 def test_saved_weights_load_and_have_a_card(finished_run, monkeypatch):

@@ -56,11 +56,19 @@ class ImageCache:
     path: Path | None
     """The cache's directory; None if the dataset is in memory and needs no file."""
 
+    @property
+    def resized_to(self) -> tuple[int, int] | None:
+        """Height and width of the cached images; None if all have their original size."""
+        return self.images.shape[1:3] if self._n_resized else None
+
+    @property
+    def _n_resized(self) -> int:
+        return int((self.sizes != self.images.shape[1:3]).any(1).sum())
+
     def describe(self) -> str:
         """Describe in one line how the cached images differ from the original ones."""
         height, width = self.images.shape[1:3]
-        resized = int((self.sizes != (height, width)).any(1).sum())
-        if resized:
+        if resized := self._n_resized:
             return f"image cache: {resized:,} of {len(self.images):,} images were resized to {height} × {width}"
         return f"image cache: all {len(self.images):,} images have their original size of {height} × {width}"
 

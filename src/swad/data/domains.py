@@ -155,6 +155,7 @@ class ImageSpec:
         low_res: Low-resolution images (MNIST, digits): neither resized nor augmented, only normalized.
         center_crop: Evaluate on the center of the image in its proportions, as on ImageNet. Default: on the whole
             image, resized to a square.
+        resized_to: Height and width that a run's cache of decoded images resized them to. Default: their own.
         mean: Mean of each channel, for pixels from 0 to 1.
         std: Standard deviation of each channel.
     """
@@ -165,6 +166,7 @@ class ImageSpec:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     center_crop: bool = False
+    resized_to: tuple[int, int] | None = None
 
 
 MIN_EVALUATIONS = 20

@@ -44,7 +44,8 @@ def train_transform(image_spec: ImageSpec, augmentation: Augmentation | None = N
 def eval_transform(image_spec: ImageSpec) -> Transform:
     """Return the evaluation transform: resize the whole image to a square; low-resolution images keep their size.
 
-    A center crop keeps the proportions: the shorter side becomes 8/7 of the size (256 for 224).
+    A center crop keeps the proportions: the shorter side becomes 8/7 of the size (256 for 224). Images that a cache
+    resized are resized twice.
     """
     if image_spec.low_res:
         return partial(to_bytes, size=image_spec.size)
@@ -53,7 +54,8 @@ def eval_transform(image_spec: ImageSpec) -> Transform:
     if image_spec.center_crop:
         resize = v2.Resize(round(image_spec.size * 8 / 7))
         return v2.Compose([resize, v2.CenterCrop(image_spec.size), v2.PILToTensor()])  # type: ignore[no-any-return]
-    return v2.Compose([v2.Resize((image_spec.size, image_spec.size)), v2.PILToTensor()])  # type: ignore[no-any-return]
+    sizes = [size for size in (image_spec.resized_to, (image_spec.size, image_spec.size)) if size is not None]
+    return v2.Compose([*map(v2.Resize, sizes), v2.PILToTensor()])  # type: ignore[no-any-return]
 
 
 def to_bytes(image: Image.Image, size: int) -> Tensor:

@@ -214,6 +214,8 @@ def markdown(file_name: str, card: Mapping[str, Any]) -> str:
         ]
         lines.append("")
     size, mean, std = card["input"]["size"], card["input"]["mean"], card["input"]["std"]
+    first = card["input"].get("resized_to")
+    resized = f"Images are resized to {first[0]} × {first[1]} first, as in the run's cache. " if first else ""
     lines += [
         "## Loading",
         "",
@@ -222,7 +224,7 @@ def markdown(file_name: str, card: Mapping[str, Any]) -> str:
         "```",
         "",
         f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_joined(mean)}, "
-        f"standard deviation {_joined(std)}. Classes: {', '.join(card['classes'])}.",
+        f"standard deviation {_joined(std)}. {resized}Classes: {', '.join(card['classes'])}.",
         "",
         *_batch_dependence(card),
         "## Settings",

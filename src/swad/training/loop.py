@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,8 @@ class _Run:
                 dataset, machine.cache, data.cache_size, workers=machine.workers, progress=progress, log=log
             )
             log(self.cache.describe())
+            image_spec = replace(self.sources.image_spec, resized_to=self.cache.resized_to)
+            self.sources = replace(self.sources, image_spec=image_spec)
         elif self.checkpoint is None and self.config.training.recipe != IMAGENET:
             # Not of one large dataset, where it would take longer than an epoch.
             decode = partial(require_decodable, dataset, machine.cache, machine.workers, progress, log)
