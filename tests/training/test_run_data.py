@@ -12,6 +12,7 @@ from swad.data import cache
 from swad.data.device_store import keep_images
 from swad.data.domains import DataError
 from swad.experiments.saved_run import open_run
+from swad.models.networks import NetworkError
 from swad.training import run_data
 from swad.training.export import load_predictor
 from swad.training.loop import train
@@ -57,6 +58,13 @@ def test_a_network_sees_the_images_it_was_made_for(tmp_path, noise_folder):
     assert load_predictor(saved).transform(Image.new("RGB", (50, 40))).shape == (3, 96, 96)
     assert "num_classes=2, img_size=96)" in saved.with_suffix(".md").read_text()
     assert open_run(tmp_path / "smaller").images(2).by_domain["a"][0].shape == (2, 3, 96, 96)
+
+
+def test_images_that_do_not_divide_into_patches_are_refused(tmp_path, noise_folder):
+    """timm would leave out the last rows and columns without a word."""
+    settings = {**SETTINGS, "network": "vit_tiny_patch16_224", "image_size": 40}
+    with pytest.raises(NetworkError, match=r"patches of 16 × 16 pixels, and 40 .*: use an image_size of 32 or 48"):
+        train(short(tmp_path / "run", data_dir=noise_folder, **settings))
 
 
 @pytest.mark.slow

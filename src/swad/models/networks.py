@@ -437,6 +437,23 @@ def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int,
         )
 
 
+def require_whole_patches(model: nn.Module, name: str, image_size: int) -> None:
+    """Refuse images that do not divide into the patches of a ViT: timm leaves out what is left of them.
+
+    It is not part of `build`, so that weights of such a network still load.
+    """
+    for module in model.modules():
+        if getattr(module, "dynamic_img_pad", None) is not False:  # timm's embeddings of patches have it
+            continue
+        patch = cast(Any, module).patch_size[0]
+        if image_size % patch:
+            smaller = image_size // patch * patch
+            raise NetworkError(
+                f"{name} sees patches of {patch} × {patch} pixels, and {image_size} is no multiple of {patch}: use an "
+                f"image_size of {smaller} or {smaller + patch}"
+            )
+
+
 def _are_of_head(class_scores: Tensor, model: nn.Module, image: Tensor) -> bool:
     """Whether scores equal those of the head for the features; True for a network without features or a head."""
     if class_scores.is_meta:  # without values, where only the size of a network is wanted

@@ -25,6 +25,7 @@ from swad.averaging.valley import Status
 from swad.data.cache import open_cache
 from swad.data.domains import DataError
 from swad.data.splits import hold_out
+from swad.models import networks
 from swad.results.records import Record, RecordError
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
@@ -210,6 +211,9 @@ class _Run:
 
     def _build(self) -> None:
         self.training = Training(self.config, self.sources, self.dist, self.cache, self.output.log)
+        networks.require_whole_patches(
+            self.training.predictor, str(self.config.model.network), self.sources.image_spec.size
+        )
         self.evaluator = Evaluator(self.training, self.output.log)
         for text in too_few_evaluations(self.config, self.training):
             self.output.log(text)
