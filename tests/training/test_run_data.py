@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from helpers.runs import RecordingCallback, cached_config, require_same, short
-from swad.data import cache
+from swad.data import cache, image_folder
 from swad.data.device_store import keep_images
 from swad.data.domains import DataError
 from swad.experiments.saved_run import open_run
@@ -86,10 +86,13 @@ def test_the_next_run_of_a_process_equals_that_of_a_new_one(tmp_path, noise_fold
     require_same(tmp_path / "new", tmp_path / "kept")
 
 
-def test_an_epoch_has_the_images_of_now(noise_folder, tmp_path):
+def test_an_epoch_has_the_images_of_now_which_are_listed_once(noise_folder, tmp_path, monkeypatch):
+    listed = []
+    monkeypatch.setattr(image_folder, "scan", lambda *args, scan=image_folder.scan: listed.append(args) or scan(*args))
     options = {"dataset": "folder", "data_dir": noise_folder, "target": "a", "epochs": 1, "workers": 0, "averages": ()}
     options |= {"network": "small", "image_size": 28, "hyperparameters": {"batch_size": 8}, "evaluate_every": 1}
     assert train({**options, "output": tmp_path / "before"}).steps == 2  # 32 images
     for path in list(noise_folder.rglob("*.png")):
         shutil.copy(path, path.with_name(f"copy-{path.name}"))
     assert train({**options, "output": tmp_path / "after"}).steps == 4
+    assert len(listed) == 2

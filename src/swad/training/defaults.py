@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from swad.algorithms.hyperparameters import Constant, Hyperparameters
 from swad.algorithms.registry import get_algorithm
 from swad.averaging import registry
 from swad.data import benchmarks
+from swad.data.domains import Dataset
 from swad.data.splits import hold_out, n_train
 from swad.training.config import RunConfig
+from swad.training.config_sections import DataConfig
 from swad.training.recipe import IMAGENET
 
 OWN = "own"
@@ -96,21 +97,40 @@ def training_images(config: RunConfig) -> tuple[int, ...]:
     if benchmark.counts and data.check_counts:
         counts = [count for name, count in benchmark.counts.items() if name not in data.targets]
         return tuple(n_train(count, three_way=data.three_way) for count in counts)
-    options = json.dumps(dict(data.dataset_options), sort_keys=True)
-    return _count_training_images(data.dataset, data.data_dir, options, data.targets, data.trial, data.three_way)
+    return _count_training_images(_key(data), data.targets, data.trial, data.three_way)
 
 
-def forget_image_counts() -> None:
+def load_data(data: DataConfig) -> Dataset:
+    """Load the dataset of a run; if its images were just counted, they are not listed again."""
+    try:
+        return _load(_key(data))
+    finally:
+        _load.cache_clear()
+
+
+def forget_images() -> None:
     """Count images again: in a notebook, some may have been added or removed since the last training."""
     _count_training_images.cache_clear()
+    _load.cache_clear()
 
 
 @cache
 def _count_training_images(
-    dataset: str, folder: Path | None, options: str, targets: tuple[str, ...], trial: int, three_way: bool
+    key: tuple[Any, ...], targets: tuple[str, ...], trial: int, three_way: bool
 ) -> tuple[int, ...]:
-    loaded = benchmarks.load(dataset, folder, check_counts=False, **json.loads(options))
-    return tuple(len(part) for part in hold_out(loaded, targets, trial=trial, three_way=three_way).sources.train)
+    sources = hold_out(_load(key), targets, trial=trial, three_way=three_way).sources
+    return tuple(len(part) for part in sources.train)
+
+
+def _key(data: DataConfig) -> tuple[Any, ...]:
+    options = json.dumps(data.dataset_options, sort_keys=True)
+    return (benchmarks.get(data.dataset).name, data.data_dir, data.check_counts, options)
+
+
+@lru_cache(1)
+def _load(key: tuple[Any, ...]) -> Dataset:
+    dataset, folder, check_counts, options = key
+    return benchmarks.load(dataset, folder, check_counts=check_counts, **json.loads(options))
 
 
 def averaging_plan(config: RunConfig) -> registry.Plan:

@@ -29,7 +29,7 @@ from swad.models import networks
 from swad.results.records import Record, RecordError
 from swad.training.callback import RunCallback, combine
 from swad.training.config import ConfigError, RunConfig
-from swad.training.defaults import branch_point, forget_image_counts
+from swad.training.defaults import branch_point, forget_images
 from swad.training.distributed import Dist, in_main_process, process_group
 from swad.training.evaluation import Evaluator, score_records
 from swad.training.export import cpu_weights
@@ -100,7 +100,7 @@ def train(
         if "output" not in config:
             raise ConfigError(["output is required: the directory of the run"])
         config = RunConfig.from_options(**config)
-    forget_image_counts()
+    forget_images()
     config = resolve(config)
     with ExitStack() as stack:
         callbacks = [] if callback is None else [callback]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from swad.data import benchmarks
 from swad.data.cache import default_folder
 from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain, ImageSpec
 from swad.data.shards import ShardDomain
 from swad.data.verify import find_bad_images
 from swad.training.config import RunConfig
+from swad.training.defaults import load_data
 from swad.training.recipe import IMAGENET
 from swad.training.run_dir import RunError
 from swad.util.names import listed
@@ -27,9 +27,7 @@ def load_dataset(config: RunConfig, data_dir: Path | None = None) -> Dataset:
         config: Resolved settings of the run.
         data_dir: Where the dataset is now, if it moved since training.
     """
-    data = config.data
-    root = data.data_dir if data_dir is None else data_dir
-    dataset = benchmarks.load(data.dataset, root, check_counts=data.check_counts, **data.dataset_options)
+    dataset = load_data(config.data if data_dir is None else replace(config.data, data_dir=data_dir))
     return replace(dataset, image_spec=image_spec(config, dataset.image_spec))
 
 
