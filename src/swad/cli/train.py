@@ -266,6 +266,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     from swad.algorithms.registry import canonical_name
     from swad.data import benchmarks
     from swad.experiments.recipe_runs import recipe_runs
+    from swad.experiments.sweep.plan import dataset_label
 
     benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
     has_recipe = (options["recipe"] or benchmark.defaults.recipe) == IMAGENET
@@ -278,7 +279,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     reads = not benchmark.domains and benchmark.defaults.recipe != IMAGENET
     dataset = benchmarks.load(benchmark.name, data_dir, check_counts=options["check_counts"]) if reads else None
     domains = benchmark.domains if dataset is None else dataset.domain_names
-    folder = data_dir.resolve().name if benchmark.name == "folder" else benchmark.name
+    folder = dataset_label(benchmark.name, data_dir)
     algorithms = dict.fromkeys(map(canonical_name, options.pop("algorithm") or [SETTINGS["algorithm"].default]))
     trials = dict.fromkeys(options.pop("trial"))
     targets = options.pop("target") or (domains if len(domains) > 1 else (NO_TARGET,))

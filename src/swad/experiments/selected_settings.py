@@ -9,7 +9,6 @@ from typing import Any
 
 from swad.algorithms.registry import canonical_name
 from swad.averaging import registry
-from swad.data import benchmarks
 from swad.experiments.sweep.plan import dataset_label, single_targets
 from swad.experiments.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.results.selection_file import SelectionFile, read_selection
@@ -38,7 +37,7 @@ def use_selection(configs: Iterable[RunConfig], selection: SelectionFile) -> lis
 def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
     data = config.data
     options = selection.options(
-        _name_in_results(data.dataset, data.data_dir),
+        dataset_label(data.dataset, data.data_dir),
         canonical_name(config.training.algorithm),
         data.target_name,
         trial=data.trial,
@@ -65,21 +64,15 @@ def read_selected(path: Path, spec: SweepSpec) -> dict[str, dict[str, Any]]:
     selection, average = read_selection(path), _first_label(spec.averages)
     selected, problems = {}, []
     for dataset, algorithm, trial in itertools.product(spec.datasets, canonical_algorithms(spec), spec.trials):
-        name, label = _name_in_results(dataset, spec.data), dataset_label(spec, dataset)
+        name = dataset_label(dataset, spec.data)
         for target in single_targets(spec, dataset):
             try:
                 options = selection.options(name, algorithm, target, trial=trial, average=average)
-                selected[selected_name(label, algorithm, target, trial)] = options
+                selected[selected_name(name, algorithm, target, trial)] = options
             except ValueError as error:
                 problems.append(f"{path}: {error}")
     _require_none(problems)
     return selected
-
-
-def _name_in_results(dataset: str, data: Path | None) -> str:
-    """Return the name of a dataset in results and selections: only your own folder is named after its directory."""
-    name = benchmarks.get(dataset).name
-    return data.name if name == "folder" and data is not None else name
 
 
 def _first_label(averages: Sequence[str]) -> str | None:

@@ -15,7 +15,7 @@ from helpers.commands import environment
 from swad.algorithms.registry import get_algorithm
 from swad.data import benchmarks
 from swad.experiments.sweep import checks
-from swad.experiments.sweep.plan import expand, merge
+from swad.experiments.sweep.plan import expand, merge, same_request
 from swad.experiments.sweep.search import PAPER_GRID
 from swad.experiments.sweep.spec import SweepSpec
 from swad.training.checks import find_problems
@@ -211,3 +211,14 @@ def test_domainbeds_plan_is_expanded_in_seconds():
     plan = expand(SweepSpec(protocol="domainbed"), "sweep")
     assert sum(plan.counts.values()) == 5280
     assert time.process_time() - start < 3
+
+
+def test_only_an_own_folder_is_named_after_its_directory():
+    names = ("folder", "imagenet")
+    spec = SweepSpec(datasets=names, data="/data/mine", domains=dict.fromkeys(names, ("a", "b")), trials=(0,))
+    plan = expand(spec, "sweep")
+    assert list(plan.groups) == [("mine", "erm"), ("ImageNet", "erm")]
+    moved = dataclasses.replace(spec, data="/elsewhere/of/mine")
+    assert keys(expand(moved, "sweep")) == keys(plan)
+    alone = dataclasses.replace(spec, datasets=("imagenet",))
+    assert same_request(alone, dataclasses.replace(alone, data="/elsewhere"))

@@ -33,6 +33,9 @@ from swad.util.names import NO_TARGET
 RUNS = "runs"
 """The folder of the runs in the directory of a sweep."""
 
+FOLDER = "folder"
+"""The dataset that is any directory of images."""
+
 Stage = Literal["search", "repeat"]
 
 
@@ -173,10 +176,10 @@ def merge(plans: Sequence[Plan]) -> Plan:
     return Plan(tuple(runs.values()), tuple(searches))
 
 
-def dataset_label(spec: SweepSpec, dataset: str) -> str:
-    """Return the name of a dataset in results: its own, or that of the directory of the user's images."""
-    benchmark = benchmarks.get(dataset)
-    return benchmark.name if benchmark.domains or spec.data is None else spec.data.name
+def dataset_label(dataset: str, data: Path | None) -> str:
+    """Return the name of a dataset in directories and results: only your own folder is named after its directory."""
+    name = benchmarks.get(dataset).name
+    return data.resolve().name if name == FOLDER and data is not None else name
 
 
 # -- targets ------------------------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ class _Factory:
         self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path, covering: Mapping[str, PlannedRun]
     ) -> None:
         self.spec, self.directory, self.covering = spec, directory, covering
-        self.name, self.dataset = dataset_label(spec, dataset), benchmarks.get(dataset).name
+        self.name, self.dataset = dataset_label(dataset, spec.data), benchmarks.get(dataset).name
         self.algorithm = canonical_name(algorithm)
         self.root = directory / RUNS / self.name / self.algorithm
         self.targets, self.sets = single_targets(spec, dataset), target_sets(spec, dataset, algorithm)
@@ -317,7 +320,7 @@ def may_cover(earlier: SweepSpec, spec: SweepSpec) -> bool:
 
 def _request(spec: SweepSpec) -> Mapping[str, Any]:
     content = spec.to_json()
-    own_folder = any(not benchmarks.get(name).domains for name in spec.datasets)
+    own_folder = any(benchmarks.get(name).name == FOLDER for name in spec.datasets)
     content["data"] = content["data"] if own_folder else None
     content["options"] = _settings(spec)
     return content
