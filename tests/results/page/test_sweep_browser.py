@@ -345,8 +345,13 @@ def test_one_trial_beside_others_wins_nothing_and_a_diverged_loss_is_legible(
     assert page.execute_script(chosen) == "swad"
     page.execute_script(f"return showRun({[run.path for run in runs].index(first.path)})")
     ticks = [each.text for each in page.find_elements("css selector", "dialog figure:first-of-type svg text")]
-    assert "1e10" in ticks
+    assert "1e12" in ticks
     assert max(map(len, ticks)) < 6
+    assert "threshold" in page.find_element("css selector", "dialog .legend").text
+    for low, high in ((-1.1, 0.95), (-0.9, 1.9), (-1.4, 3.4), (-1.2, 8.1), (-2, 38)):  # powers of ten
+        values = page.execute_script("return logTicks(...arguments)", low, high)
+        assert 3 <= len(values) <= 6
+        assert all(10**low <= value <= 10**high for value in values)
     assert page.get_log("browser") == []
 
 

@@ -62,6 +62,15 @@ function niceTicks(low, high, count) {
   return [ticks, Math.max(0, Math.min(4, -Math.floor(Math.log10(step) + 1e-9) + (step / power === 2.5 ? 1 : 0)))];
 }
 
+// Ticks of a logarithmic axis between two powers of ten: powers, and over less than three of them 3 times each, too.
+function logTicks(low, high) {
+  const every = Math.ceil((high - low) / 5), ticks = [];
+  for (let power = Math.floor(low / every) * every; power <= high; power += every) {
+    for (const factor of high - low < 3 ? [1, 3] : [1]) ticks.push(factor * 10 ** power);
+  }
+  return ticks.filter((tick) => tick >= 10 ** low && tick <= 10 ** high);
+}
+
 function curveFigure(title, series, range, isLoss) {
   const figure = make("figure", { class: "panel" }, make("figcaption", {}, title));
   const width = 440, height = 245, box = [44, 8, 432, 214];
@@ -83,8 +92,8 @@ function curveFigure(title, series, range, isLoss) {
     const left = x(range[1]), right = x(Math.min(range[2], steps[1]));
     svg.append(draw("rect", { class: "averaged", x: left, y: box[1], width: Math.max(right - left, 1), height: box[3] - box[1] }));
   }
-  const [ticks, digits] = niceTicks(low, high, 4);
-  for (const tick of isLog ? ticks.filter(Number.isInteger).map((power) => 10 ** power) : ticks) {
+  const [ticks, digits] = isLog ? [logTicks(low, high), 0] : niceTicks(low, high, 4);
+  for (const tick of ticks) {
     svg.append(draw("line", { class: "grid", x1: box[0], x2: box[2], y1: y(tick), y2: y(tick) }),
       draw("text", { x: box[0] - 6, y: y(tick) + 4, "text-anchor": "end" }, isLog ? shortNumber(tick) : tick.toFixed(digits)));
   }
@@ -129,6 +138,7 @@ async function showRun(run) {
     if (one.color) line.style.setProperty("--line", `var(--series-${one.color})`);
     return make("li", {}, line, one.name);
   }));
+  if (range && range[4] !== null) legend.append(make("li", {}, make("i", { class: "line dashed" }), "threshold"));
   if (range) legend.append(make("li", {}, make("i", { class: "swatch" }), "averaged"));
   const facts = [`${runs.steps[run].toLocaleString("en")} steps`];
   if (!runs.finished[run]) facts.push("unfinished");

@@ -114,7 +114,7 @@ function drawHeatmap(members, across, down, fields) {
   const target = fields.target.value === "" ? "all targets" : `target ${chosen("target")}`;
   holder.replaceChildren(
     makeTable(heads, lines, { id: "heat-table", label: "Heat map" }),
-    make("p", { class: "note" }, `${what} ${kind} accuracy in % of ${chosen("algorithm")} (${chosen("weights")}) on ${chosen("dataset")}, ${target}, with the number of runs. Trials and other settings are pooled; darker is higher, from ${percent(low)} to ${percent(high)}.`));
+    make("p", { class: "note" }, `${what} ${kind} accuracy in % of ${chosen("algorithm")} (${chosen("weights")}) on ${chosen("dataset")}, ${target}, with the number of runs. Trials and other settings are pooled; the stronger the color, the higher, from ${percent(low)} to ${percent(high)}.`));
 }
 
 // ------------------------------------------------------------ the list of runs
