@@ -1,5 +1,6 @@
 """The page in a real browser: no errors, the records' numbers, sorting by clicks, nothing wider than a phone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,11 @@ def test_text_stands_out_and_nothing_overflows(browser: Any, scheme: str, width:
     )
     for front, back in pairs:
         assert contrast(front, back) >= 4.5, (front, back)
+
+
+def test_a_long_name_leaves_room_for_the_numbers_on_a_phone(chromium: Any, runs: list[RunData], tmp_path: Path) -> None:
+    named = [replace(run, config={**run.config, "algorithm": "a method with a name of many words"}) for run in runs]
+    chromium.get(write_page(named, tmp_path / "report.html").as_uri())
+    emulate(chromium, 360, "light")
+    share = "return document.querySelector('#e0-results tbody th').offsetWidth / document.body.offsetWidth"
+    assert chromium.execute_script(share) < 0.5
