@@ -141,6 +141,15 @@ def test_buffers_come_with_a_state_dict():
         assert both.models[name].loss == local(model, loss, [0.5], 2).loss
 
 
+@pytest.mark.parametrize("buffer", [{}, {"1.running_mean": torch.zeros(1)}])
+def test_a_state_dict_without_its_buffers_is_refused(buffer):
+    """Those of `model=` belong to other weights."""
+    first, second = network(0).state_dict(), network(1).state_dict()
+    del second["1.running_mean"]
+    with pytest.raises(ValueError, match=r"the weights 'b' lack 1\.running_mean of shape \(4,\): give a whole state"):
+        compare({"a": first, "b": second | buffer}, image_losses(images()), [0.5], 2, model=network(2))
+
+
 def test_every_model_is_reported_as_soon_as_it_is_measured():
     models, data = {"a": network(0), "b": network(1)}, images()
     loss = image_losses(data)
@@ -218,5 +227,5 @@ def test_refusals():
     lacking = network().state_dict()
     del lacking["0.weight"]
     for weights in (lacking, {**lacking, "0.weight": torch.zeros(7)}):
-        with pytest.raises(ValueError, match=r"the weights 'a' lack 0\.weight of shape .*: give weights of the same"):
+        with pytest.raises(ValueError, match=r"the weights 'a' lack 0\.weight of shape .*: give a whole state dict"):
             compare({"a": weights}, loss, [1.0], 2, model=network())

@@ -210,6 +210,11 @@ def test_others_are_estimated_at_every_point():
     assert fingerprint(target) == before
     swad.update_bn(batches, models[2])
     assert found.points["3"].losses["sketch"] == loss(models[2].eval())["sketch"].double().mean().item()
+    bare = [{name: state[name] for name, _ in target.named_parameters()} for state in states]
+    again = plane(*bare).evaluate(target, loss, 2, update_bn=lambda model: swad.update_bn(batches, model))
+    assert again.rows == found.rows
+    with pytest.raises(ValueError, match=r"the weights '1' lack 1\.running_mean of shape \(4,\)"):
+        plane(*bare).evaluate(target, loss, 2)
 
 
 def test_weights_may_be_those_of_the_model_that_is_moved():

@@ -174,7 +174,7 @@ def compare(
             assert model is not None
             with torch.no_grad(), Weights(model) as weights:
                 weights.put(weights.of(source, f"the weights {name!r}"))
-                weights.put_buffers(source)
+                weights.put_buffers(source, f"the weights {name!r}")
                 results[name] = measure(model)
         if on_result is not None:
             on_result(name, results[name])

@@ -32,10 +32,6 @@ State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
 Source = State | nn.Module
 
-BN_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""Names of batch-norm buffers, for state dicts, which do not tell buffers from parameters."""
-
-
 COARSE = 0.1
 """Warn if rounding is larger than this share of a move's length.
 
@@ -189,12 +185,15 @@ class Weights:
         return [torch.empty_like(a, dtype=b.dtype).copy_(b) for a, b in zip(self.live, tensors, strict=True)]
 
     @torch.no_grad()
-    def put_buffers(self, state: Source) -> None:
+    def put_buffers(self, state: Source, what: str = "the weights") -> None:
         """Copy the buffers of `state` into the model; the end of the block restores the old ones."""
-        found = by_name(state)
-        for name, tensor, _, is_buffer in named_tensors(self.model):
-            if is_buffer and name in found:
-                tensor.copy_(found[name])
+        buffers = self.buffers()
+        for tensor, value in zip(buffers.values(), same_shapes(state, buffers, what), strict=True):
+            tensor.copy_(value)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Return the buffers that a state dict of the model has."""
+        return {name: tensor for name, tensor, _, is_buffer in named_tensors(self.model) if is_buffer}
 
     @contextmanager
     def differentiable(self) -> Iterator[list[Tensor]]:
@@ -247,8 +246,15 @@ def same_shapes(state: Source, like: Mapping[str, Tensor], what: str) -> list[Te
     found = by_name(state)
     for name, tensor in like.items():
         if name not in found or found[name].shape != tensor.shape:
-            raise ValueError(f"{what} lack {name} of shape {tuple(tensor.shape)}: give weights of the same network")
+            raise ValueError(
+                f"{what} lack {name} of shape {tuple(tensor.shape)}: give a whole state dict of the same network"
+            )
     return [found[name].detach() for name in like]
+
+
+def is_bn_statistic(name: str) -> bool:
+    """Whether a batch norm's buffer has this name; a state dict does not tell buffers from parameters."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
 
 
 def parameters_by_name(state: Source) -> dict[str, Tensor]:
@@ -258,7 +264,7 @@ def parameters_by_name(state: Source) -> dict[str, Tensor]:
     return {
         name: tensor
         for name, tensor in by_name(state).items()
-        if tensor.is_floating_point() and name.rpartition(".")[2] not in BN_STATISTICS
+        if tensor.is_floating_point() and not is_bn_statistic(name)
     }
 
 

@@ -11,10 +11,10 @@ from swad.averaging.tensors import Patterns, chosen_names, tied_names, unwrap
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import (
-    BN_STATISTICS,
     Source,
     State,
     by_name,
+    is_bn_statistic,
     parameters_by_name,
     same_shapes,
 )
@@ -115,8 +115,7 @@ def spanning_parameters(corners: Mapping[str, Source], include: Patterns, exclud
     if not names:
         raise ValueError(f"no parameter matches include={include!r}, exclude={exclude!r}: change the patterns")
     tensors = {
-        corner: [name for name in by_name(weights) if name.rpartition(".")[2] not in BN_STATISTICS]
-        for corner, weights in corners.items()
+        corner: [name for name in by_name(weights) if not is_bn_statistic(name)] for corner, weights in corners.items()
     }
     for corner in corners:
         for one, other in ((corner, "1"), ("1", corner)):

@@ -11,7 +11,7 @@ from torch import nn
 from swad.averaging.tensors import named_tensors, unwrap
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn, check_losses
-from swad.flatness._perturb import BN_STATISTICS, Source, State, Weights, by_name, chosen_parameters
+from swad.flatness._perturb import Source, State, Weights, by_name, chosen_parameters, is_bn_statistic
 from swad.flatness._surface_rows import HEAD, POINT, Surface, SurfaceRow, point_key
 from swad.util.progress import Progress
 
@@ -38,19 +38,21 @@ def evaluate_points(
     _require_parameters_of(model, list(axes[0]))
     _require_usable_buffers(model, corners, update_bn is not None)
     with Weights(model, names=set(axes[0])) as weights:
-        weights.put_buffers(corners["1"])
-        buffers = {name: tensor.clone() for name, tensor, _, is_buffer in named_tensors(unwrap(model)) if is_buffer}
+        # Statistics that are re-estimated may be missing.
+        statistics = {name: tensor.clone() for name, tensor in weights.buffers().items() if is_bn_statistic(name)}
+        defaults = statistics if update_bn is not None else {}
         origin = weights.of(corners["1"])
         directions = [
             [tensor.to(dtype) for tensor, dtype in zip(weights.of(axis), weights.dtypes, strict=True)] for axis in axes
         ]
 
         def evaluate(point: Row, source: Source | None) -> Row:
+            what = f"the weights {point['name']!r}"
             if source is None:
                 weights.put(origin, list(zip(directions, (point["x"], point["y"]), strict=False)))
             else:
-                weights.put(weights.of(source, f"the weights {point['name']!r}"))
-            weights.put_buffers(buffers if source is None else {**buffers, **by_name(source)})
+                weights.put(weights.of(source, what))
+            weights.put_buffers({**defaults, **by_name(corners["1"] if source is None else source)}, what)
             if update_bn is not None:
                 update_bn(model)
             measured = check_losses(loss_fn(model))  # its values are read here anyway
@@ -124,7 +126,7 @@ def _require_usable_buffers(model: nn.Module, corners: Mapping[str, State], has_
     """Refuse corners whose buffers differ: a point between them has no buffers, unless statistics are re-estimated."""
     buffers = [name for name, _, _, is_buffer in named_tensors(unwrap(model)) if is_buffer]
     different = [name for name in buffers if not _same_buffer(name, list(corners.values()))]
-    statistics = [name for name in different if name.rpartition(".")[2] in BN_STATISTICS]
+    statistics = [name for name in different if is_bn_statistic(name)]
     if statistics and not has_update_bn:
         raise ValueError(
             "the weights have different batch-norm statistics, so a point between them has none: give update_bn, "
