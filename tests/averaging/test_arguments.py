@@ -96,7 +96,7 @@ def test_a_foreign_state_is_refused():
         refused(ValueError, f"lacks {key}: load the whole", lambda state=incomplete: averager.load_state_dict(state))
     cut = {**averager.state_dict(), "tensors": {}}
     refused(ValueError, "lacks the sum start", lambda: averager.load_state_dict(cut))
-    refused(ValueError, "this lacks config, step", lambda: LossValley().load_state_dict({"losses": []}))
+    refused(ValueError, "this state lacks config, step", lambda: LossValley().load_state_dict({"losses": []}))
 
 
 @pytest.mark.parametrize("member", [Net(), SWAD])
@@ -110,10 +110,10 @@ def test_an_average_before_its_start_says_when_it_starts():
     averages = [
         (
             SWA(model, start=100, interval=10),
-            r"update is 110 \(start=100, interval=10\), and 1 were made",
+            r"update is 110 \(start=100, interval=10\), but the last one was 1",
         ),
-        (SMA(model), r"first averaged update is 101 \(start=100, interval=1\), and 1 were made: train longer"),
-        (SWAD(model, interval=5), "with interval=5 the first averaged update is 5, and this is 1"),
+        (SMA(model), r"first averaged update is 101 \(start=100, interval=1\), but the last one was 1: train longer"),
+        (SWAD(model, interval=5), "with interval=5 the first averaged update is 5, but this is 1"),
     ]
     for average, message in averages:
         average.update_parameters(model)

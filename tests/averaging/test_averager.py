@@ -27,9 +27,9 @@ def test_attached_under_gradient_accumulation():
             optimizer.step()
             optimizer.zero_grad()
     assert average.step == 3
-    with pytest.raises(RuntimeError, match="remove the call of update_parameters"):
+    with pytest.raises(RuntimeError, match="remove the call to update_parameters"):
         average.update_parameters(model)
-    with pytest.raises(RuntimeError, match="attached to an optimizer already"):
+    with pytest.raises(RuntimeError, match="already attached to an optimizer"):
         average.attach(optimizer)
     handle.remove()
     optimizer.step()
@@ -108,7 +108,7 @@ def test_an_old_handle_and_a_foreign_optimizer_have_no_effect():
     first.remove()
     average.attach(optimizer)
     first.remove()  # an old handle must not end the new attachment
-    with pytest.raises(RuntimeError, match="remove the call of update_parameters"):
+    with pytest.raises(RuntimeError, match="remove the call to update_parameters"):
         average.update_parameters(model)
     with pytest.raises(ValueError, match="steps none of the averaged parameters"):
         SMA(copy.deepcopy(model), start=0).attach(optimizer)
@@ -116,7 +116,7 @@ def test_an_old_handle_and_a_foreign_optimizer_have_no_effect():
 
 def test_only_an_optimizer_can_be_attached():
     model = Net()
-    with pytest.raises(TypeError, match="is attached to an optimizer, got a Net: pass the optimizer that trains"):
+    with pytest.raises(TypeError, match="attach needs a torch optimizer, got a Net: pass the optimizer that trains"):
         SMA(model, start=0).attach(model)
 
 

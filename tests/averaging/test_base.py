@@ -85,7 +85,7 @@ def test_a_state_of_another_class_is_refused():
     average.update_parameters(model)
     with pytest.raises(ValueError, match="belongs to SMA, not to SWAD"):
         SWAD(model).load_state_dict(average.state_dict())
-    with pytest.raises(ValueError, match=r"there, .* here"):
+    with pytest.raises(ValueError, match=r"in the state, .* here"):
         SMA(model, start=3).load_state_dict(average.state_dict())
     wide = SMA(nn.Linear(4, 2), start=0)
     wide.update_parameters()
@@ -93,7 +93,7 @@ def test_a_state_of_another_class_is_refused():
         (average.state_dict(), "missing weight, bias; unknown body.0.weight, .* and 1 more"),
         (wide.state_dict(), r"of another shape weight \(2, 4\) instead of \(2, 3\)"),
     ):
-        with pytest.raises(ValueError, match=f"resumes with the model, include and exclude .*; {problem}"):
+        with pytest.raises(ValueError, match=f"with the model, include and exclude .*; {problem}"):
             SMA(nn.Linear(3, 2), start=0).load_state_dict(state)
 
 
@@ -131,7 +131,7 @@ def test_copy_to_changes_no_state():
 def test_observe_needs_a_new_update():
     model = Net()
     for average in (SWAD(model), SMA(model), EMA(model)):
-        with pytest.raises(RuntimeError, match="needs an update since the last one, at update 0"):
+        with pytest.raises(RuntimeError, match="needs an update since its last call, which was at update 0"):
             average.observe(1.0)
         average.update_parameters(model)
         average.observe(1.0)

@@ -44,7 +44,7 @@ def test_the_warm_up_forgets_the_first_weights():
 def test_a_state_keeps_the_warm_up():
     model = nn.Linear(1, 1)
     warm, plain = EMA(model, warmup=True), EMA(model)
-    with pytest.raises(ValueError, match="an EMA resumes with its warm-up: True there, False here"):
+    with pytest.raises(ValueError, match="an EMA must resume with its warm-up: True in the state, False here"):
         plain.load_state_dict(warm.state_dict())
     state = plain.state_dict()
     header = json.loads(state["header"])

@@ -224,7 +224,7 @@ def test_a_replaced_module_is_refused():
         lambda: group.attach(torch.optim.SGD(model.parameters(), 0.1)),
         lambda: group["ema"].averaged_state(),
     ):
-        with pytest.raises(ValueError, match=r"replaced head\.weight, head\.bias since the average was built"):
+        with pytest.raises(ValueError, match=r"replaced head\.weight, head\.bias: build the average after"):
             call()
 
 
@@ -265,7 +265,7 @@ def test_a_group_loads_all_of_a_state_or_nothing(other):
     damaged["tensors"]["open"]["sums"]["weight"] = torch.zeros(3)
     before = {name: average.averaged_state() for name, average in group.items()}
     for refused in (updated(7, **other).state_dict(), damaged):
-        with pytest.raises(ValueError, match="resumes"):
+        with pytest.raises(ValueError, match="must resume with|another shape"):
             group.load_state_dict(refused)
         assert [average.step for average in group.values()] == [3, 3, 3]
         for name, average in group.items():
@@ -423,7 +423,7 @@ def test_a_branch_continues_the_trajectory_of_another_group():
     compare(branch, whole, "branch")
     assert {name: branch[name].status for name in branch} == {name: whole[name].status for name in whole}
     updates(trunk, first, (7,))
-    with pytest.raises(ValueError, match="branches where a segment ends"):
+    with pytest.raises(ValueError, match="can branch only where a segment ends"):
         AverageGroup(trunk, members(trunk)).load_branch(first.state_dict())
     first.observe(1.0)
     with pytest.raises(ValueError, match="swa averages updates before 7, where this trajectory branches off"):

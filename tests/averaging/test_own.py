@@ -119,7 +119,7 @@ def test_a_run_with_it_resumes_to_the_same_bits(tmp_path):
             "import swad\nclass AVERAGE(swad.EMA):\n  def __init__(self, model, rate): ...",
             "average own_needy: AVERAGE of own_needy.py raises TypeError: .* 'rate'",
         ),
-        ("ema", "", "average names must be unique, and there is a 'ema' already: rename ema.py"),
+        ("ema", "", "average names must be unique, but 'ema' exists already: rename ema.py"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line(folder, name, code, message):
@@ -132,10 +132,10 @@ def test_a_mistake_in_a_file_is_one_line(folder, name, code, message):
 
 def test_unknown_names_suggest_yours(folder, monkeypatch):
     with pytest.raises(
-        AverageError, match=r"^there is no average 'own_lat' among swad, .*: did you mean 'own_late'\?$"
+        AverageError, match=r"^there is no average 'own_lat', only swad, .*: did you mean 'own_late'\?$"
     ):
         registry.parse("own_lat")
-    with pytest.raises(AverageError, match=r"'nonsense' among swad, .*, own_late, own_lawa: name .* in SWAD_AVERAGES$"):
+    with pytest.raises(AverageError, match=r"'nonsense', only swad, .*, own_late, own_lawa: name .* in SWAD_AVERAGES$"):
         registry.parse("nonsense")
     monkeypatch.setattr(own, "__path__", [str(folder / "nowhere")])
     with pytest.raises(AverageError, match=r"SWAD_AVERAGES must name existing folders, got .*nowhere"):

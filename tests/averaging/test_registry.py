@@ -55,7 +55,7 @@ def test_windows_of_other_schedules():
 def test_sma_begins_at_update_100_whatever_the_length_of_training():
     assert build("sma", Plan(15_000, 500)).start == 100
     assert build("sma:start=7", Plan(40, 10)).start == 7
-    with pytest.raises(AverageError, match=r"begin earlier with sma:start=2$"):
+    with pytest.raises(AverageError, match=r"start earlier with sma:start=2$"):
         build("sma", Plan(100, 10))
     assert build("sma", Plan(100, 10, offset=1)).start == 100
 
@@ -80,23 +80,23 @@ def test_lists_with_options():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("swat", "there is no average 'swat' among swad, swad_text"),
+        ("swat", "there is no average 'swat', only swad, swad_text"),
         ("ema:decay=fast", "decay must be a number, got 'fast'"),
         ("ema:decay=nan", "decay must be a number"),
         ("swa:start=1.5", "start must be a whole number"),
         ("swad:offload=maybe", "offload must be true or false"),
         ("ema:speed=3", "ema takes decay, warmup, buffers, as"),
         ("swad:0.3", "got '0.3'"),
-        ("swad:as=best", "is not one of best, last"),
+        ("swad:as=best", "must not be best or last"),
         ("swad:as=../up", "got '../up'"),
         ("swad:tolerance_ratio=-1", "average swad: r = 1"),
         ("swa:start=9000", "average swa: a window needs"),
         ("swa:start=4950", "average swa: a window needs"),
-        ("swa:start=6000,end=7000", "begins after update 6000, and this run ends at update 5000"),
+        ("swa:start=6000,end=7000", "starts after update 6000, but this run ends at update 5000"),
         ("ema:decay=1", "average ema: decay must be"),
         (
             "sma:start=5000",
-            "begins after update 5000, and this run ends at update 5000: train longer, or begin earlier",
+            "starts after update 5000, but this run ends at update 5000: train longer, or start earlier",
         ),
     ],
 )

@@ -103,7 +103,7 @@ def test_errors_say_what_to_do(trajectory):
     model, log, _, _ = trajectory
     with pytest.raises(ValueError, match="keep them with a SegmentLog"):
         fit_on_val([], model, score_of)
-    with pytest.raises(ValueError, match=r"it has no body\.0\.weight"):
+    with pytest.raises(ValueError, match=r"which has no body\.0\.weight"):
         fit_on_val(log, torch.nn.Linear(3, 2), score_of)
     in_memory = SegmentLog(model)
     in_memory.update_parameters(model)
@@ -116,7 +116,7 @@ def test_a_folder_holds_one_log(trajectory, tmp_path):
     model, log, _, _ = trajectory
     other = SegmentLog(model, tmp_path)
     other.update_parameters(model)
-    with pytest.raises(FileExistsError, match="begins in an empty folder"):
+    with pytest.raises(FileExistsError, match="must start in an empty folder"):
         other.observe(1.0)
     state = log.state_dict()
     log.update_parameters(model)
@@ -173,11 +173,11 @@ def test_live_weights_are_kept_at_every_new_lowest_loss_and_nowhere_else(tmp_pat
 
 def test_a_replay_refuses_what_it_cannot_replay(trajectory, tmp_path):
     model, log, _, _ = trajectory
-    with pytest.raises(ValueError, match=r"it has no body\.0\.weight"):
+    with pytest.raises(ValueError, match=r"which has no body\.0\.weight"):
         other = torch.nn.Linear(3, 2)
         replay(log, other, {"swad": SWAD(other)})
     group = AverageGroup(model, {"swa": SWA(model, start=2, interval=2)})
-    with pytest.raises(ValueError, match="taken as a whole"):
+    with pytest.raises(ValueError, match="averaged as a whole"):
         group.take_segment(log[0].sum, 4)
     (tmp_path / "segment-00000004.pt").write_bytes(b"no zip")
     with pytest.raises(ValueError, match=r"segment-00000004.pt is not a segment .* train the run again"):

@@ -133,7 +133,7 @@ def test_the_documentation_names_every_option_and_no_other():
         (["train", "."], "there is no dataset '.'; for your own images use folder --data ."),
         (["train", "digits", "-t", "crayon"], "the target must be one of"),
         (["train", "digits", "-t", "Outlines"], "got 'Outlines': did you mean 'outline'?"),
-        (["train", "digits", "--averages", "swadd"], "there is no average 'swadd' among swad"),
+        (["train", "digits", "--averages", "swadd"], "there is no average 'swadd', only swad"),
         (["train", "digits", "--set", "lr"], "--set takes NAME=VALUE, got 'lr'"),
         (
             ["train", "digits", "--set", "lr=1", "--set", "lr=2"],

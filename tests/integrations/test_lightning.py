@@ -209,7 +209,7 @@ def test_a_checkpoint_of_the_averaged_module_is_not_resumed(tmp_path):
 
 def test_changed_settings_are_refused_on_resume(tmp_path):
     fit([SWADCallback(**OPTIONS), every_epoch(tmp_path)], max_epochs=4)
-    with pytest.raises(ValueError, match="n_tolerance 2 there, 3 here"):
+    with pytest.raises(ValueError, match="n_tolerance 2 in the state, 3 here"):
         fit([SWADCallback(n_converge=3, n_tolerance=3)], ckpt_path=tmp_path / "epoch=3.ckpt")
 
 
@@ -270,7 +270,7 @@ def test_a_module_replaced_during_training_is_refused():
         def on_train_epoch_end(self):
             self.net[3] = torch.nn.Linear(8, 1)
 
-    with pytest.raises(ValueError, match=r"replaced net\.3\.weight, net\.3\.bias since the average was built"):
+    with pytest.raises(ValueError, match=r"replaced net\.3\.weight, net\.3\.bias: build the average after"):
         fit([SWADCallback(**OPTIONS)], Replacing())
 
 

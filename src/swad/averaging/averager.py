@@ -40,7 +40,7 @@ class Averager:
         """
         if self._attached:
             raise RuntimeError(
-                "attached to an optimizer, so its steps are counted: remove the call of update_parameters"
+                "this average is attached to an optimizer, whose steps it counts: remove the call to update_parameters"
             )
         self._require_no_group("update_parameters")
         self.take_update(model, skipped=None)
@@ -57,14 +57,14 @@ class Averager:
         self._require_no_group("attach")
         if self._attached:
             raise RuntimeError(
-                "attached to an optimizer already: call .remove() of that handle before attaching to another"
+                "this average is already attached to an optimizer: call .remove() on that handle before attaching again"
             )
         self._require_same_modules()
         while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
             optimizer = inner  # accelerate and others wrap optimizers, and only the hooks of the inner one fire
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
-                f"an average is attached to an optimizer, got a {type(optimizer).__name__}: "
+                f"attach needs a torch optimizer, got a {type(optimizer).__name__}: "
                 f"pass the optimizer that trains the model"
             )
         self.tracked.live()  # looks tensors up again that were replaced, e.g. by load_state_dict(assign=True)
@@ -106,8 +106,8 @@ class Averager:
         """Raise if no update was made since the last evaluation."""
         if self._updates <= self._observed:
             raise RuntimeError(
-                f"observe needs an update since the last one, at update {self._observed}: "
-                f"call update_parameters after every optimizer step, observe once per evaluation"
+                f"observe needs an update since its last call, which was at update {self._observed}: "
+                f"call update_parameters after every optimizer step, and observe once per evaluation"
             )
 
     def _count_skip(self, skipped: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Averager:
 def require_unskipped(skipped: Tensor | None) -> None:
     """Raise if a GradScaler may skip the update that is captured."""
     if skipped is not None:
-        raise RuntimeError("steps that a GradScaler may skip cannot be counted in a graph: update outside of it")
+        raise RuntimeError("a CUDA graph cannot count steps that a GradScaler may skip: update outside the graph")
 
 
 def read_header(state: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -326,7 +326,7 @@ class Average(Averager):
         missed = [step for step in range(self._updates + 1, self._updates + n) if self._wants(step)]
         if missed:
             raise ValueError(
-                f"update {missed[0]} is averaged, got {n} replays from {self._updates}: count up to it first"
+                f"update {missed[0]} must be counted alone, got {n} replays from {self._updates}: count up to it first"
             )
         self._updates += n - 1
         self.take_update(None, skipped=None)
@@ -385,7 +385,7 @@ class Average(Averager):
             missing += [f"the sum {total}" for total in header.get("sums", ()) if total not in state["tensors"]]
         if missing:
             raise ValueError(
-                f"{name} loads what its state_dict() returned, and this state lacks {', '.join(missing)}: "
+                f"{name} loads what its state_dict() returned, but this state lacks {', '.join(missing)}: "
                 f"load the whole state"
             )
         if header.get("shared") and not self._shared:
@@ -400,7 +400,7 @@ class Average(Averager):
         """Raise if the model holds an average right now."""
         if tensors.is_swapped(self.tracked.model):
             raise RuntimeError(
-                f"{method} needs the live weights, and the model holds an average: leave the block first"
+                f"{method} needs the live weights, but the model holds an average: leave the average_parameters block"
             )
 
     # -- for subclasses -----------------------------------------------------------------------------------
@@ -449,12 +449,10 @@ class Average(Averager):
 
     def _require_capturable(self, skipped: Tensor | None) -> None:
         if self.sparse:
-            raise RuntimeError(
-                f"a captured update cannot choose its steps: update this {type(self).__name__} outside the graph"
-            )
+            raise RuntimeError(f"a CUDA graph cannot skip updates: update this {type(self).__name__} outside the graph")
         require_unskipped(skipped)
         if not self._segment.allocated or (not self.dense and not self._segment.weight):
-            raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
+            raise RuntimeError("a CUDA graph needs allocated buffers: make one update before capturing")
 
     @property
     def _shared(self) -> bool:

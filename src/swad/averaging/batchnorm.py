@@ -74,7 +74,7 @@ def update_bn(
                     call_model(model, _to(batch, device))
         if n_batches == 0:
             raise ValueError(
-                "update_bn needs at least one batch, and the loader gave none: pass a loader that is not exhausted"
+                "update_bn needs at least one batch, but the loader gave none: pass a loader that is not exhausted"
             )
     except BaseException:
         for norm, buffers in saved:  # partly reset statistics are worse than the old ones

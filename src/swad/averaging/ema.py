@@ -87,7 +87,7 @@ class EMA(Average):
     def _require_capturable(self, skipped: Tensor | None) -> None:
         super()._require_capturable(skipped)
         if self.warmup and self._taken is None:  # after a resume
-            raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
+            raise RuntimeError("a CUDA graph needs allocated buffers: make one update before capturing")
 
     def _result(self) -> list[str]:
         return [OPEN]
@@ -99,9 +99,9 @@ class EMA(Average):
 
     def _check_extra_state(self, header: Mapping[str, Any]) -> None:
         if header["decay"] != self.decay:
-            raise ValueError(f"an EMA resumes with its decay: {header['decay']} there, {self.decay} here")
+            raise ValueError(f"an EMA must resume with its decay: {header['decay']} in the state, {self.decay} here")
         if (there := header.get("warmup", False)) != self.warmup:  # states of earlier versions have none
-            raise ValueError(f"an EMA resumes with its warm-up: {there} there, {self.warmup} here")
+            raise ValueError(f"an EMA must resume with its warm-up: {there} in the state, {self.warmup} here")
 
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:
         if self._taken is not None:

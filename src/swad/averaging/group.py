@@ -157,13 +157,15 @@ class AverageGroup(Averager, Mapping[str, Average]):
         """
         self._require_intact()
         if self._others or self._edges:
-            raise ValueError("a stored segment is taken as a whole: averages with an interval or a window cannot")
+            raise ValueError(
+                "a stored segment must be averaged as a whole, which averages with an interval or a window cannot do"
+            )
         if self._segment.weight:
-            raise ValueError("the segment before is still open: call observe after each stored segment")
+            raise ValueError("the previous segment is still open: call observe after each stored segment")
         tracked = self._dense[0].tracked
         missing = [name for name in tracked.averaged if name not in total]
         if missing:
-            raise ValueError(f"the segment must hold every averaged tensor; it has no {', '.join(missing[:3])}")
+            raise ValueError(f"the segment must hold every averaged tensor, but it lacks {', '.join(missing[:3])}")
         if not self._segment.allocated:
             self._segment.allocate(tracked.live())
         for value, name in zip(self._segment.values, tracked.averaged, strict=True):
@@ -254,7 +256,8 @@ class AverageGroup(Averager, Mapping[str, Average]):
             )
         if set(state["averages"]) != set(self._members):
             raise ValueError(
-                f"a group resumes with its averages: {', '.join(state['averages'])} there, {', '.join(self)} here"
+                f"a group must resume with the averages it was saved with: "
+                f"{', '.join(state['averages'])} in the state, {', '.join(self)} here"
             )
         # Read everything before the first average changes, so that an error leaves the group intact.
         read = {name: average.read_state(state["averages"][name]) for name, average in self._members.items()}
@@ -280,7 +283,9 @@ class AverageGroup(Averager, Mapping[str, Average]):
         """
         header = read_header(state, "AverageGroup")
         if header.pop("segment", {"weight": 0})["weight"]:
-            raise ValueError("a trajectory branches where a segment ends: at an evaluation, or the edge of a window")
+            raise ValueError(
+                "a trajectory can branch only where a segment ends: at an evaluation, or at the edge of a window"
+            )
         counts = {name: header[name] for name in ("updates", "observed")}
         members = {}
         for name, average in self._members.items():
@@ -331,7 +336,7 @@ class AverageGroup(Averager, Mapping[str, Average]):
         if capturing:
             require_unskipped(skipped)
             if adds and not self._segment.allocated:
-                raise RuntimeError("a graph needs allocated buffers: make one update before capturing")
+                raise RuntimeError("a CUDA graph needs allocated buffers: make one update before capturing")
             self._segment.captured = adds
         else:
             self._updates += 1

@@ -183,7 +183,7 @@ def names() -> tuple[str, ...]:
     except PluginError as error:
         raise AverageError(str(error)) from None
     if taken := [name for name in mine if name in _ENTRIES or name in RESERVED]:
-        raise AverageError(f"average names must be unique, and there is a {taken[0]!r} already: rename {taken[0]}.py")
+        raise AverageError(f"average names must be unique, but {taken[0]!r} exists already: rename {taken[0]}.py")
     return (*_ENTRIES, *mine)
 
 
@@ -194,7 +194,7 @@ def _entry(name: str) -> _Entry:
         return _ENTRIES[name]
     if name not in known:
         hint = did_you_mean(name, known) or "name the folder of your own averages in SWAD_AVERAGES"
-        raise AverageError(f"there is no average {name!r} among {', '.join(known)}: {hint}")
+        raise AverageError(f"there is no average {name!r}, only {', '.join(known)}: {hint}")
     try:
         return _own_entry(name, own.get(name))
     except PluginError as error:
@@ -250,7 +250,7 @@ def parse(text: str) -> Spec:
             )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", label) or label in RESERVED:
         raise AverageError(
-            f"a label has letters, digits, '_', '.' and '-' and is not one of {', '.join(sorted(RESERVED))}; "
+            f"a label may have letters, digits, '_', '.' and '-', and must not be {' or '.join(sorted(RESERVED))}; "
             f"got {label!r}"
         )
     return Spec(name, label, options)
@@ -276,8 +276,8 @@ def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Avera
             start = min(average.window_edges(), default=0)
             if start >= plan.last:
                 raise ValueError(
-                    f"the average begins after update {start}, and this run ends at update {plan.last}: "
-                    f"train longer, or begin earlier with {spec.name}:start={plan.last // 50}"
+                    f"the average starts after update {start}, but this run ends at update {plan.last}: "
+                    f"train longer, or start earlier with {spec.name}:start={plan.last // 50}"
                 )
         except ValueError as error:
             raise AverageError(f"average {spec.label}: {error}") from None

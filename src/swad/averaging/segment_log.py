@@ -147,7 +147,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         assert self._folder is not None
         files = load_segments(self._folder)
         if files:
-            raise FileExistsError(f"a segment log begins in an empty folder, found {files[0]}: choose another")
+            raise FileExistsError(f"a segment log must start in an empty folder, found {files[0]}: choose another")
 
     _extra_state_names = ("spans", "lowest")
 
@@ -160,7 +160,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         missing = [str(self._file(last)) for _, last in header["spans"] if not self._file(last).exists()]
         if missing:
             raise FileNotFoundError(
-                f"a segment log resumes with all its files; {len(missing)} are missing, the first is {missing[0]}: "
+                f"a segment log needs all its files to resume, but {len(missing)} are missing, such as {missing[0]}: "
                 f"restore them, or start a new log in an empty folder"
             )
 
@@ -266,7 +266,7 @@ def require_same_model(segment: StoredSegment, targets: Mapping[str, Tensor]) ->
     """Raise if a model lacks a tensor of a segment."""
     unknown = [name for name in (*segment.sum, *segment.buffers) if name not in targets]
     if unknown:
-        raise ValueError(f"the segments must be of this model; it has no {', '.join(unknown[:3])}")
+        raise ValueError(f"the segments must be of this model, which has no {', '.join(unknown[:3])}")
 
 
 def _clones(names: Iterable[str], values: Iterable[Tensor]) -> dict[str, Tensor]:

@@ -351,7 +351,7 @@ def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:
 
 
 def _fill(values: list[Tensor], targets: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    require_match("a state resumes with the model, include and exclude it was saved with", targets, state)
+    require_match("a state must be loaded with the model, include and exclude it was saved with", targets, state)
     with torch.no_grad():
         for value, (name, target) in zip(values, targets.items(), strict=True):
             value.copy_(localized(target, state[name]))

@@ -127,7 +127,7 @@ class SWA(Average):
         first = self.start + self.interval
         return (
             f"the first averaged update is {first} (start={self.start}, interval={self.interval}), "
-            f"and {self.step} were made: train longer, or begin earlier"
+            f"but the last one was {self.step}: train longer, or start earlier"
         )
 
     def finished(self) -> bool:
@@ -149,8 +149,8 @@ class SWA(Average):
     def _check_extra_state(self, header: Mapping[str, Any]) -> None:
         if header["window"] != [self.start, self.end, self.interval]:
             raise ValueError(
-                f"an average resumes with its window: (start, end, interval) = {tuple(header['window'])} there, "
-                f"{(self.start, self.end, self.interval)} here"
+                f"an average must resume with its window: (start, end, interval) = {tuple(header['window'])} "
+                f"in the state, {(self.start, self.end, self.interval)} here"
             )
 
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:

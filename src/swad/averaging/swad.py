@@ -142,7 +142,7 @@ class SWAD(Average):
     def _why_empty(self) -> str:
         if not self.step:
             return super()._why_empty()
-        return f"with interval={self.interval} the first averaged update is {self.interval}, and this is {self.step}"
+        return f"with interval={self.interval} the first averaged update is {self.interval}, but this is {self.step}"
 
     def finished(self) -> bool:
         """Whether the valley has ended."""
@@ -252,7 +252,9 @@ class SWAD(Average):
 
     def _check_extra_state(self, header: Mapping[str, Any]) -> None:
         if header["interval"] != self.interval:
-            raise ValueError(f"a SWAD resumes with its interval: {header['interval']} there, {self.interval} here")
+            raise ValueError(
+                f"a SWAD must resume with its interval: {header['interval']} in the state, {self.interval} here"
+            )
         self.valley.check_state(header["valley"])
 
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:

@@ -147,7 +147,7 @@ class TrackedTensors:
         for name, tensor in self.live_excluded().items():
             if tensor.requires_grad and name not in self._may_train:
                 raise ValueError(
-                    f"parameters frozen when the average was built must stay frozen; {name} is trainable now: "
+                    f"parameters frozen when the average was built must stay frozen, but {name} is trainable now: "
                     f"build the average after unfreezing, or name it in include"
                 )
 
@@ -167,7 +167,7 @@ class TrackedTensors:
         )
         if problems:
             raise ValueError(
-                f"the modules of an averaged model must stay the same; {problems} since the average was built: "
+                f"the modules of a model must not change after its average is built; {problems}: "
                 f"build the average after changing the model"
             )
         if moved:

@@ -229,8 +229,8 @@ class LossValley:
         step = self._step + 1 if step is None else step
         if step <= self._step:
             raise ValueError(
-                f"an evaluation must come after a new update: step {step} is not beyond the last one, "
-                f"{self._step}; call observe once per evaluation"
+                f"each evaluation must come at a later step than the last one, which was at step {self._step}; "
+                f"got step {step}: call observe once per evaluation"
             )
         self.check(loss, step)
         if not math.isfinite(loss):
@@ -302,16 +302,16 @@ class LossValley:
         missing = [key for key in self.state_dict() if key not in state]
         if missing:
             raise ValueError(
-                f"a valley resumes from what its state_dict() returned, and this lacks {', '.join(missing)}: "
-                f"pass that of a LossValley"
+                f"a valley loads what its state_dict() returned, but this state lacks {', '.join(missing)}: "
+                f"pass the state of a LossValley"
             )
         differs = [
-            f"{key} {saved!r} there, {self._config()[key]!r} here"
+            f"{key} {saved!r} in the state, {self._config()[key]!r} here"
             for key, saved in state["config"].items()
             if saved != self._config()[key]
         ]
         if differs:
-            raise ValueError(f"a valley resumes only with the settings it was saved with; {', '.join(differs)}")
+            raise ValueError(f"a valley must resume with the settings it was saved with: {', '.join(differs)}")
 
     def _config(self) -> dict[str, Any]:
         return {
