@@ -221,5 +221,5 @@ def test_ctrl_c_while_the_commands_are_imported_is_one_line(monkeypatch, capsys)
 
 
 def test_ctrl_c_in_a_command_is_one_line(here, monkeypatch):
-    monkeypatch.setattr(benchmarks, "names", lambda: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(benchmarks, "names", lambda: signal.raise_signal(signal.SIGINT))
     assert here("datasets", code=130).stderr == "Interrupted.\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -90,7 +89,7 @@ class RecordingCallback(RunCallback):
 
 def interrupt_at(step: int, signum: int = signal.SIGINT) -> RecordingCallback:
     """Send a signal to this process after a step."""
-    return RecordingCallback({step: lambda: os.kill(os.getpid(), signum)})
+    return RecordingCallback({step: lambda: signal.raise_signal(signum)})
 
 
 def crash_at(step: int) -> RecordingCallback:

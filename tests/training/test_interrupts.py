@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 
@@ -62,8 +61,8 @@ def test_a_second_sigterm_is_ignored(tmp_path):
     """A scheduler signals every process of a job, and the launcher forwards its own signal."""
 
     def twice() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="from step 6"):
         train(short(tmp_path / "run", checkpoint_every=None), callback=RecordingCallback({6: twice}))
@@ -72,7 +71,7 @@ def test_a_second_sigterm_is_ignored(tmp_path):
 def test_an_interrupt_that_an_import_swallows_still_interrupts(tmp_path, monkeypatch):
     def broken(*args, **options):
         with contextlib.suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
             time.sleep(1)
         raise AttributeError("half of a module")
 
@@ -93,7 +92,7 @@ def test_ctrl_c_in_an_evaluation_saves_it_and_a_second_one_stops_at_once(
         count += 1
         if count == 3:
             for _ in range(presses):
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
         return real(*args)
 
     monkeypatch.setattr(evaluation, "evaluate_splits", interrupted)

@@ -318,7 +318,7 @@ def test_an_interrupt_after_the_result_is_written_keeps_the_finished_run(tmp_pat
     """Ctrl-C while the checkpoint of a finished run is removed."""
     run_dir = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
+        patch.setattr(shutil, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted):
             train(short(run_dir, checkpoint_every=1000))
     assert train(short(run_dir, checkpoint_every=1000)).scores == train(short(finished_run)).scores
