@@ -265,7 +265,7 @@ def test_a_group_loads_all_of_a_state_or_nothing(other):
     damaged["tensors"]["open"]["sums"]["weight"] = torch.zeros(3)
     before = {name: average.averaged_state() for name, average in group.items()}
     for refused in (updated(7, **other).state_dict(), damaged):
-        with pytest.raises(ValueError, match="must resume with|another shape"):
+        with pytest.raises(ValueError, match=r"must resume with|another shape"):
             group.load_state_dict(refused)
         assert [average.step for average in group.values()] == [3, 3, 3]
         for name, average in group.items():
