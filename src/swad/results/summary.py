@@ -21,7 +21,6 @@ from typing import Any
 from swad.results.record_table import RecordTable, Series, SeriesKey
 from swad.results.records import CONFIG, DONE, RECORDS
 from swad.results.run_data import RunData
-from swad.util.codes import Codes
 from swad.util.files import atomic_write
 
 SUMMARY = ".swad-summary"
@@ -94,20 +93,23 @@ def _parse(root: Path, index: Mapping[str, Any], data: memoryview) -> dict[Path,
 
 def write_summary(root: Path, runs: Iterable[tuple[Signature, RunData]]) -> None:
     """Write the summary of `root`. Where that is not possible, such as on a read-only disk, there is none."""
-    keys, steps, roles = Codes(), Codes(), Codes()
+    # Equal keys, steps and roles are stored once, and runs refer to them by their numbers.
+    keys: dict[SeriesKey, int] = {}
+    steps: dict[tuple[int, ...], int] = {}
+    roles: dict[str, int] = {}
     entries, data = [], []
     for numbers, run in runs:
         table = run.table
         if len(table.series) >= _MAX_SERIES:
             continue
-        key_ids = [keys.code(key) for key in table.series]
-        step_ids = [steps.code(tuple(series_steps)) for series_steps, _ in table.series.values()]
-        role = roles.code(json.dumps(run.roles))
+        key_ids = [keys.setdefault(key, len(keys)) for key in table.series]
+        step_ids = [steps.setdefault(tuple(each), len(steps)) for each, _ in table.series.values()]
+        role = roles.setdefault(json.dumps(run.roles), len(roles))
         name = str(run.path.relative_to(root))
         entries.append([name, numbers, run.config, role, run.warnings, key_ids, step_ids])
         data.append(array("d", [value for _, values in table.series.values() for value in values]).tobytes())
         data.append(array("H", table.order or ()).tobytes())
-    index = {"keys": keys.items, "steps": steps.items, "roles": [json.loads(r) for r in roles.items], "runs": entries}
+    index = {"keys": list(keys), "steps": list(steps), "roles": [json.loads(r) for r in roles], "runs": entries}
     text = json.dumps(index, separators=(",", ":")).encode()
     body = b"".join([text, *data])
     with suppress(OSError), atomic_write(root / SUMMARY) as partial, partial.open("wb") as file:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import synthetic_runs
 from helpers.browser import emulate
@@ -22,8 +20,6 @@ from swad.results.records import Record
 from swad.results.run_data import RunData
 from swad.results.selection import validation_accuracy
 from swad.results.training_curves import source_curves
-from swad.util.paired import paired_test
-from swad.util.statistics import student_quantile
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
@@ -239,14 +235,6 @@ def test_wins_are_those_of_the_paired_test(browser: Any, results: list[DatasetRe
         assert counts[first, second] == "–".join(map(str, expected))
         outcomes.add(tuple(expected))
     assert len(outcomes) > 3
-
-
-@given(st.lists(st.sampled_from([-0.4, -0.1, 0.0, 0.1, 0.2, 0.3, 0.7, 1.1]), min_size=2, max_size=8))
-def test_the_test_of_a_win_is_that_of_the_tables(browser: Any, differences: list[float]) -> None:
-    factor = student_quantile(len(differences)) / len(differences) ** 0.5
-    script = "sweep.data.intervals[arguments[0].length] = arguments[1]; return isClear(arguments[0])"
-    p = paired_test(differences).p
-    assert browser.execute_script(script, differences, factor) == (p is not None and p <= 0.05)
 
 
 def test_runs_are_filtered_sorted_and_paged(browser: Any, searched: list[RunData]) -> None:

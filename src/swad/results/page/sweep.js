@@ -63,7 +63,6 @@ const sweep = { data: null, curves: null, byCell: new Map(), listeners: [] };
 async function startSweep() {
   const data = JSON.parse(new TextDecoder().decode(await unpack("sweep-data")));
   sweep.data = data;
-  sweep.hasTests = Object.keys(data.intervals).length > 0; // without a second trial there is none
   sweep.preferred = data.weights.includes("swad") ? data.weights.indexOf("swad") : data.weights.length - 1;
   const { method, dataset, run } = data.results;
   sweep.selected = new Set(run);
@@ -162,66 +161,15 @@ function showTargets(method, dataset, opener) {
 
 // ------------------------------------------------------------ wins, ties and losses
 
-// Compare two methods on one dataset and target: 1, 0 or -1, or null without a common trial.
-function compareOn(first, second) {
-  const differences = [];
-  for (const [trial, accuracy] of first) if (second.has(trial)) differences.push(accuracy - second.get(trial));
-  if (!differences.length) return null;
-  return isClear(differences) ? Math.sign(average(differences)) : 0;
-}
-
-const ROUNDING = 1e-7, MOST_FLIPPED = 10;
-
-// The paired test of the tables, at 5 % and not corrected: signs are flipped where six trials or more allow it, else
-// Student's t. Flipping takes too long for more than ten; there, Student's t is nearly the same.
-function isClear(differences) {
-  const n = differences.length, center = average(differences);
-  if (n === 1) return !sweep.hasTests && Math.abs(center) > ROUNDING;
-  if (n >= 6 && n <= MOST_FLIPPED) {
-    const tolerance = ROUNDING * n;
-    let below = 0, above = 0;
-    for (let subset = 0; subset < 2 ** n; subset++) {
-      let sum = 0;
-      for (let place = 0; place < n; place++) if (subset >> place & 1) sum += differences[place];
-      below += sum <= tolerance;
-      above += sum >= -tolerance;
-    }
-    return 2 * Math.min(below, above) / 2 ** n <= 0.05;
-  }
-  if (Math.max(...differences) - Math.min(...differences) <= ROUNDING) return false;
-  const spread = Math.sqrt(differences.reduce((sum, each) => sum + (each - center) ** 2, 0) / (n - 1));
-  return Math.abs(center) > sweep.data.intervals[n] * spread;
-}
-
 const MOST_COMPARED = 30;
 
 function startComparisons() {
-  const { methods, results } = sweep.data;
-  // By method and "dataset, target": accuracies by trial.
-  const scores = methods.map(() => new Map());
-  results.method.forEach((method, index) => {
-    const key = `${results.dataset[index]},${results.target[index]}`;
-    if (!scores[method].has(key)) scores[method].set(key, new Map());
-    scores[method].get(key).set(results.trial[index], results.accuracy[index]);
-  });
-  document.getElementById("wins-rule").textContent = sweep.hasTests
+  const { methods, wins, tested } = sweep.data;
+  document.getElementById("wins-rule").textContent = tested
     ? "A win is a difference that the paired test over trials shows at the 5 % level; all else is a tie. The tests are not corrected for their number, so one win alone shows little."
     : "There is one trial, so there is no interval: the higher accuracy counts, which shows a tendency and no difference.";
-  const cache = new Map();
-  function count(first, second) {
-    const key = first * methods.length + second;
-    if (!cache.has(key)) {
-      const counts = [0, 0, 0];
-      for (const [place, values] of scores[first]) {
-        const other = scores[second].get(place);
-        const outcome = other ? compareOn(values, other) : null;
-        if (outcome !== null) counts[1 - outcome] += 1;
-      }
-      cache.set(key, counts);
-      cache.set(second * methods.length + first, [...counts].reverse());
-    }
-    return cache.get(key);
-  }
+  // Wins, ties and losses of one method against another.
+  const count = (first, second) => (first > second ? wins[first][second] : [...wins[second][first]].reverse());
   function draw() {
     const holder = document.getElementById("wins-holder");
     const numbers = sweep.shownMethods;

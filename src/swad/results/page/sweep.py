@@ -25,10 +25,10 @@ from swad.results.selection import target_accuracy, validation_accuracy
 from swad.results.selectors import ORACLES
 from swad.results.tables import OURS, Cell, Row, Table, percent
 from swad.results.training_curves import final_value, last_step, source_curves, valleys
-from swad.util.codes import Codes
 from swad.util.garbage import paused_garbage_collection
 from swad.util.names import NO_TARGET
-from swad.util.statistics import mean, student_quantile
+from swad.util.paired import ALPHA, ROUNDING, paired_test
+from swad.util.statistics import mean
 
 T = TypeVar("T")
 
@@ -80,6 +80,7 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
     """
     selection, oracle = results[0].selection, results[0].selection in ORACLES
     methods, accuracies = _results(results, runs)
+    tested = len(set(accuracies["trial"])) > 1
     settings = _settings(runs)
     curves, thinned = _curves(runs)
     data = {
@@ -88,7 +89,8 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         "datasets": [dataset.dataset for dataset in results],
         "methods": methods,
         "results": accuracies,
-        "intervals": _interval_factors(results),
+        "tested": tested,
+        "wins": _wins(len(methods), accuracies, tested),
         "runs": _runs(runs),
         "settings": settings,
         **_weights(runs, oracle),
@@ -140,25 +142,43 @@ def _averaged_over(results: Sequence[DatasetResults]) -> str:
 
 def _results(results: Sequence[DatasetResults], runs: Sequence[RunData]) -> tuple[list[Any], dict[str, list[Any]]]:
     """Return the methods, and the accuracy in percent behind every mean, by method, dataset, target and trial."""
-    methods = Codes()
+    methods: dict[tuple[str, str, str], int] = {}
     numbers = {id(run): number for number, run in enumerate(runs)}
     columns: dict[str, list[Any]] = {
         name: [] for name in ("method", "dataset", "target", "trial", "accuracy", "run", "step")
     }
     for number, dataset in enumerate(results):
         for method in dataset.methods:
-            code = methods.code((method.label, algorithm_label(method.algorithm), method.average or LIVE))
+            code = _code(methods, (method.label, algorithm_label(method.algorithm), method.average or LIVE))
             for result in method.results:
                 row = (code, number, result.target, result.trial, _round(100 * result.accuracy, 10))
                 for column, value in zip(columns.values(), (*row, numbers[id(result.run)], result.step), strict=True):
                     column.append(value)
-    return methods.items, columns
+    return list(methods), columns
 
 
-def _interval_factors(results: Sequence[DatasetResults]) -> dict[int, float]:
-    """Return by number of trials what turns a standard deviation into half of a 95 % interval of the mean."""
-    trials = {result.trial for dataset in results for method in dataset.methods for result in method.results}
-    return {n: student_quantile(n) / n**0.5 for n in range(2, len(trials) + 1)}
+def _wins(n_methods: int, results: dict[str, list[Any]], tested: bool) -> list[list[list[int]]]:
+    """Return, of each method against each one before it, the datasets and targets with a win, a tie and a loss.
+
+    A win is a difference that the paired test over trials shows, not corrected for the number of tests. With a single
+    trial there is no test, and the higher accuracy wins.
+    """
+    scores: list[dict[tuple[int, str], dict[int, float]]] = [{} for _ in range(n_methods)]
+    names = ("method", "dataset", "target", "trial", "accuracy")
+    for method, dataset, target, trial, accuracy in zip(*(results[name] for name in names), strict=True):
+        if accuracy is not None:
+            scores[method].setdefault((dataset, target), {})[trial] = accuracy
+    wins = []
+    for number, mine in enumerate(scores):
+        wins.append([[0, 0, 0] for _ in range(number)])
+        for counts, other in zip(wins[number], scores, strict=False):
+            for place in mine.keys() & other.keys():
+                trials = mine[place].keys() & other[place].keys()
+                if trials:
+                    test = paired_test([mine[place][trial] - other[place][trial] for trial in trials])
+                    shown = test.p is not None and test.p <= ALPHA if tested else abs(test.difference) > ROUNDING
+                    counts[1 if not shown else 0 if test.difference > 0 else 2] += 1
+    return wins
 
 
 # ------------------------------------------------------------ runs
@@ -212,10 +232,10 @@ def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     searched = {name for name in differing_hyperparameters(runs) if any(name in run.hyperparameters for run in runs)}
     settings = []
     for name in dict.fromkeys(name for each in flat for name in each if name not in shown_elsewhere):
-        codes = Codes()
-        indices = [codes.code(setting_text(each[name])) if name in each else -1 for each in flat]
+        codes: dict[str, int] = {}
+        indices = [_code(codes, setting_text(each[name])) if name in each else -1 for each in flat]
         if len(set(indices)) > 1:
-            settings.append({"name": name, "searched": name in searched, "values": codes.items, "codes": indices})
+            settings.append({"name": name, "searched": name in searched, "values": list(codes), "codes": indices})
     return sorted(settings, key=lambda setting: (not setting["searched"], setting["name"]))
 
 
@@ -226,7 +246,8 @@ def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
     """Pack the validation curves of all runs; also return how many runs lack evaluations there."""
     import numpy as np
 
-    steps_seen, domains = Codes(), Codes()
+    steps_seen: dict[tuple[int, ...], int] = {}
+    domains: dict[str, int] = {}
     index: list[Any] = []
     data: list[bytes] = []
     offset = thinned = 0
@@ -236,7 +257,7 @@ def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
             series: list[int] = []
             shown: list[float] = []
             for domain, (steps, values) in source_curves(run, metric).items():
-                series += [domains.code(domain), steps_seen.code(tuple(_thin(steps))), offset + len(shown)]
+                series += [_code(domains, domain), _code(steps_seen, tuple(_thin(steps))), offset + len(shown)]
                 shown += _thin(values)
                 thinned += len(entry) + len(series) == 3 and len(steps) > MAX_POINTS  # once for each run
             numbers = np.array(shown, dtype=np.float64) * scale
@@ -252,7 +273,7 @@ def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
             offset += len(shown)
             entry.append([int(is_log), _round(low, 6), _round((high - low) / _LEVELS, 12), *series])
         index.append(entry)
-    header = json.dumps({"steps": steps_seen.items, "domains": domains.items, "runs": index}, separators=(",", ":"))
+    header = json.dumps({"steps": list(steps_seen), "domains": list(domains), "runs": index}, separators=(",", ":"))
     text = header.encode()
     text += b" " * (len(text) % 2)  # the numbers that follow must be aligned
     return _deflate(struct.pack("<I", len(text)) + text + b"".join(data)), thinned
@@ -268,10 +289,15 @@ def _thin(items: list[T]) -> list[T]:
 # ------------------------------------------------------------ packing
 
 
+def _code(codes: dict[T, int], item: T) -> int:
+    """Return the number of an item; a new one gets the next. So the page holds each item once."""
+    return codes.setdefault(item, len(codes))
+
+
 def _coded(values: Iterable[str]) -> dict[str, list[Any]]:
-    codes = Codes()
-    numbers = [codes.code(value) for value in values]
-    return {"values": codes.items, "codes": numbers}
+    codes: dict[str, int] = {}
+    numbers = [_code(codes, value) for value in values]
+    return {"values": list(codes), "codes": numbers}
 
 
 def _round(value: float | None, digits: int = 4) -> float | None:
