@@ -1,16 +1,30 @@
 "use strict";
 document.documentElement.classList.add("js");
 
+// Create an element. Text is always set as text, so that names cannot inject markup.
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name === "onclick") element.addEventListener("click", value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
 // Sorting: numbers by their full value, words alphabetically, empty cells always last.
+const collator = new Intl.Collator("en", { numeric: true });
+
+function compare(x, y, sign) {
+  if (x === null || y === null) return (x === null) - (y === null);
+  return sign * (typeof x === "number" && typeof y === "number" ? x - y : collator.compare(String(x), String(y)));
+}
+
 function value(row, column) {
   const text = row.cells[column].dataset.value;
   const number = Number(text);
   return text === "" ? null : Number.isNaN(number) ? text : number;
-}
-
-function compare(a, b) {
-  if (typeof a === "number" && typeof b === "number") return a - b;
-  return String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -28,11 +42,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       for (const each of heads) each.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", order);
       const sign = order === "ascending" ? 1 : -1;
-      rows.sort((a, b) => {
-        const x = value(a, column), y = value(b, column);
-        if (x === null || y === null) return (x === null) - (y === null);
-        return sign * compare(x, y);
-      });
+      rows.sort((a, b) => compare(value(a, column), value(b, column), sign));
       body.append(...rows);
     });
   });
@@ -65,6 +75,9 @@ for (const button of document.querySelectorAll("button[data-show]")) {
   });
 }
 
+// The line of a series in a legend; 0 is the color of text.
+const lineSample = (color) => make("i", { class: "line", style: color ? `--line: var(--series-${color})` : null });
+
 // Values at the pointer: a line at the nearest evaluation, with its numbers next to it.
 function readValues(figure, { box, steps, digits, series }) {
   const svg = figure.querySelector("svg");
@@ -91,21 +104,13 @@ function readValues(figure, { box, steps, digits, series }) {
     cursor.setAttribute("x1", place);
     cursor.setAttribute("x2", place);
     svg.append(cursor);
-    const title = document.createElement("b");
-    title.textContent = `Step ${step.toLocaleString("en")}`;
-    reading.replaceChildren(title);
+    reading.replaceChildren(make("b", {}, `Step ${step.toLocaleString("en")}`));
     for (const one of series) {
       const point = one.at.find((each) => each[0] === step);
       if (!point) continue;
-      const line = document.createElement("span");
-      const mark = document.createElement("i");
-      mark.className = "line";
-      if (one.color) mark.style.setProperty("--line", `var(--series-${one.color})`);
-      const number = document.createElement("em");
-      number.textContent = typeof point[1] !== "number" ? point[1]
+      const number = typeof point[1] !== "number" ? point[1]
         : Math.abs(point[1]) < 1e4 ? point[1].toFixed(digits) : point[1].toExponential(2).replace("e+", "e");
-      line.append(mark, one.name, number);
-      reading.append(line);
+      reading.append(make("span", {}, lineSample(one.color), one.name, make("em", {}, number)));
     }
     reading.classList.add("on");
     // Place the numbers on the side with more space.
@@ -126,13 +131,11 @@ for (const figure of document.querySelectorAll(".panel")) readValues(figure, pan
 // Copy a table.
 for (const block of document.querySelectorAll(".copy")) {
   if (!navigator.clipboard) break; // a file opened from disk may have no clipboard; its text can still be selected
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = "Copy";
-  button.addEventListener("click", async () => {
+  const copy = async () => {
     await navigator.clipboard.writeText(block.querySelector("pre").textContent);
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
-  });
+  };
+  const button = make("button", { type: "button", onclick: copy }, "Copy");
   block.append(button);
 }

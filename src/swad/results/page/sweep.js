@@ -16,18 +16,6 @@ async function unpack(id) {
   return new Response(stream).arrayBuffer();
 }
 
-// Create an element. Text is always set as text, so that names cannot inject markup.
-function make(tag, attributes, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name === "onclick") element.addEventListener("click", value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
 // A table in a box that scrolls. Columns are the texts of its heads, or cells.
 function makeTable(columns, rows, { id = null, label = null } = {}) {
   const heads = columns.map((column) => (typeof column === "string"

@@ -9,7 +9,7 @@ function axisGroups(setting, members) {
   const number = (code) => Number(setting.values[code]);
   const numeric = codes.every((code) => setting.values[code] !== "" && Number.isFinite(number(code)));
   if (numeric) codes.sort((a, b) => number(a) - number(b));
-  else codes.sort((a, b) => setting.values[a].localeCompare(setting.values[b], "en", { numeric: true }));
+  else codes.sort((a, b) => collator.compare(setting.values[a], setting.values[b]));
   if (!numeric || codes.length <= MOST_VALUES) {
     return codes.map((code) => ({ label: numeric ? shortNumber(number(code)) : setting.values[code], codes: new Set([code]) }));
   }
@@ -172,12 +172,7 @@ function startRuns() {
     const key = number || ((run) => { const word = text(run); return word !== null && word !== "" && !Number.isNaN(Number(word)) ? Number(word) : word; });
     const keys = new Map(order.map((run) => [run, key(run)]));
     const sign = sorted.falling ? -1 : 1;
-    const collator = new Intl.Collator("en", { numeric: true });
-    order.sort((a, b) => {
-      const x = keys.get(a), y = keys.get(b);
-      if (x === null || y === null) return (x === null) - (y === null);
-      return sign * (typeof x === "number" && typeof y === "number" ? x - y : collator.compare(String(x), String(y)));
-    });
+    order.sort((a, b) => compare(keys.get(a), keys.get(b), sign));
     [...head.cells].forEach((cell, place) => {
       if (place === sorted.column) cell.setAttribute("aria-sort", sorted.falling ? "descending" : "ascending");
       else cell.removeAttribute("aria-sort");
