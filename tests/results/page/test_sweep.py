@@ -114,6 +114,18 @@ def test_an_oracle_shows_the_target_accuracy_it_selects_by(searched: list[RunDat
     assert data["target"][place][5] == round(100 * record.value, 4)
 
 
+def test_an_oracle_of_the_best_step_shows_the_accuracy_of_that_step(searched: list[RunData]) -> None:
+    target = searched[0].targets[0]
+    steps = [
+        Record("r", 100 * k, target, split, "accuracy", value)
+        for k, value in enumerate((0.5, 0.75, 0.25))
+        for split in ("in", "out")
+    ]
+    run = dataclasses.replace(searched[0], records=(*searched[0].records, *steps))
+    data = data_of([run, *searched[1:]], "oracle_best_step")
+    assert data["target"][data["weights"].index("selected step")][0] == 75
+
+
 def test_settings_are_those_that_differ(searched: list[RunData]) -> None:
     settings = {setting["name"]: setting for setting in data_of(searched)["settings"]}
     assert set(settings) == {"lr", "seed"}

@@ -21,8 +21,8 @@ from swad.results.labels import algorithm_label, differing_hyperparameters, dire
 from swad.results.method_results import DatasetResults, reported_averages, same_kind
 from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import AVERAGE, MISSING
-from swad.results.selection import target_accuracy, validation_accuracy
-from swad.results.selectors import ORACLES
+from swad.results.selection import validation_accuracy
+from swad.results.selectors import ORACLES, SELECTORS, oracle_view
 from swad.results.tables import OURS, Cell, Row, Table, percent
 from swad.results.training_curves import final_value, last_step, source_curves, valleys
 from swad.util.garbage import paused_garbage_collection
@@ -93,7 +93,7 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         "wins": _wins(len(methods), accuracies, tested),
         "runs": _runs(runs),
         "settings": settings,
-        **_weights(runs, oracle),
+        **_weights(runs, selection),
     }
     return Sweep(
         _overview(results, tables, [label for label, *_ in methods]),
@@ -202,21 +202,21 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
     }
 
 
-def _weights(runs: Sequence[RunData], oracle: bool) -> dict[str, Any]:
+def _weights(runs: Sequence[RunData], selection: str) -> dict[str, Any]:
     """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
-    names = reported_averages(runs)
+    names = reported_averages(runs, selection)
     validation = [[_round(percent(validation_accuracy(run, name))) for run in runs] for name in names]
     columns: dict[str, Any] = {"weights": [name or LIVE for name in names], "validation": validation}
-    if oracle:
-        columns["target"] = [[_round(percent(_oracle_accuracy(run, name))) for run in runs] for name in names]
+    if selection in ORACLES:
+        columns["target"] = [[_round(percent(_oracle_score(run, name, selection))) for run in runs] for name in names]
     return columns
 
 
-def _oracle_accuracy(run: RunData, average: str | None) -> float | None:
-    """Return what an oracle selects by: the accuracy on the target's validation split."""
-    if len(run.targets) != 1 or run.targets[0] not in run.table.find("accuracy", "out", average):
+def _oracle_score(run: RunData, average: str | None, selection: str) -> float | None:
+    """Return what an oracle selects by: an accuracy on the target's validation split."""
+    if len(run.targets) != 1:
         return None
-    return target_accuracy(run, run.targets[0], average, "out", None)[0]
+    return SELECTORS[selection]([oracle_view(run, run.targets[0])], average).score
 
 
 def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
