@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from swad.util.statistics import mean, student_quantile
+from swad.util.statistics import mean, student_p, student_quantile
 
 if TYPE_CHECKING:
     from swad.util.statistics import Array
@@ -77,7 +77,7 @@ def paired_test(differences: Sequence[float], n_comparisons: int = 1) -> PairedT
     # Plain Python: a table of many methods takes thousands of tests of a few numbers each.
     error = math.sqrt(math.fsum((value - center) ** 2 for value in values) / (n - 1) / n)
     half = student_quantile(n, (1 - LEVEL) / 2) * error
-    return PairedTest(center, center - half, center + half, _student_p(center / error, n), n, "t")
+    return PairedTest(center, center - half, center + half, student_p(center / error, n), n, "t")
 
 
 def uses_sign_flips(n: int, n_comparisons: int = 1) -> bool:
@@ -88,12 +88,6 @@ def uses_sign_flips(n: int, n_comparisons: int = 1) -> bool:
     """
     smallest = 2 / 2**n if n <= EXACT_UP_TO else 2 / (N_DRAWN + 2)
     return smallest * max(1, n_comparisons) <= 1 - LEVEL + 1e-12
-
-
-def _student_p(t: float, n: int) -> float:
-    from scipy.special import stdtr  # `scipy.stats.ttest_1samp` is the same, but takes a second to load
-
-    return float(2 * stdtr(n - 1, -abs(t)))
 
 
 def _sign_flips(values: Array) -> tuple[float, float, float]:

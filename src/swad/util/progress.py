@@ -46,11 +46,11 @@ def progress_bar(console: Console | None = None) -> Iterator[Progress]:
 
 
 @contextmanager
-def progress_report(console: Console | None = None) -> Iterator[Progress]:
+def progress_report() -> Iterator[Progress]:
     """Show a progress bar on a terminal; elsewhere print a line to standard error after every tenth."""
     from rich.console import Console
 
-    console = console or Console(stderr=True)
+    console = Console(stderr=True)
     if console.is_terminal:
         with progress_bar(console) as update:
             yield update

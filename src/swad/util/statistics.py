@@ -153,10 +153,9 @@ def _p_value(distance: float, contributed: Contributions) -> float:
     if distance == 0:
         return 1.0
     if len(contributed) == 1:  # Student's t-test itself
-        from scipy.special import stdtr
-
-        ((array, error),) = ((array, math.sqrt((array * array).sum())) for array in contributed.values())
-        return max(2 * float(stdtr(len(array) - 1, -distance / error)), 1e-30) if error else 1e-30
+        (array,) = contributed.values()
+        error = math.sqrt((array * array).sum())
+        return max(student_p(distance / error, len(array)), 1e-30) if error else 1e-30
     low, high = -30.0, 0.0  # logarithms of p; the interval narrows as p grows
     for _ in range(50):
         middle = (low + high) / 2
@@ -172,6 +171,13 @@ def _half_widths(contributed: Contributions, tail: float) -> list[float]:
     with np.errstate(over="ignore"):
         squares = [student_quantile(len(array), tail) ** 2 * (array * array).sum(0) for array in contributed.values()]
     return [math.sqrt(sum(column)) for column in zip(*(square.tolist() for square in squares), strict=True)]
+
+
+def student_p(t: float, n: int) -> float:
+    """Return the two-sided p-value of Student's t for the mean of n values."""
+    from scipy.special import stdtr  # `scipy.stats.ttest_1samp` is the same, but takes a second to load
+
+    return float(2 * stdtr(n - 1, -abs(t)))
 
 
 @lru_cache(maxsize=10_000)
