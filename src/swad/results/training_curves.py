@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from swad.results.record_table import mean_by_step
+from swad.results.record_table import Series, mean_by_step
 from swad.results.run_data import RunData
 
 
@@ -23,10 +23,6 @@ class Valley:
     end: int | None
     n_averaged: int | None
     threshold: float | None
-
-
-Curve = tuple[list[int], list[float]]
-"""Steps and values, in the order of the steps."""
 
 
 def valleys(run: RunData) -> dict[str, Valley]:
@@ -45,20 +41,20 @@ def _valley(average: str, values: Mapping[str, float]) -> Valley:
     return Valley(average, start, end, n, finite.get("threshold"))
 
 
-def source_curves(run: RunData, metric: str) -> dict[str, Curve]:
-    """Return the validation curve of the live weights for every source domain."""
+def source_curves(run: RunData, metric: str) -> dict[str, Series]:
+    """Return the validation curve of the live weights for every source domain, in the order of the steps."""
     by_domain = run.table.find(metric, "out", None)
     sources = sorted(domain for domain in by_domain if domain is not None and domain not in run.targets)
     return {domain: _curve(*by_domain[domain]) for domain in sources}
 
 
-def mean_curve(curves: Iterable[Curve]) -> Curve:
+def mean_curve(curves: Iterable[Series]) -> Series:
     """Average curves over domains at the steps they share. The valley is found on this mean."""
     means = mean_by_step(curves)
     return list(means), list(means.values())
 
 
-def _curve(steps: list[int], values: list[float]) -> Curve:
+def _curve(steps: list[int], values: list[float]) -> Series:
     if all(map(operator.lt, steps, steps[1:])):
         return steps, values
     points = dict(zip(steps, values, strict=True))

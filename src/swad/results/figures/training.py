@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from swad.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_style, new_figure, save_figures
 from swad.results.labels import directory_names
 from swad.results.method_results import DatasetResults
+from swad.results.record_table import Series
 from swad.results.run_data import RunData
-from swad.results.training_curves import Curve, Valley, mean_curve, source_curves, valleys
+from swad.results.training_curves import Valley, mean_curve, source_curves, valleys
 from swad.util.grouping import group_by
 from swad.util.names import file_stem
 
@@ -164,7 +165,7 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
     _fit_values(axes, list(curves.values()), metric, averaged)
 
 
-def _fit_values(axes: Axes, curves: Sequence[Curve], metric: str, averaged: Valley | None) -> None:
+def _fit_values(axes: Axes, curves: Sequence[Series], metric: str, averaged: Valley | None) -> None:
     """Fit the axis to the steps after the first tenth, because the initial fall would flatten the valley."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 

@@ -27,6 +27,7 @@ from swad.results.page.flatness import flatness_sections, surface_sections
 from swad.results.page.robustness import robustness_sections
 from swad.results.page.section import PANEL, Section
 from swad.results.page.sweep import build_sweep, is_sweep
+from swad.results.record_table import Series
 from swad.results.records import RecordError
 from swad.results.run_data import RunData, setting_text
 from swad.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
@@ -34,7 +35,6 @@ from swad.results.runs import RunList, find_runs
 from swad.results.selectors import ORACLES
 from swad.results.tables import OURS, PAPER, Cell, Row, Table
 from swad.results.training_curves import (
-    Curve,
     Valley,
     final_value,
     last_step,
@@ -290,7 +290,7 @@ def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
     )
 
 
-def _points(curve: Curve, scale: int) -> list[list[float | str]]:
+def _points(curve: Series, scale: int) -> list[list[float | str]]:
     # JSON cannot express nan and infinities as numbers, so they are text.
     return [
         [step, round(scale * value, 5) if value - value == 0 else str(value)]
