@@ -29,7 +29,7 @@ def runs(tmp_path):
             folder = root / "PACS" / "erm" / f"{target}-{trial}"
             paths = {"data_dir": "/home/me/data/PACS", "weights": "/home/me/resnet50.safetensors", "cache": None}
             write_measured_run(folder, target, trial, 1 + number / 3 + trial**2 / 7, **paths)
-            with RecordWriter(folder, "r") as writer:
+            with RecordWriter(folder) as writer:
                 for step in (50, 100):
                     writer.append(Record("r", step, None, None, "end_step", step, "swad"))
             with RowFile(folder, FLATNESS) as file:

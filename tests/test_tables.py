@@ -168,7 +168,7 @@ def test_parity_reads_our_runs_and_those_of_the_published_code(tmp_path):
     (run,) = find_runs(ours)
     with pytest.raises(SystemExit, match="did not evaluate the target: train it with --target-every-evaluation"):
         read_curves(run)
-    with RecordWriter(ours, "photo-0") as writer:
+    with RecordWriter(ours) as writer:
         writer.append(*(Record("photo-0", step, "photo", "in", "accuracy", step / 1e4) for step in (100, 350, 875)))
     (run,) = find_runs(ours)
     curves = read_curves(run)

@@ -10,7 +10,7 @@ from swad.results.records import Record, RecordWriter
 
 def write_run(folder: Path, seconds: dict[str, float], *, finished: bool = True, **config: str) -> None:
     """1,500 updates with 30 evaluations, and the timings given."""
-    with RecordWriter(folder, "photo-0") as writer:
+    with RecordWriter(folder) as writer:
         writer.append(*(Record("photo-0", step, None, None, "valley_loss", 1.0) for step in range(50, 1501, 50)))
         writer.append(*(Record("photo-0", 1500, None, None, f"seconds_{k}", v) for k, v in seconds.items()))
     (folder / "config.json").write_text(json.dumps(stored({"target": "photo", "trial": 0, **config})))
@@ -70,7 +70,7 @@ def test_measured_costs_come_from_the_records(tmp_path):
 
 
 def test_rarer_evaluations_than_those_of_the_baseline_cost_nothing(tmp_path):
-    with RecordWriter(tmp_path, "photo-0") as writer:
+    with RecordWriter(tmp_path) as writer:
         writer.append(Record("photo-0", 1500, None, None, "valley_loss", 1.0))
         seconds = {"total": 700.0, "per_step": 0.4, "evaluation": 60.0}
         writer.append(*(Record("photo-0", 1500, None, None, f"seconds_{k}", v) for k, v in seconds.items()))

@@ -61,7 +61,7 @@ def fake_train(accuracy: Callable[[Any], float]) -> Callable[..., None]:
         write_json(directory / "config.json", config.to_json())
         domains = benchmarks.get(config.data.dataset).domains
         value = accuracy(config)
-        with RecordWriter(directory, name) as writer:
+        with RecordWriter(directory) as writer:
             for weights in ("best", "last", *config.evaluation.averages):
                 writer.append(
                     *(

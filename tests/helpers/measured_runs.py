@@ -31,7 +31,7 @@ def write_measured_run(
             stored({"dataset": "PACS", "target": target, "trial": trial, "algorithm": "erm", "steps": 100} | config)
         )
     )
-    with RecordWriter(folder, f"{target}-{trial}") as writer:
+    with RecordWriter(folder) as writer:
         for step in (50, 100):
             for domain in domains:
                 writer.append(

@@ -51,7 +51,7 @@ def write_run(
     (folder / "config.json").write_text(json.dumps(stored(config)))
     sources = [domain for domain in domains if domain != target]
     last = STEPS if finished else STEPS // 3
-    with RecordWriter(folder, name) as writer:
+    with RecordWriter(folder) as writer:
         means = []
         for step in range(EVERY, last + 1, EVERY):
             losses = [loss_at(step, rng, 0.7 + 0.25 * domains.index(domain)) for domain in sources]
@@ -67,11 +67,11 @@ def write_run(
             start = min(means, key=lambda pair: pair[1])[0]
             threshold = 1.3 * min(loss for _, loss in means)
             end = max(step for step, loss in means if loss <= threshold)
-            writer.add(min(start + 2 * EVERY, last), "threshold", threshold, average="swad")
+            writer.append(Record(name, min(start + 2 * EVERY, last), None, None, "threshold", threshold, "swad"))
         else:
             start, end = last - EVERY, last
         for metric, value in (("start_step", start), ("end_step", end), ("n_averaged", end - start + 1)):
-            writer.add(last, metric, value, average="swad")
+            writer.append(Record(name, last, None, None, metric, value, "swad"))
         if not finished:
             return
         base = 0.95 - 0.07 * domains.index(target) + rng.gauss(0, 0.004)
@@ -79,11 +79,11 @@ def write_run(
         for average, gain in gains.items():
             accuracy = base + gain + rng.gauss(0, 0.003)
             for split, shift in (("in", 0.0), ("out", -0.004), ("full", -0.001)):
-                writer.add(last, "accuracy", accuracy + shift, domain=target, split=split, average=average)
-                writer.add(last, "loss", 1 - accuracy, domain=target, split=split, average=average)
+                writer.append(Record(name, last, target, split, "accuracy", accuracy + shift, average))
+                writer.append(Record(name, last, target, split, "loss", 1 - accuracy, average))
             for domain in sources:
                 value = 0.95 + gain / 2 + rng.gauss(0, 0.002)
-                writer.add(last, "accuracy", value, domain=domain, split="out", average=average)
+                writer.append(Record(name, last, domain, "out", "accuracy", value, average))
         writer.append(
             Record(name, last, None, None, "seconds_total", 700 + rng.random() * 50),
             Record(name, last, None, None, "seconds_per_step", 0.41 + rng.random() * 0.02),

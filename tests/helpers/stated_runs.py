@@ -35,7 +35,7 @@ def write_stated_run(config: RunConfig, accuracy: Accuracy) -> None:
     (folder / "config.json").write_text(json.dumps(config.to_json()))
     sources = [name for name in benchmarks.get(config.data.dataset).domains if name != target]
     names = ["best", "last", *(spec.label for spec in parse_all(config.evaluation.averages))]
-    with RecordWriter(folder, config.name) as writer:
+    with RecordWriter(folder) as writer:
         for name in names:
             value = accuracy(config, name)
             writer.append(

@@ -152,7 +152,7 @@ def test_methods_of_two_runs_are_paired_as_if_they_were_measured_together(tmp_pa
 
 def test_what_is_not_finite_is_not_ranked(tmp_path):
     run = write_measured_run(tmp_path / "a")
-    with RecordWriter(run.path, "photo-0") as writer:
+    with RecordWriter(run.path) as writer:
         writer.append(Record("r", 100, "photo", "in", "accuracy", 0.7, "ema"))
     with RowFile(run.path, FLATNESS) as file:
         file.append(*({**row, "weights": "ema"} for row in list(file.rows) if row.get("weights") == "swad"))
@@ -170,7 +170,7 @@ def test_what_is_not_finite_is_not_ranked(tmp_path):
 
 def test_copies_of_a_method_are_ranked_once(tmp_path):
     run = write_measured_run(tmp_path / "a")
-    with RecordWriter(run.path, "photo-0") as writer:
+    with RecordWriter(run.path) as writer:
         for name, value in (("last", 0.5), ("ema", ACCURACY["best"])):
             writer.append(Record("r", 100, "photo", "in", "accuracy", value, name))
     with RowFile(run.path, FLATNESS) as file:

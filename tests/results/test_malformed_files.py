@@ -42,10 +42,10 @@ def write_small_run(folder: Path, target: str, trial: int) -> None:
     }
     (folder / "config.json").write_text(json.dumps(stored(config)))
     source = "art" if target == "photo" else "photo"
-    with RecordWriter(folder, folder.name) as writer:
+    with RecordWriter(folder) as writer:
         for step in (1, 2):
             for metric in ("accuracy", "loss"):
-                writer.add(step, metric, 0.5, domain=source, split="out")
+                writer.append(Record(folder.name, step, source, "out", metric, 0.5))
         for average in ("best", "swad"):
             writer.append(
                 Record("r", 2, source, "out", "accuracy", 0.5, average),
@@ -53,8 +53,8 @@ def write_small_run(folder: Path, target: str, trial: int) -> None:
                 Record("r", 2, target, "out", "accuracy", 0.5, average),
             )
         for metric in ("start_step", "end_step", "n_averaged", "threshold"):
-            writer.add(2, metric, 1.0, average="swad")
-        writer.add(2, "seconds_total", 1.0)
+            writer.append(Record(folder.name, 2, None, None, metric, 1.0, "swad"))
+        writer.append(Record(folder.name, 2, None, None, "seconds_total", 1.0))
     (folder / "done.json").write_text("{}")
 
 

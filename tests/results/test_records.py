@@ -42,21 +42,21 @@ def test_every_record_survives_its_line(record: Record) -> None:
 
 
 def test_a_run_directory_has_one_writer(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "run", "run"):
+    with RecordWriter(tmp_path / "run"):
         with pytest.raises(RecordError, match=f"is being written by process {os.getpid()}: wait") as caught:
-            RecordWriter(tmp_path / "run", "other")
+            RecordWriter(tmp_path / "run")
         assert "\n" not in str(caught.value)
-    RecordWriter(tmp_path / "run", "other").close()
+    RecordWriter(tmp_path / "run").close()
 
 
 def test_records_after_the_offset_are_removed(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path, "run") as writer:
+    with RecordWriter(tmp_path) as writer:
         assert writer.offset() == 0
-        writer.add(1, "loss", 1.0)
+        writer.append(Record("run", 1, None, None, "loss", 1.0))
         offset = writer.offset()
-        writer.add(2, "loss", 2.0)
+        writer.append(Record("run", 2, None, None, "loss", 2.0))
         writer.truncate(offset)
-        writer.add(3, "loss", 3.0)
+        writer.append(Record("run", 3, None, None, "loss", 3.0))
         with pytest.raises(RecordError, match=r"do not match the checkpoint .*has \d+ bytes.*new directory"):
             writer.truncate(10_000)
         with pytest.raises(RecordError, match="no line ending at byte 5"):
@@ -67,7 +67,7 @@ def test_records_after_the_offset_are_removed(tmp_path: Path) -> None:
 def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"File exists: '.*file'"):
-        RecordWriter(tmp_path / "file", "run")
+        RecordWriter(tmp_path / "file")
 
 
 def test_a_newer_schema_is_a_clear_error(tmp_path: Path) -> None:

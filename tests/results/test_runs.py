@@ -7,7 +7,7 @@ import pytest
 
 from helpers.configs import stored
 from swad.results.failures import write_failure
-from swad.results.records import RecordError, RecordWriter, read_records
+from swad.results.records import Record, RecordError, RecordWriter, read_records
 from swad.results.runs import find_runs, load_run
 
 
@@ -16,8 +16,8 @@ def test_runs_are_found_in_subdirectories(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(stored({"target": "photo", "trial": 2, "dataset": "PACS"})))
-        with RecordWriter(folder, name) as writer:
-            writer.add(1, "loss", 1.0)
+        with RecordWriter(folder) as writer:
+            writer.append(Record("run", 1, None, None, "loss", 1.0))
     (tmp_path / "b" / "done.json").write_text("{}")
     deep, b = find_runs(tmp_path)
     assert (deep.finished, b.finished) == (False, True)
@@ -49,8 +49,8 @@ def test_a_broken_config_is_named(tmp_path: Path) -> None:
 def write_small_run(folder: Path, target: str = "photo") -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(stored({"target": target, "trial": 0, "dataset": "PACS"})))
-    with RecordWriter(folder, "run") as writer:
-        writer.add(1, "loss", 1.0, domain="art", split="out")
+    with RecordWriter(folder) as writer:
+        writer.append(Record("run", 1, "art", "out", "loss", 1.0))
     (folder / "done.json").write_text("{}")
     return folder
 
@@ -105,8 +105,8 @@ def test_a_config_of_another_tool_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_failed_before_its_first_value_says_why(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "good", "good") as writer:
-        writer.add(1, "loss", 1.0)
+    with RecordWriter(tmp_path / "good") as writer:
+        writer.append(Record("run", 1, None, None, "loss", 1.0))
     for name in ("good", "failed", "started"):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "config.json").write_text(json.dumps(stored({"dataset": "digits", "target": "paper"})))

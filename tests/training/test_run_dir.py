@@ -89,7 +89,7 @@ def test_an_image_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
 
 def test_a_directory_that_another_process_writes_is_refused(tmp_path):
     run_dir = tmp_path / "run"
-    with RecordWriter(run_dir, "other"), pytest.raises(RunError, match="is being written by process"):
+    with RecordWriter(run_dir), pytest.raises(RunError, match="is being written by process"):
         train(short(run_dir))
     assert sorted(path.name for path in run_dir.iterdir()) == ["records.jsonl", "run.lock"]
 

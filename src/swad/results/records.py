@@ -8,9 +8,9 @@ Accuracies are fractions between 0 and 1. Tables print percent.
 
 >>> import tempfile
 >>> directory = tempfile.mkdtemp()
->>> with RecordWriter(directory, run="photo-0") as writer:
-...     writer.add(100, "loss", 0.25, domain="sketch", split="out")
-...     writer.add(100, "valley_loss", float("inf"))
+>>> with RecordWriter(directory) as writer:
+...     writer.append(Record("photo-0", 100, "sketch", "out", "loss", 0.25))
+...     writer.append(Record("photo-0", 100, None, None, "valley_loss", float("inf")))
 >>> [record.value for record in read_records(directory)]
 [0.25, inf]
 """
@@ -167,41 +167,26 @@ class RecordWriter(JsonlWriter):
 
     Args:
         directory: The run directory. It is created if it does not exist.
-        run: Name of the run, written into every record.
 
     >>> import tempfile
     >>> directory = tempfile.mkdtemp()
-    >>> writer = RecordWriter(directory, run="demo")
-    >>> writer.add(1, "train_loss", 2.0)
+    >>> writer = RecordWriter(directory)
+    >>> writer.append(Record("demo", 1, None, None, "train_loss", 2.0))
     >>> offset = writer.offset()
-    >>> writer.add(2, "train_loss", 1.5)
+    >>> writer.append(Record("demo", 2, None, None, "train_loss", 1.5))
     >>> writer.truncate(offset)
     >>> writer.close()
     >>> [record.step for record in read_records(directory)]
     [1]
     """
 
-    def __init__(self, directory: str | os.PathLike[str], run: str) -> None:
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
         super().__init__(Path(directory) / RECORDS, lock_run_directory(directory))
-        self.run = run
 
     def append(self, *records: Record) -> None:
         """Write the records together: all of them or, with an error, none."""
         self.write(*(record.line() for record in records))
-
-    def add(
-        self,
-        step: int,
-        metric: str,
-        value: float,
-        *,
-        domain: str | None = None,
-        split: str | None = None,
-        average: str | None = None,
-    ) -> None:
-        """Write one value under this run's name."""
-        self.append(Record(self.run, step, domain, split, metric, value, average))
 
     def truncate(self, offset: int) -> None:
         """Remove every record written after `offset` was taken."""

@@ -257,7 +257,7 @@ class RunDir:
         if self.path.is_dir():
             _require_same_settings(config)
         with disk_errors(self.path):
-            self._records = RecordWriter(self.path, config.name)
+            self._records = RecordWriter(self.path)
         try:
             # Check again, now under the lock: another process may have started or finished a run here meanwhile.
             self.resumed: dict[str, Any] | None = None

@@ -62,7 +62,7 @@ def test_a_run_of_another_process_is_left_alone(tmp_path):
 
 
 def test_a_lock_that_is_released_is_waited_for(tmp_path):
-    writer = RecordWriter(tmp_path, "other")
+    writer = RecordWriter(tmp_path)
     attempts = []
 
     def train_twice(config, *, callback=None):
