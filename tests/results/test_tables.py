@@ -104,3 +104,13 @@ def test_texts_are_broken_before_names() -> None:
     text = Table("Differences", ("on seen domains", "on unseen domains"), (Row(name, (verdict, verdict)),)).text(160)
     assert name in text
     assert max(map(len, text.splitlines())) <= 160
+
+
+def test_long_texts_start_at_the_left_and_numbers_end_at_the_right() -> None:
+    rows = (
+        Row("a", (Cell(text="flatter at every radius (p = 0.01)"), Cell(1.0))),
+        Row("b", (Cell(text="open"), Cell(100.0))),
+    )
+    *_, first, second = Table("Verdicts", ("verdict", "points"), rows).text().splitlines()
+    assert first.index("flatter") == second.index("open")
+    assert len(first) == len(second)

@@ -18,7 +18,7 @@ import io
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from swad.util.grouping import group_by
 from swad.util.statistics import summarize
@@ -32,6 +32,9 @@ PAPER = "paper"
 
 NARROW = 9
 """Characters to which names and headings are broken at most, where a terminal is too narrow for a table."""
+
+LONG_TEXT = 24
+"""Characters above which the text of a cell is aligned as a text, not as a number."""
 
 BROKEN_TEXT = 40
 """Characters to which the texts in cells are broken before names are."""
@@ -96,6 +99,11 @@ class Table:
         """Return whether any number of a column has an error."""
         return any(row.cells[column].error is not None for row in self.rows)
 
+    def has_long_text(self, column: int) -> bool:
+        """Return whether a column has texts to read, which start at its left edge and may be broken into lines."""
+        cells = (row.cells[column] for row in self.rows)
+        return any(cell.value is None and len(cell.text or "") > LONG_TEXT for cell in cells)
+
     def rich(self, width: int = 110) -> rich.table.Table:
         """Return the table for a terminal of this width: names and headings are broken into lines, numbers never.
 
@@ -127,7 +135,8 @@ class Table:
         least = min(name_width, NARROW) + gaps
         for i, heading in enumerate(self.columns):
             parts = textwrap.wrap(heading, max(needed[i], NARROW)) if numeric[i] and is_narrow else [heading]
-            out.add_column(Text("\n".join(parts)), justify="right", no_wrap=numeric[i], overflow="fold")
+            justify: Literal["left", "right"] = "left" if self.has_long_text(i) else "right"
+            out.add_column(Text("\n".join(parts)), justify=justify, no_wrap=numeric[i], overflow="fold")
             least += max(needed[i], *map(len, parts)) if numeric[i] else min(needed[i], NARROW)
         if least > width:
             out.width = least
