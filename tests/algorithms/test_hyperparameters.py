@@ -132,7 +132,7 @@ def test_defaults_and_ranges_are_the_published_ones(name):
 
 def test_hyperparameters_check_themselves():
     kind = get_algorithm("erm").Hyperparameters
-    with pytest.raises(ValueError, match="no hyperparameter lrr; there are lr, batch_size, weight_decay, dropout"):
+    with pytest.raises(ValueError, match="no hyperparameter lrr; choose from lr, batch_size, weight_decay, dropout"):
         fill(kind, {"lrr": 1})
     for bad in ({"lr": 0}, {"lr": -1}, {"batch_size": 0}, {"batch_size": 1.5}, {"dropout": 1}, {"lr": "x"}):
         assert len(kind(**bad).problems()) == 1, bad

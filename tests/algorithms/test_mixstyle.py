@@ -106,7 +106,7 @@ def test_the_layout_is_known_when_columns_equal_channels():
         ("pit_ti_224", "MixStyle needs maps with 64 channels .* after stage 1 .*, got a tuple: choose another network"),
         (
             "twins_svt_small",
-            "stages of a network must be modules, and those of Twins are not: choose another",
+            "stages of a network must be modules, but those of Twins are not: choose another",
         ),
     ],
 )

@@ -133,7 +133,8 @@ def test_an_algorithm_of_your_own_needs_no_paper(mine):
         (filled(member="own_recipe = {}"), "Mine.own_recipe in mine.py must be a Recipe, got {{}}"),
         (
             filled(member='own_recipe = Recipe(by_dataset={"PACS": Recipe(hyperparameters={"beta": 1})})'),
-            "own_recipe in mine.py: no hyperparameter beta; there are lr, batch_size, weight_decay, dropout, gamma",
+            "own_recipe in mine.py: there is no hyperparameter beta; "
+            "choose from lr, batch_size, weight_decay, dropout, gamma",
         ),
         (
             filled(member="def loss(self, batch): ..."),

@@ -71,7 +71,7 @@ def test_the_config_of_a_combination_with_sam(tmp_path):
     assert config.training.seed != resolve(other).training.seed
     again = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
     assert resolve(again) == config
-    with pytest.raises(ConfigError, match=r"no hyperparameter beta; there are lr, .*gamma, rho"):
+    with pytest.raises(ConfigError, match=r"no hyperparameter beta, only lr, .*gamma, rho"):
         resolve(
             RunConfig.from_options(
                 dataset="digits", target="paper", output=tmp_path, algorithm="coral+sam", hyperparameters={"beta": 1}

@@ -126,7 +126,7 @@ def test_devices_get_files_that_they_can_decode(tmp_path):
 
 
 def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(DataError, match="parts of up to 3 images, and 7 divide only into parts of 1: choose"):
+    with pytest.raises(DataError, match="parts of up to 3 images, but 7 divide only into parts of 1: choose"):
         loader(batch_size=7, micro_batch=3)
     with pytest.raises(DataError, match="must not exceed the 23 training images, got 24: lower batch_size"):
         loader(batch_size=24)

@@ -143,7 +143,7 @@ def test_images_that_would_be_lost_are_named(folder, tmp_path):
         link = tarfile.TarInfo("n01/link.jpg")
         link.type, link.linkname = tarfile.LNKTYPE, "n01/photo.1.jpg"
         tar.addfile(link)
-    with pytest.raises(DataError, match=r"must be plain files, and n01/link.jpg is a link: write the shard with tar"):
+    with pytest.raises(DataError, match=r"must be plain files, but n01/link.jpg is a link: write the shard with tar"):
         shards.make_index(shard)
 
 

@@ -203,7 +203,7 @@ def test_a_checkpoint_of_the_averaged_module_is_not_resumed(tmp_path):
     with callback.average_parameters():
         trainer.save_checkpoint(tmp_path / "swapped.ckpt")
     for name in ("final", "swapped"):
-        with pytest.raises(ValueError, match="the average in their place: resume from one that was written during fit"):
+        with pytest.raises(ValueError, match="the average in their place: resume from one that was saved during fit"):
             fit([SWADCallback(**OPTIONS)], ckpt_path=tmp_path / f"{name}.ckpt")
 
 

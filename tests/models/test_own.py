@@ -47,10 +47,10 @@ def test_the_documented_network_has_features_and_frozen_norms(folder):
     [
         ("own_missing", "", "must define NETWORK, a class or a function, but own_missing.py does not; correct"),
         ("own_broken", "\nimport no_such_package", r"own_broken.py, line 2: ModuleNotFoundError.*; correct the file"),
-        ("own_signature", "def NETWORK(n): ...", r"by NETWORK\(num_classes=5, in_chans=3\), and it raises TypeError"),
+        ("own_signature", "def NETWORK(n): ...", r"by NETWORK\(num_classes=5, in_chans=3\), but it raises TypeError"),
         ("own_nothing", "def NETWORK(num_classes, in_chans): ...", "must return a torch.nn.Module, got NoneType"),
-        ("resnet18", "", "network names must be unique, and there is a 'resnet18' already"),
-        ("small", "", "network names must be unique, and there is a 'small' already"),
+        ("resnet18", "", "network names must be unique, but 'resnet18' exists already"),
+        ("small", "", "network names must be unique, but 'small' exists already"),
         (
             "own_linear",
             "from torch import nn\ndef NETWORK(num_classes, in_chans): return nn.Linear(3, num_classes)",
@@ -65,7 +65,7 @@ def test_the_documented_network_has_features_and_frozen_norms(folder):
         (
             "own_flat",
             "from torch import nn\ndef NETWORK(num_classes, in_chans): return nn.Flatten()",
-            r"own_flat is no classifier: its scores for an image must have shape \(1, 5\), got \(1, 192\)",
+            r"own_flat is not a classifier: its scores for an image must have shape \(1, 5\), got \(1, 192\)",
         ),
     ],
 )

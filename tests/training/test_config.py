@@ -73,7 +73,7 @@ def test_help_shows_every_field_with_type_default_and_help_text():
         ({"freeze_bn": "no"}, "freeze_bn must be True or False, got 'no'"),
         ({"clip": -1.0}, "clip must be a number above 0, got -1.0"),
         ({"clip": "x"}, "clip must be a number above 0, got 'x'"),
-        ({"report_live": False, "averages": ()}, "without report_live there must be an average to train for"),
+        ({"report_live": False, "averages": ()}, "a run without report_live needs at least one average"),
         ({"dataset_options": {"domains": {"a"}}}, "dataset_options are stored as JSON, which takes numbers, texts"),
     ],
 )

@@ -107,8 +107,8 @@ def test_an_algorithm_that_cannot_be_sharded_is_named(tmp_path):
     explained = failures.explain(error, config, erm.ERM)
     assert "own reads its parameters outside of the forward pass" in str(explained)
     assert str(explained).endswith("use --strategy ddp")
-    with pytest.raises(ConfigError, match="fsdp shards algorithms that step on one loss, and sam has an update of its"):
+    with pytest.raises(ConfigError, match="fsdp shards algorithms that step on one loss, but sam has an update of its"):
         train(config.replace(algorithm="sam"))
     for name in ("eisnet", "metareg", "vat"):
-        with pytest.raises(ConfigError, match=f"for the forward pass, and {name} reads them outside of it: use ddp"):
+        with pytest.raises(ConfigError, match=f"for the forward pass, but {name} reads them outside of it: use ddp"):
             train(config.replace(algorithm=name))

@@ -56,7 +56,7 @@ def test_a_run_that_failed_before_its_first_evaluation_is_not_reported(tmp_path)
 def test_a_run_that_failed_before_its_first_evaluation_frees_its_directory(tmp_path, image_folder):
     settings = {"dataset": "folder", "network": "test_resnet", "weights": "random", "averages": (), "steps": 1}
     settings |= {"hyperparameters": {"batch_size": 2}, "evaluate_every": 1, "target": "snow", "workers": 0}
-    with pytest.raises(DataError, match="is not a folder; check the path"):
+    with pytest.raises(DataError, match="is not one; check the path"):
         train(short(tmp_path / "run", **settings, data_dir=tmp_path / "nowhere"))
     assert train(short(tmp_path / "run", **settings, data_dir=image_folder)).steps == 1
     with pytest.raises(RunError, match="contains a run with other settings"):

@@ -163,7 +163,7 @@ class NormalizedPredictor(Branched):
         norms = {name: module for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
         if not norms:
             raise networks.NetworkError(
-                f"DSON replaces batch norms over feature maps, and {type(network).__name__} has none: choose a network "
+                f"DSON replaces batch norms over feature maps, but {type(network).__name__} has none: choose a network "
                 "with batch norms, such as resnet50"
             )
         count = 1 if hyperparameters.share == "network" else len(norms)

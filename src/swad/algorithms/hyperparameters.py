@@ -207,7 +207,7 @@ def fill(cls: type[Hyperparameters], values: Mapping[str, Any]) -> Hyperparamete
     known = [declared.name for declared in dataclasses.fields(cls)]
     unknown = sorted(set(values) - set(known))
     if unknown:
-        raise ValueError(f"no hyperparameter {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ValueError(f"there is no hyperparameter {', '.join(unknown)}; choose from {', '.join(known)}")
     return cls(**values)
 
 

@@ -56,7 +56,7 @@ class EpochLoader(TrainLoader):
         self.n_parts = next(n for n in range(fewest, share + 1) if share % n == 0)  # all of one size
         if self.n_parts > fewest and 2 * (share // self.n_parts) < (micro_batch or share):
             raise DataError(
-                f"a batch is computed in equal parts of up to {micro_batch} images, and {share} divide only into parts "
+                f"a batch is computed in equal parts of up to {micro_batch} images, but {share} divide only into parts "
                 f"of {share // self.n_parts}: choose a batch_size that is a multiple of micro_batch"
             )
         self._order: tuple[int, IntArray] = (-1, self._pool)

@@ -144,7 +144,7 @@ def make_index(path: Path) -> Index:
                 if PurePosixPath(file).suffix.lower() in EXTENSIONS:
                     if not member.isreg():
                         raise DataError(
-                            f"images of shard {path} must be plain files, and {member.name} is a link: write the "
+                            f"images of shard {path} must be plain files, but {member.name} is a link: write the "
                             "shard with tar --dereference --hard-dereference"
                         )
                     if images.setdefault(sample, member.name) != member.name:

@@ -58,7 +58,7 @@ class AverageCallback:
     def averager(self) -> Average:
         """The average, which exists from the start of training on."""
         if self._averager is None:
-            raise RuntimeError("the average is built when training starts, and it has not started: train first")
+            raise RuntimeError("the average is built when training starts, which it has not yet: train first")
         return self._averager
 
     @property

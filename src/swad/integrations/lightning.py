@@ -101,7 +101,7 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         saved = checkpoint.get("callbacks", {})
         if trainer.state.fn == "fit" and self.state_key not in saved and self.missing_state == "raise":
             raise ValueError(
-                f"a resumed average needs its state, and this checkpoint has none under {self.state_key!r}, "
+                f"a resumed average needs its state, but this checkpoint has none under {self.state_key!r}, "
                 f"only {', '.join(map(repr, saved)) or 'nothing'}: pass missing_state='start' to begin averaging here"
             )
 
@@ -124,15 +124,15 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         self._require_forward(trainer, pl_module)
         if self._pending is not None and self._pending["applied"]:
             raise ValueError(
-                "training resumes from live weights, and this checkpoint has the average in their place: "
-                "resume from one that was written during fit"
+                "training resumes from live weights, but this checkpoint has the average in their place: "
+                "resume from one that was saved during fit"
             )
         state = None if self._pending is None else self._pending["average"]
         self._start(pl_module, self._optimizer(trainer), state)
         self._pending = None
         if not trainer.enable_validation:
             self._warn_about_swad(
-                "SWAD finds the updates to average by the validation loss, and this training has no validation: "
+                "SWAD finds the updates to average by the validation loss, but this training has no validation: "
                 "pass a validation dataloader to fit, and define validation_step"
             )
         if self.stop_training and self.status.should_stop:
@@ -145,7 +145,7 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         logged = trainer.callback_metrics
         if self.monitor not in logged:
             raise ValueError(
-                f"the monitored loss must be logged in every validation, and {self.monitor!r} is not; "
+                f"the monitored loss must be logged in every validation, but {self.monitor!r} is not; "
                 f"got {', '.join(map(repr, logged)) or 'no metrics'}: log it, or set monitor"
             )
         status = self._observe_once(logged[self.monitor])
@@ -174,12 +174,12 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         """Raise now if the batch-norm statistics could not be recomputed when training ends."""
         if self.update_bn is True and type(module).forward is LightningModule.forward:
             raise ValueError(
-                f"update_bn=True calls the module with a batch, and {type(module).__name__} defines no forward: "
+                f"update_bn=True calls the module with a batch, but {type(module).__name__} defines no forward: "
                 f"define it, or pass a function update_bn(module, batch)"
             )
         if self.update_bn and isinstance(trainer.train_dataloader, list | tuple | dict):
             raise ValueError(
-                "update_bn needs one training dataloader, and there are several: call swad.update_bn after fit"
+                "update_bn needs one training dataloader, but there are several: call swad.update_bn after fit"
             )
 
     def _training_data(self, trainer: Trainer) -> tuple[Iterable[Any], ForwardFn]:
@@ -199,7 +199,7 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
             return optimizers[0]
         if self.optimizer_index is None or not 0 <= self.optimizer_index < len(optimizers):
             raise ValueError(
-                f"an average follows one optimizer, and the module has {len(optimizers)}; "
+                f"an average follows one optimizer, but the module has {len(optimizers)}; "
                 f"got optimizer_index={self.optimizer_index}: choose one, counted from 0"
             )
         return optimizers[self.optimizer_index]

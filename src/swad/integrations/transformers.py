@@ -122,13 +122,13 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         """Warn about the Trainer's own defaults: no evaluation, and a learning rate that decays to zero."""
         if args.eval_strategy == "no":
             self._warn_about_swad(
-                "SWAD finds the updates to average by the evaluation loss, and eval_strategy='no' never evaluates: "
+                "SWAD finds the updates to average by the evaluation loss, but eval_strategy='no' never evaluates: "
                 "set eval_strategy='steps' and eval_steps"
             )
         factors = getattr(getattr(scheduler, "scheduler", scheduler), "lr_lambdas", ())  # accelerate wraps schedulers
         if factors and all(factor is not None and factor(state.max_steps) == 0 for factor in factors):
             self._warn_about_swad(
-                "SWAD is made for a constant learning rate, and this one decays to zero: "
+                "SWAD is made for a constant learning rate, but this one decays to zero: "
                 "set lr_scheduler_type='constant' (the Trainer's default is 'linear')"
             )
 
@@ -171,7 +171,7 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
             losses = [repr(name) for name in sorted(self._unmonitored) if not name.endswith(times)]
             advice = "set monitor to one of them" if losses else "give the evaluation dataset labels"
             raise ValueError(
-                f"the monitored loss must be among the metrics of an evaluation, and {self.monitor!r} is not; "
+                f"the monitored loss must be among the metrics of an evaluation, but {self.monitor!r} is not; "
                 f"got {', '.join(losses) or 'no loss'}: {advice}"
             )
 
@@ -204,7 +204,7 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
             if self.missing_state == "start":
                 return None
             raise ValueError(
-                f"a resumed average needs its state, and the checkpoint of step {state.global_step} was saved "
+                f"a resumed average needs its state, but the checkpoint of step {state.global_step} was saved "
                 f"without this callback: pass missing_state='start' to begin averaging here"
             )
         folders = [os.fspath(folder) for folder in (self.resume_from, args.resume_from_checkpoint) if folder]
@@ -217,7 +217,7 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         if self.missing_state == "start":
             return None
         raise FileNotFoundError(
-            f"a resumed average needs its state, and that of step {state.global_step} is not at "
+            f"a resumed average needs its state, but that of step {state.global_step} is not at "
             f"{' or '.join(dict.fromkeys(map(str, candidates)))}: pass the folder of the checkpoint as resume_from, "
             f"or pass missing_state='start' to begin averaging here"
         )

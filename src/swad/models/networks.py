@@ -66,7 +66,9 @@ def input_config(name: str) -> InputConfig:
     values = _import_timm().data.resolve_data_config(pretrained_cfg=known.to_dict())
     _, height, width = values["input_size"]
     if height != width:
-        raise NetworkError(f"{name} takes images of {height} × {width}, and ours are squares: choose another network")
+        raise NetworkError(
+            f"{name} takes images of {height} × {width}, but only square images are supported: choose another network"
+        )
     mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
     return InputConfig(height, mean, std, float(values["crop_pct"]), str(values["interpolation"]))
 
@@ -118,7 +120,7 @@ def is_own(name: str) -> bool:
     except PluginError as error:
         raise NetworkError(str(error)) from error
     if name == SMALL or _import_timm().is_model(name):
-        raise NetworkError(f"network names must be unique, and there is a {name!r} already: rename your {name}.py")
+        raise NetworkError(f"network names must be unique, but {name!r} exists already: rename your {name}.py")
     return True
 
 
@@ -232,7 +234,7 @@ def _stages(model: nn.Module) -> list[tuple[nn.Module, int]]:
         return [(model.get_submodule(name), entries[name]["num_chs"]) for name in chosen]
     except AttributeError:  # for some networks timm names feature maps that no module puts out
         raise NetworkError(
-            f"the stages of a network must be modules, and those of {type(model).__name__} are not: choose another "
+            f"the stages of a network must be modules, but those of {type(model).__name__} are not: choose another "
             "network"
         ) from None
 
@@ -340,7 +342,7 @@ def _own(name: str, n_classes: int, channels: int) -> nn.Module:
         raise NetworkError(f"{error}; correct the file") from error
     except Exception as error:  # the file may contain anything
         raise NetworkError(
-            f"{name}.py must build a network by NETWORK(num_classes={n_classes}, in_chans={channels}), and it raises "
+            f"{name}.py must build a network by NETWORK(num_classes={n_classes}, in_chans={channels}), but it raises "
             f"{type(error).__name__}: {one_line(error, 200)}"
         ) from error
     if not isinstance(model, nn.Module):
@@ -433,7 +435,7 @@ def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int,
         model.train()
     if tuple(shape) != (1, n_classes):
         raise NetworkError(
-            f"{name} is no classifier: its scores for an image must have shape {(1, n_classes)}, got {tuple(shape)}"
+            f"{name} is not a classifier: its scores for an image must have shape {(1, n_classes)}, got {tuple(shape)}"
         )
 
 

@@ -135,7 +135,7 @@ def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     size = spec.size if data.image_size is None else data.image_size
     if config.model.network == SMALL and not SMALLEST <= size <= LARGEST:
         problems.append(
-            f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, and {benchmark.name} has {size}: "
+            f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, but {benchmark.name} has {size}: "
             "set image_size (--image-size 32) or choose a timm model"
         )
     return problems
@@ -166,11 +166,11 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     if config.machine.strategy == "fsdp":
         if algorithm_class.update is not Algorithm.update:
             problems.append(
-                f"fsdp shards algorithms that step on one loss, and {name} has an update of its own: use ddp"
+                f"fsdp shards algorithms that step on one loss, but {name} has an update of its own: use ddp"
             )
         elif not algorithm_class.shardable:
             problems.append(
-                f"fsdp gathers parameters for the forward pass, and {name} reads them outside of it: use ddp"
+                f"fsdp gathers parameters for the forward pass, but {name} reads them outside of it: use ddp"
             )
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
@@ -195,7 +195,7 @@ def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
             problems.append(f"{name} is a setting of the run, not a hyperparameter: use --{name.replace('_', '-')}")
         elif name not in known:
             hint = did_you_mean(name, known)
-            problems.append(f"{algorithm}: no hyperparameter {name}; there are {', '.join(known)}{hint and ': '}{hint}")
+            problems.append(f"{algorithm} has no hyperparameter {name}, only {', '.join(known)}{hint and ': '}{hint}")
     return problems
 
 

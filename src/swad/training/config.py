@@ -177,7 +177,7 @@ class RunConfig:
         if not SETTINGS["image_std"].problem(std) and not all(value > 0 for value in std):
             problems.append(f"image_std must be numbers above 0, got {std!r}")
         if not self.evaluation.report_live and not self.evaluation.averages:
-            problems.append("without report_live there must be an average to train for, got no averages")
+            problems.append("a run without report_live needs at least one average, got none")
         return problems
 
     # -- files ----------------------------------------------------------------------------------------------------
@@ -257,7 +257,9 @@ def _augmentation_problems(values: Mapping[str, Any]) -> list[str]:
 def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, Any]:
     """The settings in the content of the `config.json` of a run directory, by field name."""
     if not isinstance(content, Mapping):
-        raise ConfigError([f"{output} holds settings that are no JSON object: restore config.json, or train again"])
+        raise ConfigError(
+            [f"config.json of {output} must hold a JSON object: restore the file, or train the run again"]
+        )
     sections = content.get("config")
     if (
         content.get("format") == FORMAT

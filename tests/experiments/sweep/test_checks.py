@@ -107,7 +107,7 @@ def test_a_misspelled_name_hides_no_problem_of_the_other_runs():
     assert len(problems) == 3, problems
     assert [problem for problem in problems if "did you mean 'coral'?" in problem]
     assert [problem for problem in problems if problem.startswith("steps must be")]
-    assert [problem for problem in problems if problem.startswith("erm: no hyperparameter lrr")]
+    assert [problem for problem in problems if problem.startswith("erm has no hyperparameter lrr")]
 
 
 def test_targets_of_a_misspelled_dataset_are_not_called_unknown():
@@ -126,8 +126,8 @@ def test_a_misspelled_hyperparameter_is_reported_once_for_each_algorithm():
     spec = SweepSpec(algorithms=("erm", "coral"), options={"hyperparameters": {"lrr": 3}}, protocol="paper")
     problems = find_problems(spec)
     assert len(problems) == 2, problems
-    assert problems[0].startswith("erm: no hyperparameter lrr; there are lr, ")
-    assert problems[1].startswith("coral: no hyperparameter lrr; there are lr, ")
+    assert problems[0].startswith("erm has no hyperparameter lrr, only lr, ")
+    assert problems[1].startswith("coral has no hyperparameter lrr, only lr, ")
 
 
 def test_datasets_that_are_not_there_are_named(tmp_path):
