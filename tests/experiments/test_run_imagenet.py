@@ -288,9 +288,9 @@ def test_the_command_on_a_model_that_always_answers_dog(here, trees, tmp_path):
     done = here(*command, "--seed", "1", "--images", "5", code=1)
     assert "on all of their stored images: leave out --images, --seed" in done.stderr
     assert "must be one of fp32, bf16" in here(*command, "--precision", "fp16", code=1).stderr
-    assert "is no directory of runs" in here("robustness", model, code=1).stderr
+    assert "is not a directory of runs" in here("robustness", model, code=1).stderr
     refused = here("robustness", "resnet50.tv_in1k", "--imagenet-r", tmp_path / "nowhere", code=1)
-    assert f"--imagenet-r needs a directory, and {tmp_path / 'nowhere'} is none: check its path" in refused.stderr
+    assert f"--imagenet-r must be a directory, got {tmp_path / 'nowhere'}: check the path" in refused.stderr
     assert "download" not in refused.stderr
     done = here("robustness", tmp_path, "--precision", "bf16", "--batch-size", "8", code=1)
     assert "only benchmarks take --precision, --batch-size: leave it out" in done.stderr

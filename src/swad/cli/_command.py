@@ -69,7 +69,7 @@ def _refuse_repeated(stated: list[Any]) -> None:
     """Refuse a second value of an option that takes one: click would drop the first one silently."""
     for parameter in dict.fromkeys(stated):
         if stated.count(parameter) > 1 and not (parameter.multiple or parameter.is_flag):
-            raise typer.BadParameter(f"{parameter.opts[0]} is given twice, and takes one value: give it once.")
+            raise typer.BadParameter(f"{parameter.opts[0]} takes one value, but was given twice: give it once.")
 
 
 def _check_lists(values: Mapping[str, Any], stated: list[Any]) -> None:
@@ -83,7 +83,9 @@ def _check_lists(values: Mapping[str, Any], stated: list[Any]) -> None:
             except ValueError as error:
                 raise typer.BadParameter(f"{parameter.opts[0]}: {error}.") from None
             if empty:
-                raise typer.BadParameter(f"{parameter.opts[0]} needs a value, got {text!r}: give one, or leave it out.")
+                raise typer.BadParameter(
+                    f"{parameter.opts[0]} needs a value, got {text!r}: give one, or leave the option out."
+                )
 
 
 def _name_value(error: Any, values: Mapping[str, Any]) -> None:

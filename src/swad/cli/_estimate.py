@@ -105,5 +105,5 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
             f"{which.capitalize()}: {limit}{duration(seconds)} of training, {wall}; {limit}{decimal(n_bytes)} on disk."
         )
     if missing:
-        print(f"not at hand: {', '.join(missing)}; give the directory above them with --data", flush=True)
+        print(f"not found: {', '.join(missing)}; give the directory above them with --data", flush=True)
     print("Nothing was written.", flush=True)

@@ -70,7 +70,7 @@ Jobs = Annotated[
         **_LAUNCHING,
     ),
 ]
-JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU, of the launcher local.", **_LAUNCHING)]
+JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU (only the launcher local).", **_LAUNCHING)]
 
 
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:
@@ -102,7 +102,9 @@ def _split(text: str) -> list[str]:
     try:
         lines = list(csv.reader([text], skipinitialspace=True, strict=True))
     except csv.Error:
-        raise ValueError(f"a list has commas between its values, and quotes only around a value; got {text}") from None
+        raise ValueError(
+            f"a list needs commas between its values, and quotes only around whole values; got {text}"
+        ) from None
     return [word for line in lines for part in line if (word := part.strip())]
 
 

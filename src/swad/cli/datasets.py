@@ -102,7 +102,7 @@ def _files(benchmark: Benchmark) -> str:
 
 def check(
     path: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
-    name: Annotated[str | None, typer.Option(help="Name of the dataset, if the directory does not tell.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the dataset. Default: that of the directory.")] = None,
     decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
 ) -> None:
     """Count the images of a copy, decode every one, and list the problems."""

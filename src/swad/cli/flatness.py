@@ -58,8 +58,8 @@ def flatness(
     source_split: Annotated[
         str,
         typer.Option(
-            help="Images of the source domains: training, validation, or all of them as in the published script. Of "
-            "the target it is always all."
+            help="Images of the source domains: training, validation, or all of them as in the published script. "
+            "The target always uses all of its images."
         ),
     ] = "training",
     error: Annotated[bool, typer.Option("--error", help="Also measure the rise of the 0-1 error.")] = False,
@@ -67,14 +67,14 @@ def flatness(
         str,
         typer.Option(
             help="raw, or normalized: scale the logits of all weights to the same size, because F on unseen images "
-            "grows with it."
+            "grows with their size."
         ),
     ] = "raw",
     precision: Annotated[
         str | None,
         typer.Option(
             help="Precision of the network: fp32 (exact, without TF32) or bf16. Losses are computed in fp32 and summed "
-            "in fp64. Default: on a GPU that in which the run was trained, else fp32."
+            "in fp64. Default: the precision of the training on a GPU, else fp32."
         ),
     ] = None,
     worst_case: Annotated[

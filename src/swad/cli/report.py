@@ -90,7 +90,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar=parse.NAMES,
-            help="Also send the records of all runs to wandb, mlflow or tensorboard, except values that are there.",
+            help="Also send the records of all runs to wandb, mlflow or tensorboard; values sent before are skipped.",
         ),
     ] = None,
     prune_weights: Annotated[
@@ -118,7 +118,7 @@ def report(
     if yes and not prune_weights:
         raise ValueError("--yes confirms --prune-weights: give both, or neither")
     if no_page and output is not None:
-        raise ValueError("--output names the page, and --no-page writes none: give one of them")
+        raise ValueError("--output names the page, but --no-page writes none: give one of them")
     require_choice("--format", table_format, ("text", "markdown", "latex", "csv"))
     require_choice("--target-split", target_split, ("in", "out", "full", "test"))
     require_choice("--paper", paper, ("few", "all", "none"))

@@ -117,7 +117,7 @@ def reproduce(
     launcher_option: LauncherOptions = None,
     jobs: Jobs = None,
     jobs_per_gpu: JobsPerGpu = 1,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train runs that failed before again.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")] = False,
     workers: Workers = None,
     allow_count_mismatch: Annotated[
         bool, typer.Option("--allow-count-mismatch", help="Allow image counts that differ from the published dataset.")

@@ -24,7 +24,7 @@ def robustness(
         list[str],
         typer.Argument(
             metavar="MODEL",
-            help="Run directories, or directories of runs. With the benchmarks of ImageNet also weights files of runs, "
+            help="Run directories, or directories of runs. With an ImageNet benchmark, also weights files of runs, "
             "timm models (resnet50.tv_in1k), and timm models with a local safetensors file (resnet50=FILE).",
         ),
     ],
@@ -110,7 +110,7 @@ def robustness(
         raise ValueError(f"only benchmarks take {', '.join(unused)}: leave it out, or give one such as --imagenet DIR")
     for name, directory in vars(benchmarks).items():
         if directory is not None and not directory.is_dir():  # before weights are downloaded
-            raise ValueError(f"--{name.replace('_', '-')} needs a directory, and {directory} is none: check its path")
+            raise ValueError(f"--{name.replace('_', '-')} must be a directory, got {directory}: check the path")
     if on_benchmarks:
         from swad.experiments.imagenet_models import find_models
         from swad.experiments.imagenet_report import measure_imagenet
@@ -126,7 +126,8 @@ def robustness(
     else:
         if others := [model for model in models if Path(model) not in directories]:
             raise ValueError(
-                f"{others[0]} is no directory of runs: give one, or a benchmark such as --imagenet DIR for a timm model"
+                f"{others[0]} is not a directory of runs: give one, or a benchmark such as --imagenet DIR "
+                "for a timm model"
             )
         default = CorruptionConfig()
         config = CorruptionConfig(

@@ -72,7 +72,8 @@ def sweep(
     plan: Annotated[
         Path | None,
         typer.Argument(
-            help="TOML file with the options below, or appendix-b3: the searches of the paper's appendix. Options win.",
+            help="TOML file with the options below, or appendix-b3: the searches of the paper's appendix. Options on "
+            "the command line override it.",
             show_default=False,
             autocompletion=_complete_plan,
         ),
@@ -175,7 +176,7 @@ def sweep(
         _control(
             "--output",
             "-o",
-            help="Directory of the sweep. If it contains one, that is resumed; with other options it is extended.",
+            help="Directory of the sweep. A sweep that it contains is resumed, or extended if the options differ.",
         ),
     ] = Path("sweep"),
     dry_run: Annotated[

@@ -115,7 +115,7 @@ SPECIAL: dict[str, Special] = {
         list[str] | None,
         None,
         "Weight averages of the trajectory, e.g. swad,swa,ema or swad:semantics=text. Default: swad; in the imagenet "
-        "recipe that of the learning rate.",
+        "recipe, the one that goes with the learning rate schedule.",
         parse.NAMES,
         lambda texts: parse.averages(texts or SETTINGS["averages"].default),
     ),

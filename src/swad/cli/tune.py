@@ -47,8 +47,8 @@ def tune(
     select: Annotated[
         str,
         typer.Option(
-            help="Choose a setting by the sources' validation accuracy (iid), or by the target's (oracle), which then "
-            "is evaluated for every setting."
+            help="Choose a setting by the sources' validation accuracy (iid), or by the target's (oracle), which is "
+            "then evaluated for every setting."
         ),
     ] = "iid",
     counts_from: Annotated[

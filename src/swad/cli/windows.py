@@ -27,7 +27,7 @@ def windows(
     images: Images = 500,
     every: Annotated[
         int | None,
-        typer.Option(help="Merge this many segments into one. Default: so many that at most 25 segments remain."),
+        typer.Option(help="Merge this many segments into one. Default: as few as leave at most 25 segments."),
     ] = None,
     average: Annotated[
         str, typer.Option(help="The average of the runs that windows are compared with, e.g. swad or swad_text.")

@@ -171,15 +171,15 @@ class TrainingConfig:
         None,
         role="protocol",
         above=0,
-        help="Passes over the training images, unless steps are given; a schedule in epochs then divides the steps. "
-        "Default: the recipe's.",
+        help="Passes over the training images. If steps are given too, they set the length, and a schedule in epochs "
+        "is scaled to them. Default: the recipe's.",
     )
     warmup_epochs: float | None = setting(
         None,
         role="hyperparameter",
         minimum=0,
-        help="Epochs in which the imagenet recipe raises the learning rate. Default: 5, or less in proportion if "
-        "training is shorter than 90 epochs.",
+        help="Epochs in which the imagenet recipe raises the learning rate. Default: 5, or proportionally fewer "
+        "if training is shorter than 90 epochs.",
     )
     optimizer: Literal["adam", "sgd"] | None = setting(
         None,
@@ -195,15 +195,15 @@ class TrainingConfig:
         help="constant; step:at=0.6,gamma=0.1 (times gamma after that share of the steps); exponential:gamma=0.99 "
         "(times gamma after every epoch); or cyclic: over the last 20 % of training the learning rate decays to a "
         "twentieth in cycles of 2 %, and SWA averages the weights at the end of each cycle. In the imagenet recipe, "
-        "constant and cyclic first decay to a twentieth, and decay goes down to zero instead. Default: constant, or "
-        "the recipe's.",
+        "constant and cyclic first decay to a twentieth, and the schedule decay goes down to zero. Default: constant, "
+        "or the recipe's.",
     )
     micro_batch: int | None = setting(
         None,
         role="protocol",
         minimum=1,
-        help="Most images of a process in one forward pass; gradients of a larger batch are accumulated. Batch norms "
-        "see one pass. Default: 256 in the imagenet recipe.",
+        help="Largest number of images per process in one forward pass; a larger batch accumulates gradients over "
+        "several. Batch norms see one pass at a time. Default: 256 in the imagenet recipe.",
     )
     seed: int | None = setting(
         None,
@@ -237,8 +237,8 @@ class EvaluationConfig:
         None,
         role="protocol",
         minimum=1,
-        help="Steps between evaluations; the last step is always evaluated. Default: the dataset's. Shorter "
-        "runs of datasets without a published schedule (digits, folder and your own) have 20 evaluations.",
+        help="Steps between evaluations; the last step is always evaluated. Default: the dataset's. On "
+        "datasets without a published schedule (digits, folder and your own), short runs have 20 evaluations.",
     )
     schedule: Literal["default", "reference"] = setting(
         "default",
