@@ -43,7 +43,7 @@ def test_failed_runs_are_listed_and_the_rest_is_built(here: Call, tmp_path):
     assert "RuntimeError: CUDA out of memory" in result.stdout
     assert "1 of 2 runs failed; add --retry-failed to retry" in result.stdout
     text = (tmp_path / "table5" / "table5.txt").read_text()
-    assert "Without a finished run of ours: SWA w/ cyclic." in text
+    assert "No finished run of ours: SWA w/ cyclic." in text
     assert "SWAD fit-on-val " in text
 
 
@@ -57,7 +57,7 @@ def test_items_are_listed_with_their_cost(here: Call, tmp_path):
 
 def test_a_dry_run_states_the_cost_and_writes_nothing(here: Call, tmp_path):
     result = here("reproduce", "table4", "--scale", "small", "--dry-run", "-o", tmp_path / "none", "--jobs", "2")
-    assert "scale small, protocol defaults, datasets digits; not at hand: DomainNet, OfficeHome" in result.stdout
+    assert "scale small, protocol defaults, datasets digits; not found: DomainNet, OfficeHome" in result.stdout
     assert "runs: 24 in total, 0 finished, 24 to train" in result.stdout  # ERM, CORAL, SAM; 4 targets; 2 trials
     assert re.search(r"training: about .* with 2 at a time; about [0-9.]+ MB on disk", result.stdout)
     assert not (tmp_path / "none").exists()
@@ -67,7 +67,7 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         (tmp_path / "data" / "PACS" / domain).mkdir(parents=True)
     result = here("reproduce", "table5", "--data", tmp_path / "data", "--dry-run", "-o", tmp_path / "none", code=1)
-    assert "scale full, protocol printed, datasets PACS; not at hand: VLCS" in result.stdout
+    assert "scale full, protocol printed, datasets PACS; not found: VLCS" in result.stdout
     assert "runs: 24 in total" in result.stdout  # constant and cyclic learning rate; 4 targets; 3 trials
     assert "folder art_painting contains no <class>/<image>" in result.stderr
 
@@ -81,7 +81,7 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "figure3", "--trial=0,-1"], "--trial takes whole numbers of at least 0, got -1"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
         (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),
-        (["reproduce", "table2", "--data", "."], "(PACS, VLCS, OfficeHome, TerraIncognita, DomainNet), and . has none"),
+        (["reproduce", "table2", "--data", "."], "(PACS, VLCS, OfficeHome, TerraIncognita, DomainNet), but . has none"),
         (["reproduce", "table6", "--runs", "nowhere"], "nowhere is not a directory"),
         (["reproduce", "table2", "-t", "papper"], "got 'papper': did you mean 'paper'?"),
     ],

@@ -52,7 +52,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
         (["surface", "RUN", "--line", "swad,x"], "has no weights 'x'"),
         (["surface", "RUN", "--line", "swad", "x"], "--line takes two weights such as best,swad, got swad"),
         (["surface", "RUN", "--steps", "1"], "--steps must be 2 or more, got 1"),
-        (["surface", "BARE"], "saved no snapshots, and a plane needs three weights: train with --snapshots 20,28,36"),
+        (["surface", "BARE"], "saved no snapshots, but a plane needs three weights: train with --snapshots 20,28,36"),
     ],
 )
 def test_wrong_inputs_get_one_line(here: Call, tiny_run, tmp_path, monkeypatch, arguments, message):

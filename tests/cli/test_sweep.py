@@ -87,7 +87,7 @@ def test_the_plan_of_the_paper_is_440_runs_and_a_dry_run_writes_nothing(tmp_path
     printed = sweep("--protocol", "paper", "--algorithm", "ERM", "--dry-run")
     assert printed.startswith("440 runs (396 to search + 44 to repeat the choice)")
     assert "108 + 12" in printed
-    assert "not at hand: PACS, VLCS, OfficeHome, TerraIncognita, DomainNet" in printed
+    assert "not found: PACS, VLCS, OfficeHome, TerraIncognita, DomainNet" in printed
     assert files(tmp_path) == []
 
 

@@ -82,7 +82,7 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     none = next(run for run in runs if run.name == "none-0")
     rows = run_curvature(none, ["swad"], FlatnessConfig(n_images=2), n_eigenvalues=1, trace_vectors=2)
     assert {row["domain"] for row in rows} == {"seen", "board", "clutter", "outline", "paper"}
-    with pytest.raises(RunError, match=r"the bounds are of the error on a target, and .* has none"):
+    with pytest.raises(RunError, match=r"the bounds need a target, but .* has none"):
         run_bounds(none, "swad", [0.1])
     rows = {row.target: row for row in tune.sensitivity([both], tune.grid((1,), (1,), (0.0,)))}
     assert rows["none"].validation is not None

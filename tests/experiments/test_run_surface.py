@@ -64,7 +64,7 @@ def test_averages_are_near_within_the_size_of_the_plane_or_line():
 
 def test_a_run_without_snapshots_says_how_to_get_them(tmp_path):
     folder = train(tiny(tmp_path / "run", snapshots=(), steps=10, evaluate_every=5)).run_dir
-    with pytest.raises(RunError, match="no snapshots, and a plane needs three weights: train with --snapshots 5,7,9"):
+    with pytest.raises(RunError, match="no snapshots, but a plane needs three weights: train with --snapshots 5,7,9"):
         run_surface.run_surface(open_run(folder))
     with pytest.raises(RunError, match="three different weights and a line two; got swad, swad"):
         run_surface.run_surface(open_run(folder), ["swad", "swad"])

@@ -43,4 +43,4 @@ def test_a_higher_method_of_shared_trials_is_not_marked() -> None:
 
 def test_a_table_without_bold_has_no_legend() -> None:
     assert legend([Row("a", (Cell(1.0),))]) == ""
-    assert legend([Row("a", (Cell(1.0, 0.1, best=True),))]).startswith("Bold: the highest mean of the column. No other")
+    assert legend([Row("a", (Cell(1.0, 0.1, best=True),))]).startswith("Bold: the highest mean in the column. No other")

@@ -97,7 +97,7 @@ def test_the_csv_has_full_precision_and_a_verdict(results: list[DatasetResults])
 def test_identical_differences_are_explained() -> None:
     base = np.full((1, 3), 0.5)
     comparisons = compare_methods(results_of({"ERM (best)": base, "SWAD": base + 0.1}, targets="a"))
-    assert any(note.startswith("Without a test: all differences") for note in comparisons_table(comparisons).notes)
+    assert any(note.startswith("No test where all paired differences") for note in comparisons_table(comparisons).notes)
 
 
 def test_the_report_of_an_empty_list_is_empty(tmp_path: Path) -> None:

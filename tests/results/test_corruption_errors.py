@@ -156,7 +156,7 @@ def test_the_figure_shows_intervals_and_paired_differences_within_0_and_100_perc
     above, below = figure.axes
     assert above.get_ylim() == (0, 100)
     assert [len(container.lines[2]) for container in above.containers] == [1, 1]  # bars of both methods
-    assert below.get_ylabel() == "difference to\nERM (points)"
+    assert below.get_ylabel() == "difference from\nERM (points)"
     assert list(below.containers[1].lines[0].get_ydata()) == pytest.approx([-0.5, -15.0, 0.0])
     assert figure.legends[0].get_title().get_text() == "Bars: 95 % intervals over trials."
     assert len(severity_figure([results], bare=True).axes) == 1

@@ -101,8 +101,8 @@ def test_bold_is_the_highest_mean_and_arrows_mark_what_is_lower(runs: list[RunDa
         assert {name for name, own in cells.items() if own[number].mark == "↓"} == significantly_lower(column, best)
     assert cells["SWAD"][4].best
     assert cells["ERM (last)"][4].mark == "↓"  # 3.4 points below, with a spread of half a point
-    assert table.notes[1] == f"Bold: the highest mean of the column; ↓: significantly below it ({TEST})."
-    assert accuracy_table(results).notes[1].startswith("Bold: the highest mean of ours in the column; ↓:")
+    assert table.notes[1] == f"Bold: the highest mean in the column; ↓: significantly below it ({TEST})."
+    assert accuracy_table(results).notes[1].startswith("Bold: our highest mean in the column; ↓:")
     for form in (table.markdown(), table.latex(), table.csv()):
         assert ("**" in form) + (r"\textbf" in form) + (",bold" in form) == 1
         assert "↓" in form or r"$\downarrow$" in form
@@ -113,7 +113,7 @@ def test_one_trial_has_no_arrows_and_says_why(runs: list[RunData]) -> None:
     (table,) = accuracy_tables([run for run in runs if run.trial == 0], paper="none")
     assert not any(cell.mark for row in table.rows for cell in row.cells)
     assert (
-        table.notes[1] == "Bold: the highest mean of the column; without a second trial, no difference can be tested."
+        table.notes[1] == "Bold: the highest mean in the column; without a second trial, no difference can be tested."
     )
 
 
@@ -186,7 +186,7 @@ def test_a_missing_target_is_noted_and_takes_the_mean_away(tmp_path: Path) -> No
     assert swad.cells[3].value == pytest.approx(sum(cell.value or 0 for cell in swad.cells[:3]) / 3)
     assert swad.cells[3].printed.endswith("*")
     assert not swad.cells[3].best
-    assert "* The mean over targets lacks photo: compare it with no other mean." in allowed.notes
+    assert "* The mean over targets lacks photo: do not compare it with other means." in allowed.notes
     marked = [row for row in csv.DictReader(io.StringIO(allowed.csv())) if row["mark"] == "*"]
     assert {row["column"] for row in marked} == {"Avg.", "In-domain"}
     assert "*" in allowed.latex()

@@ -157,7 +157,7 @@ def test_weights_are_named_only_where_their_hyperparameters_differ() -> None:
     both = SelectionFile("iid", (entry(), best))
     assert both.options("PACS", "erm", "photo", average="best")["hyperparameters"] == {"lr": 1e-5}
     for average in (None, "ema"):
-        with pytest.raises(ValueError, match="other hyperparameters for each of swad, best: name one"):
+        with pytest.raises(ValueError, match="different hyperparameters for swad, best: name one"):
             both.options("PACS", "erm", "photo", average=average)
     alike = SelectionFile("iid", (entry(), entry(average="best")))
     assert alike.options("PACS", "erm", "photo", average="ema")["hyperparameters"]["lr"] == 5e-5
@@ -197,7 +197,7 @@ def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[]", '"format": "swad-selection"'),
-        ('{"format": "swad-selection", "version": 2}', "its version is 2, and this swad reads version 1: upgrade"),
+        ('{"format": "swad-selection", "version": 2}', "its version is 2, but this swad reads version 1: upgrade"),
         ('{"format": "swad-selection", "version": 1, "swad": "1"}', "selection must be one of iid, .*runs must be a"),
         ("[" * 100_000, "is not JSON"),
     ],

@@ -94,8 +94,8 @@ def test_the_table_claims_what_is_shown():
     assert worse > 0
     alone = [c.difference > 0 for c in windows.values() if c.test.p <= 0.05]
     assert len(alone) > better + worse
-    assert f"Of 15 windows, {better} are shown better than SWAD and {worse} worse" in text
-    assert f"each tested by itself, {sum(alone)} and {len(alone) - sum(alone)}." in " ".join(text.split())
+    assert f"Of 15 windows, {better} are shown to be better than SWAD and {worse} to be worse" in text
+    assert f"Without correction it is {sum(alone)} and {len(alone) - sum(alone)}," in " ".join(text.split())
     assert "6 runs, at most 50 images" in text
     one = WindowGroup((made_up(),))
     text = choices_table(one, "target", one.compare_windows("target")).text(160)
@@ -129,12 +129,12 @@ def test_the_figure_marks_every_run_and_outlines_what_is_shown():
 
 
 def test_runs_that_cannot_be_compared_are_named():
-    with pytest.raises(ValueError, match=r"PACS, ERM: .* differ in target or trial, and photo-0 and photo-0 do not"):
+    with pytest.raises(ValueError, match=r"PACS, ERM: .* differ in target or trial, but photo-0 and photo-0 do not"):
         by_group([made_up(), made_up()])
     for changes in ({"images": None}, {"average": "swa"}, {"segments": SEGMENTS[1:]}):
-        with pytest.raises(ValueError, match=r"average and images, and those of photo-0 and photo-1 do not"):
+        with pytest.raises(ValueError, match=r"average and images, but those of photo-0 and photo-1 do not"):
             by_group([made_up(), made_up(trial=1, **changes)])
-    with pytest.raises(ValueError, match="on no common side"):
+    with pytest.raises(ValueError, match="no side is complete"):
         by_group([made_up(), made_up(trial=1, windows={}, weights={})])
     with pytest.raises(ValueError, match=r"PACS, ERM: no trial holds out all of art, photo \(train the missing"):
         by_group([made_up("photo", 0), made_up("art", 1)])
@@ -157,4 +157,4 @@ def test_on_validation_only_what_was_chosen_there_has_an_advantage(average, chos
     windows = {"validation": dict.fromkeys(all_windows(5), 0.5)}
     runs = WindowGroup((made_up(average=average, windows=windows, weights={"validation": {average: 0.5}}),))
     note = choices_table(runs, "validation", runs.compare_windows("validation")).notes[-1]
-    assert note == f"{chosen} live weights were chosen on validation images, too."
+    assert note == f"{chosen} live weights were also chosen on validation images."

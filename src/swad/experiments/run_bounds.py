@@ -51,7 +51,7 @@ def run_bounds(
         progress: Called after every ascent step.
     """
     if not run.config.data.targets:
-        raise RunError(f"the bounds are of the error on a target, and {run.path} has none: give a run with a target")
+        raise RunError(f"the bounds need a target, but {run.path} has none: give a run with a target")
     torch_device = find_device(device)
     config = FlatnessConfig(n_images=n_images)
     worst_rows = run_worst_case(run, [name], radii, config, device=device, workers=workers, progress=progress)

@@ -120,7 +120,7 @@ def default_corners(run: SavedRun) -> tuple[str, str, str]:
         steps = run.config.training.steps or 5000
         suggestion = ",".join(str(steps * percent // 100) for percent in PAPER_CORNERS)
         raise RunError(
-            f"{run.path} saved {len(snapshots) or 'no'} snapshots, and a plane needs three weights: train with "
+            f"{run.path} saved {len(snapshots) or 'no'} snapshots, but a plane needs three weights: train with "
             f"--snapshots {suggestion}, or name three with --corners ({', '.join(run.reported)})"
         )
     inside = [name for name in snapshots if not _steps_outside(run, name)]

@@ -79,7 +79,7 @@ def legend(rows: Iterable[Row], error: str = "", tests: bool = True) -> str:
     cells = [cell for row in rows if row.group == OURS for cell in row.cells]
     if not any(cell.best for cell in cells):
         return ""
-    bold = f"Bold: the highest mean {'of ours in' if any(row.group != OURS for row in rows) else 'of'} the column"
+    bold = f"Bold: {'our' if any(row.group != OURS for row in rows) else 'the'} highest mean in the column"
     if not tests:
         return f"{bold}."
     if error:

@@ -96,7 +96,7 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
     ]
     if tested:
         notes.append(
-            "p is exact (sign flips), or of Student’s t where the units are too few (t). Corrected p: Holm, for all "
+            "p is exact (sign flips), or Student’s t where there are too few units (t). Corrected p: Holm, for all "
             "methods of a dataset. ↑ and ↓: corrected p of at most 0.05; –: no difference shown. Intervals are not "
             "corrected."
         )
@@ -113,7 +113,7 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
             "Train more trials."
         )
     if any(comparison.test.p is None and comparison.n_trials > 1 for comparison in comparisons):
-        notes.append("Without a test: all differences of the units are the same, so they show no spread.")
+        notes.append("No test where all paired differences are the same: they show no spread.")
     return notes
 
 

@@ -83,13 +83,13 @@ def read_runs(directory: Path) -> list[RunData]:
         try:
             lines.setdefault(_test_envs(content["args"]), []).append(content)
         except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"{path}, line {number} is no result of DomainBed ({_reason(error)})") from None
+            raise RecordError(f"{path}, line {number} is not a DomainBed result ({_reason(error)})") from None
     if not lines:
         raise RecordError(f"{path} is empty: remove the directory, or train the run again")
     try:
         return [_run(directory, test_envs, members, len(lines) > 1) for test_envs, members in lines.items()]
     except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
-        raise RecordError(f"{path} is no result of DomainBed ({_reason(error)})") from None
+        raise RecordError(f"{path} is not a DomainBed result ({_reason(error)})") from None
 
 
 def seed_of(config: Mapping[str, Any]) -> int | None:
@@ -138,7 +138,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     f"{path}, line {number} is not JSON: repair the file, or remove it and train the run again"
                 ) from None
             if not isinstance(content, dict):
-                raise RecordError(f"{path}, line {number} is no result of DomainBed (it is {reprlib.repr(content)})")
+                raise RecordError(f"{path}, line {number} is not a DomainBed result (it is {reprlib.repr(content)})")
             yield number, content
     except OSError as error:
         raise RecordError(f"cannot read {path} ({error.strerror}): restore it or remove the run") from None

@@ -172,7 +172,7 @@ def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list
     for missing, labels in lacking.items():
         mean_of, domains = f"mean over targets{of_methods(labels)}", ", ".join(missing)
         if allow_missing_targets:
-            notes.append(f"{MISSING} The {mean_of} lacks {domains}: compare it with no other mean.")
+            notes.append(f"{MISSING} The {mean_of} lacks {domains}: do not compare it with other means.")
         else:
             notes.append(
                 f"No {mean_of}, because {domains} {'has' if len(missing) == 1 else 'have'} no result "

@@ -45,7 +45,7 @@ class SelectionFileError(ValueError):
     def __init__(self, path: str | os.PathLike[str], problems: Sequence[str]) -> None:
         self.problems = tuple(f"{path}: {problem}" for problem in problems)
         lines = "".join(f"\n- {problem}" for problem in problems)
-        super().__init__(f"{path} is no valid selection file: export it again, or correct it{lines}")
+        super().__init__(f"{path} is not a valid selection file: export it again, or correct it{lines}")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class SelectionFile:
             return averages[average].options()
         if len({json.dumps(run.options(), sort_keys=True) for run in runs}) > 1:
             raise ValueError(
-                f"the selection of {wanted} has other hyperparameters for each of {listed(averages, 6)}: name one"
+                f"the selection of {wanted} has different hyperparameters for {listed(averages, 6)}: name one"
                 + (f", got {average!r}" if average else "")
             )
         return runs[0].options()
@@ -171,7 +171,7 @@ def make_selection(
     (method,) = methods
     selected = [result for dataset in results for each in dataset.methods for result in each.results]
     if not selected:
-        raise ValueError(f"a selection file needs selected runs, and {method} selected none: the table's notes say why")
+        raise ValueError(f"a selection file needs selected runs, but {method} selected none: the table's notes say why")
     runs = []
     for number, result in enumerate(selected, start=1):
         runs.append(_selected_run(result, Path(folder), with_target=method in ORACLES))
@@ -260,7 +260,7 @@ def _header_problems(content: Any) -> list[str]:
         return [f'it must hold a JSON object with "format": "{FORMAT}"']
     version = content.get("version")
     if version != VERSION:
-        return [f"its version is {reprlib.repr(version)}, and this swad reads version {VERSION}: upgrade swad"]
+        return [f"its version is {reprlib.repr(version)}, but this swad reads version {VERSION}: upgrade swad"]
     problems = []
     if content.get("selection") not in SELECTORS:
         got = reprlib.repr(content.get("selection"))

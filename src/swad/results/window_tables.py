@@ -77,15 +77,15 @@ def _notes(
         notes.append(window_counts(windows, group.baseline))
     ended = sum(each.own[1] == len(group.segments) - 1 for each in group.runs)
     notes.append(f"{group.baseline} averages up to the last segment in {ended} of {n_runs}.")
-    notes.append(f"The {BEST[side]} has no test: it was chosen by the accuracy that is shown, which is too high.")
+    notes.append(f"The {BEST[side]} has no test: it was chosen by the accuracy shown, which is therefore too high.")
     if side == "validation":
         chosen = f"{group.baseline} and the" if run.average.startswith("swad") else "The"
-        notes.append(f"{chosen} best live weights were chosen on validation images, too.")
+        notes.append(f"{chosen} best live weights were also chosen on validation images.")
     return notes
 
 
 def window_counts(windows: Mapping[Window, Comparison], baseline: str) -> str:
-    """Count the windows whose difference to the average is shown, with and without a correction for their number."""
+    """Count the windows whose difference from the average is shown, with and without a correction for their number."""
 
     def counts(shown: Iterable[Comparison]) -> tuple[int, int]:
         signs = [comparison.difference > 0 for comparison in shown]
@@ -94,9 +94,9 @@ def window_counts(windows: Mapping[Window, Comparison], baseline: str) -> str:
     better, worse = counts(c for c in windows.values() if c.is_clear)
     better_alone, worse_alone = counts(c for c in windows.values() if c.is_clear_alone)
     return (
-        f"Of {len(windows)} windows, {better} are shown better than {baseline} and {worse} worse (corrected for the "
-        f"number of windows); each tested by itself, {better_alone} and {worse_alone}. If none differed, chance "
-        f"would give about {ALPHA * len(windows):.0f} of the latter."
+        f"Of {len(windows)} windows, {better} are shown to be better than {baseline} and {worse} to be worse "
+        f"(corrected for the number of windows). Without correction it is {better_alone} and {worse_alone}, where "
+        f"chance alone would give about {ALPHA * len(windows):.0f} in total."
     )
 
 

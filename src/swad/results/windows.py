@@ -152,16 +152,16 @@ class WindowGroup:
         for run in self.runs:
             if (other := seen.setdefault(run.unit, run)) is not run:
                 raise ValueError(
-                    f"runs of one dataset and algorithm must differ in target or trial, and "
+                    f"runs of one dataset and algorithm must differ in target or trial, but "
                     f"{other.run.path} and {run.run.path} do not (give the runs of one setting)"
                 )
             if any(getattr(run, name) != getattr(first, name) for name in ("segments", "average", "images")):
                 raise ValueError(
-                    f"windows must have the same segments, average and images, and those of {first.run.path} and "
+                    f"windows must have the same segments, average and images, but those of {first.run.path} and "
                     f"{run.run.path} do not (measure them together, or show their last ones with --stored)"
                 )
         if not self.sides:
-            raise ValueError("its runs are complete on no common side (measure all with --evaluate-on both)")
+            raise ValueError("no side is complete in all of its runs (measure all with --evaluate-on both)")
 
     @property
     def name(self) -> str:

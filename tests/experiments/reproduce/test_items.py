@@ -21,11 +21,11 @@ from swad.experiments.reproduce.run import INDEX, Cost, build_item, cost_of, ite
 @pytest.mark.parametrize(
     ("datasets", "stems", "notes"),
     [
-        (("PACS",), ["item"], ["Not at hand, so not trained: VLCS."]),
+        (("PACS",), ["item"], ["Not found, so not trained: VLCS."]),
         (
             ("PACS", "digits", "VLCS"),
             ["item-digits", "item-PACS", "item-VLCS"],
-            ["Not of the paper, so compared with nothing printed: digits."],
+            ["Not in the paper, so without printed numbers to compare with: digits."],
         ),
     ],
 )

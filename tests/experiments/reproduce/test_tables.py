@@ -75,7 +75,7 @@ def test_table4_has_our_numbers_the_papers_and_the_difference(whole: PaperConfig
     # The paper's gains are printed as 2.3, 3.6, 2.8 and 1.0.
     gains = [row.cells[-1].printed for row in table.rows if row.group == "paper" and row.cells[-1].value is not None]
     assert gains == ["+2.3", "+3.6", "+2.8", "+1.0"]
-    assert not any("Not at hand" in note for note in table.notes)
+    assert not any("Not found" in note for note in table.notes)
 
 
 def test_bold_is_the_highest_mean_of_ours(whole: PaperConfig):
@@ -84,7 +84,7 @@ def test_bold_is_the_highest_mean_of_ours(whole: PaperConfig):
     assert bold == ["CORAL + SWAD"]  # 2 points above SWAD in every run
     lower = [row.name for row in table.rows if row.group == "ours" and row.cells[0].mark == "↓"]
     assert lower == [row.name for row in table.rows if row.group == "ours" and row.name not in bold]
-    assert any(note.startswith("Bold: the highest mean of ours in the column; ↓: sig") for note in table.notes)
+    assert any(note.startswith("Bold: our highest mean in the column; ↓: sig") for note in table.notes)
 
 
 def test_table2_lacks_what_is_not_at_hand(tmp_path: Path):
@@ -101,8 +101,8 @@ def test_table2_lacks_what_is_not_at_hand(tmp_path: Path):
     assert any(
         note.startswith("MASF, DMG, MetaReg, ER, pAdaIN, EISNet, DSON: quoted by the paper") for note in table.notes
     )
-    assert "Not at hand, so not trained: PACS, OfficeHome, TerraIncognita, DomainNet." in table.notes
-    assert "ERM† and ERM (reproduced) are the same runs of ours." in table.notes
+    assert "Not found, so not trained: PACS, OfficeHome, TerraIncognita, DomainNet." in table.notes
+    assert "ERM† and ERM (reproduced) are the same runs." in table.notes
 
     with_swad = csv_rows(config, "table2", "Table 2 with SWAD on top: VLCS")
     same_runs = {"ERM (reproduced)", "SWAD"}  # as ERM†, alone and with SWAD
@@ -161,7 +161,7 @@ def test_arrows_of_table3_are_computed(tmp_path: Path):
     assert ours["CutMix"] == "↓"
     assert ours["SAM"] == "–"
     assert ours["ERM"] == ""
-    assert "Bold: the highest mean of ours in the column." in table.notes  # and no arrows but those against ERM
+    assert "Bold: our highest mean in the column." in table.notes  # and no arrows but those against ERM
     paper = {row.name: row.cells[0].mark.strip() for row in table.rows if row.group == "paper"}
     assert (paper["SWAD"], paper["CutMix"], paper["SAM"]) == ("↑", "↓", "–")  # as printed
     in_domain = {row.name: row.cells[1].printed for row in table.rows if row.group == "ours"}

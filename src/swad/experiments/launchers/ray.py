@@ -78,7 +78,7 @@ class RayLauncher(Launcher):
         if jobs is not None and jobs < 1:
             raise ValueError(f"jobs must be 1 or more, got {jobs}")
         if cpus <= 0 or (gpus is not None and gpus < 0):
-            raise ValueError(f"a run needs CPUs, and GPUs or none, got cpus={cpus:g} and gpus={gpus or 0:g}")
+            raise ValueError(f"cpus must be above 0 and gpus 0 or more, got cpus={cpus:g} and gpus={gpus or 0:g}")
         super().__init__(POLL_SECONDS)
         self._ray = import_ray()
         self._owns_ray = not self._ray.is_initialized()

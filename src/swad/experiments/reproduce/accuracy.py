@@ -165,11 +165,11 @@ def compared_table(
                 differences.append(Row(row.name, cells, DIFFERENCE))
     notes = list(notes)
     if lacking := [row.name for row in rows if row.ours is None and row.name in set(expected)]:
-        notes.append(f"Without a finished run of ours: {', '.join(lacking)}.")
+        notes.append(f"No finished run of ours: {', '.join(lacking)}.")
     if marks := legend([*ours, *paper], error, tests):
         notes.append(marks)
     if any(cell.mark.startswith(INCOMPLETE) for row in ours for cell in row.cells):
-        notes.append(f"{INCOMPLETE} Mean over some of the targets: compare it with no other mean.")
+        notes.append(f"{INCOMPLETE} Mean over some of the targets: do not compare it with other means.")
     return Table(title, tuple(columns), (*ours, *paper, *differences), tuple(notes))
 
 
@@ -219,7 +219,7 @@ def protocol_notes(config: PaperConfig, methods: Sequence[Method]) -> list[str]:
     names = {
         "domainbed": "DomainBed’s random search",
         "paper": "the paper’s grid search, chosen on trial 0",
-        "defaults": "default hyperparameters",
+        "defaults": "the defaults",
     }
     by_search: dict[str, list[str]] = {}
     same: dict[tuple[object, str], list[str]] = {}
@@ -229,8 +229,8 @@ def protocol_notes(config: PaperConfig, methods: Sequence[Method]) -> list[str]:
         same.setdefault((training, method.weights), []).append(method.name)
     several = len(by_search) > 1
     parts = [names[search] + f" ({', '.join(rows)})" * several for search, rows in by_search.items()]
-    notes = [f"Hyperparameters of ours: {'; '.join(parts)}."]
-    notes += [f"{' and '.join(rows)} are the same runs of ours." for rows in same.values() if len(rows) > 1]
+    notes = [f"Our hyperparameters: {'; '.join(parts)}."]
+    notes += [f"{' and '.join(rows)} are the same runs." for rows in same.values() if len(rows) > 1]
     if quoted := [method.name for method in methods if method.name in QUOTED]:
         notes.append(
             f"{', '.join(quoted)}: quoted by the paper from the methods’ own papers, with other settings. Ours are "

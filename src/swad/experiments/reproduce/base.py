@@ -116,14 +116,14 @@ class Results:
 
 
 def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str]:
-    """Say which of an item's datasets are not at hand, and what stands in."""
+    """Say which of an item's datasets were not found, and which others were used."""
     missing = [name for name in datasets if name not in config.datasets]
     others = [name for name in config.datasets if name not in PAPER_DATASETS]
     notes = []
     if missing:
-        notes.append(f"Not at hand, so not trained: {', '.join(missing)}.")
+        notes.append(f"Not found, so not trained: {', '.join(missing)}.")
     if others:
-        notes.append(f"Not of the paper, so compared with nothing printed: {', '.join(others)}.")
+        notes.append(f"Not in the paper, so without printed numbers to compare with: {', '.join(others)}.")
     return notes
 
 

@@ -221,7 +221,7 @@ def config_problems(config: PaperConfig) -> list[str]:
     if not config.datasets and config.runs is None:
         found = "no --data was given" if config.data is None else f"{config.data} has none"
         problems.append(
-            f"a dataset of the paper is needed ({', '.join(PAPER_DATASETS)}), and {found}: give the directory that "
+            f"a dataset of the paper is needed ({', '.join(PAPER_DATASETS)}), but {found}: give the directory that "
             "contains them (--data), or use --scale small"
         )
     if negative := [str(trial) for trial in config.trials if trial < 0]:

@@ -110,7 +110,7 @@ def change_table(dataset: str, by_share: dict[float, list[RunData]]) -> Table:
         rows.append(Row(f"{100 * share:g} %", cells))
     columns = ("Images per domain", "t_s moves by", "t_e moves by", "SWAD, %", "Difference, points")
     notes = (
-        "Moves: mean absolute number of steps, of the same trajectory. Difference: to all images, with its 95 % "
+        "Moves: mean absolute number of steps, of the same trajectory. Difference: from all images, with its 95 % "
         "interval over targets and trials; without an interval there are too few runs to show one.",
     )
     return Table(f"{dataset}: what fewer validation images change", columns, tuple(rows), notes, "Validation")

@@ -119,7 +119,7 @@ def _with_gains(table: Table) -> Table:
             gains = [a.value - b.value for a, b in pairs if a.value is not None and b.value is not None]
             gain = Cell(mean(gains), signed=True) if gains else gain
         rows.append(replace(row, cells=(*row.cells, gain)))
-    note = "Δ: gain over the method without averaging, mean over the datasets at hand."
+    note = "Δ: gain over the method without averaging, mean over the datasets that have both."
     return replace(table, columns=(*table.columns, "Δ"), rows=tuple(rows), notes=(*table.notes, note))
 
 

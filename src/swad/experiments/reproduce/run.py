@@ -93,7 +93,7 @@ def cost_lines(items: Sequence[Reproduction], config: PaperConfig, cost: Cost) -
     missing = sorted({name for item in items for name in item.datasets if name not in config.datasets})
     lines = [
         f"{names}: scale {config.scale}, protocol {config.protocol}, datasets {', '.join(datasets) or 'none'}"
-        + (f"; not at hand: {', '.join(missing)}" if missing else ""),
+        + (f"; not found: {', '.join(missing)}" if missing else ""),
         f"runs: {cost.total:,} in total, {cost.finished:,} finished, {cost.missing:,} to train, in {config.output}",
     ]
     if measured := list(dict.fromkeys(item.measures for item in items if item.measures)):

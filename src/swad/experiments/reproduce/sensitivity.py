@@ -76,7 +76,7 @@ def sensitivity_table(dataset: str, rows: Sequence[TuneRow], center: ValleySetti
     notes = [
         f"Means over {n_runs} (targets {', '.join(targets)}); 60/20/20 split. In each row one of the paper’s settings "
         f"({center}) is changed.",
-        "Other settings are evaluated without training. None must be chosen by the accuracy on the target.",
+        "Other settings are evaluated without training. Do not choose one by its accuracy on the target.",
     ]
     if any(row.threshold is None for row in rows):
         notes.append("* The loss never converged in at least one run, which averages only the end of training.")

@@ -138,7 +138,7 @@ def _table5(results: Results) -> Report:
     methods = list(TABLE5.values())
     notes = [
         *_captions(config, [method for method in methods if method.name != FIT_ON_VAL], table_datasets),
-        f"t_s, t_e and interval of ours are those on {shown}. Opt and Overfit: found by SWAD; Val: the window whose "
+        f"Our t_s, t_e and interval are those on {shown}. Opt and Overfit: found by SWAD; Val: the window whose "
         "average is most accurate on source validation.",
     ]
     expected = [method.name for method in methods] if datasets else []

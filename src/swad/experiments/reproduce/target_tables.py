@@ -43,7 +43,7 @@ def _paper_table(results: Results, number: int, dataset: str) -> Table:
     if at_hand:
         notes = [trials_note(config), *protocol_notes(config, methods_of(number)), *notes]
     else:
-        notes += [f"{dataset} is not at hand: the paper’s numbers only."]
+        notes += [f"{dataset} was not found: the paper’s numbers only."]
     expected = [method.name for method in methods_of(number)] if at_hand else []
     return compared_table(f"Table {number}: {entry.title}", entry.columns, rows, notes, expected)
 

@@ -18,8 +18,8 @@ from swad.results.comparisons import Comparison, compare, correct
 from swad.results.tables import Table
 
 NOTE = (
-    "Alone: live weights at the selected step. SWAD averages the trajectories of the same runs. Methods that are the "
-    "same runs have one row."
+    "Alone: live weights at the selected step. SWAD averages the trajectories of the same runs. Methods with the "
+    "same runs share a row."
 )
 
 

@@ -62,7 +62,7 @@ def severity_figure(
                 below.axhline(0, color=FAINT, linewidth=0.7, zorder=1)
                 # An empty first entry keeps the styles of the methods.
                 _draw_curves(below, {each.methods[0]: {}, **differences[column]}, colors)
-                below.set_ylabel(f"difference to\n{each.methods[0]} (points)")
+                below.set_ylabel(f"difference from\n{each.methods[0]} (points)")
             panels[-1][column].set_xlabel("severity (0: clean)" if each.has_clean else "severity")
         if not bare:
             points = [point for each in curves for curve in each.values() for point in curve.values()]

@@ -101,7 +101,7 @@ def _figures(
             plots.append(Plot(SIDES[side], themed_svg(figure, f"{id}-{number}-{side}", label)))
         for side in (side for side, curves in pairs.items() if curves):
             figure = flatness_figure({title: pairs}, sides=(side,), reference=reference, **style)
-            label = f"Difference to {reference} against the radius, {side} domains, {title}"
+            label = f"Difference from {reference} against the radius, {side} domains, {title}"
             heading = f"{side.capitalize()}, minus {reference}: below 0 is flatter"
             plots.append(Plot(heading, themed_svg(figure, f"{id}-{number}-{side}-paired", label)))
         names = dict.fromkeys(curve.method for curves in by_side.values() for curve in curves)
