@@ -307,21 +307,24 @@ TABLES: dict[str, Callable[[Path], Table | None]] = {
 
 
 def write_blocks(text: str, results: Path) -> str:
-    """Return a text with every block made anew from the records under `results`."""
+    """Return a text with every block made anew from the records under `results`. A note appears once in a text."""
+    shown: set[str] = set()
 
     def block(match: re.Match[str]) -> str:
         start, name, source, end = match.groups()
         if name not in TABLES:
             raise ValueError(f"a block must name one of the tables {', '.join(TABLES)}; got {name!r}")
         table = TABLES[name](results / source) if (results / source).exists() else None
-        return f"{start}\n{_markdown(table) if table is not None else MISSING}\n\n{end}"
+        return f"{start}\n{_markdown(table, shown) if table is not None else MISSING}\n\n{end}"
 
     return BLOCK.sub(block, text)
 
 
-def _markdown(table: Table) -> str:
-    """Return a table without its title, which the heading above the block gives, and its notes as one paragraph."""
-    return replace(table, notes=(" ".join(table.notes),)).markdown().split("\n", 2)[2].rstrip()
+def _markdown(table: Table, shown: set[str]) -> str:
+    """Return a table without its title, which the heading above the block gives, and its new notes as one paragraph."""
+    notes = [note for note in table.notes if note not in shown]
+    shown.update(notes)
+    return replace(table, notes=(" ".join(notes),)).markdown().split("\n", 2)[2].rstrip()
 
 
 def main() -> None:

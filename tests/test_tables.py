@@ -33,6 +33,14 @@ def test_blocks_without_records_and_of_unknown_tables(tmp_path):
         tables.write_blocks(text.replace("flatness", "flat"), tmp_path)
 
 
+def test_a_note_stands_once_in_a_text(tmp_path):
+    make_tree(tmp_path / "pacs", PACS)
+    block = "<!-- table: differences pacs -->\n<!-- end -->\n"
+    text = tables.write_blocks(block + block, tmp_path)
+    assert text.count("| SWAD − ERM (best) |") == 2
+    assert text.count("Intervals are not corrected.") == 1
+
+
 def accuracy(run, average):
     records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
     return next(
