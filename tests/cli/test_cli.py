@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -123,6 +124,22 @@ def test_the_documentation_names_every_option_and_no_other():
     assert written <= known
     missing = [p.opts for p in options["report"] if not written & {*p.opts, *p.secondary_opts}]
     assert not missing
+
+
+def test_commands_in_the_documentation_have_only_options_that_exist():
+    root = typer.main.get_command(cli.app)
+    seen = set()
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in re.findall(r"^\s*swad ([a-z].*)", block.replace("\\\n", " "), re.MULTILINE):
+                words = shlex.split(line.partition(";")[0], comments=True)
+                command = root.commands[words[0]]
+                if subcommands := getattr(command, "commands", {}):
+                    command = subcommands.get((*words, "")[1]) or subcommands.get("run", command)
+                known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)}
+                assert {word for word in words if re.match("--?[a-z]", word)} <= known, f"{page.name}: swad {line}"
+                seen.add(command.name)
+    assert {"train", "run", "report", "reproduce", "flatness", "check"} <= seen
 
 
 @pytest.mark.parametrize(
