@@ -17,7 +17,7 @@ from swad.averaging.valley import Span, Status
 class EMA(Average):
     """Exponential moving average: m <- decay * m + (1 - decay) * theta, starting from the first update's weights.
 
-    The paper compares with decay 0.99 (Polyak and Juditsky, 1992). Every update has another weight, so an EMA cannot
+    The paper compares with decay 0.99 (Polyak and Juditsky, 1992). Each update has a different weight, so an EMA cannot
     use the shared sum of a group and keeps its own mean.
 
     A decay near 1 remembers the first weights for long. With `warmup`, the update that follows t others has the decay

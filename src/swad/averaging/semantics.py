@@ -50,11 +50,16 @@ MEAN = "mean"  # the same, divided by their number
 
 
 class Phase(StrEnum):
-    """Where a trajectory is in its valley."""
+    """Where a trajectory is in its valley.
 
-    SEARCHING = "searching"  # the loss may still improve: no start is confirmed
-    AVERAGING = "averaging"  # the start is confirmed, the end is not
-    STOPPED = "stopped"  # overfitted: nothing later is averaged
+    - searching: the loss may still improve, so no start is confirmed.
+    - averaging: the start is confirmed, the end is not.
+    - stopped: the model overfits, and no later update is averaged.
+    """
+
+    SEARCHING = "searching"
+    AVERAGING = "averaging"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class TrackedTensors:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether the tensor is a DTensor, of which this rank has a shard."""
+    """Whether the tensor is a DTensor, so that this rank has only a shard."""
     return hasattr(tensor, "_local_tensor")
 
 

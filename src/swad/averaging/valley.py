@@ -77,7 +77,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Status:
-    """The state after an evaluation: the phase, the reason for it, and what is averaged if training ends now."""
+    """The state after an evaluation: the phase, the reason for it, and what is averaged if training ends now.
+
+    Args:
+        phase: "searching", "averaging" or "stopped"; see `Phase`.
+        reason: Why, in words.
+        threshold: The loss above which evaluations count toward the end; None while searching.
+        spans: The averaged updates.
+    """
 
     phase: Phase
     reason: str

@@ -71,9 +71,9 @@ def report(
     compare_over: Annotated[
         str,
         typer.Option(
-            help="What is repeated: runs (a difference holds for another training on these targets), trials (the same, "
-            "with one value for each trial) or targets (it holds for other targets); auto: trials if there are enough, "
-            "else runs."
+            help="Unit of the paired test: runs (a difference holds for another training on these targets), trials "
+            "(the same, with one value for each trial) or targets (it holds for other targets); auto: trials if there "
+            "are enough, else runs."
         ),
     ] = "auto",
     comparisons: Annotated[

@@ -38,7 +38,7 @@ START_METHOD = "fork" if sys.platform == "linux" else None
 
 A forked worker has the loader, with its tensors on a GPU and its compiled functions, and uses none of them. Any other
 start pickles the loader: functions cannot be pickled, tensors would open the GPU in every worker, and every worker
-would import torch anew. The default is another one from Python 3.14 on, and in a process that was itself spawned.
+would import torch again. From Python 3.14 on, and in a process that was itself spawned, the default is another one.
 """
 Inputs = Mapping[str, Tensor]
 """Tensors from which a batch is made; their shapes are the same at every step."""

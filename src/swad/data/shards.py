@@ -82,7 +82,7 @@ def read_shards(
 
     Args:
         name: Name of the domain.
-        splits: The shards of training, validation and test, of which the last may be empty.
+        splits: The shards of training, validation and test; those of test may be empty.
         class_names: Names of the classes, if shards give numbers.
     """
     shards = tuple(path for paths in splits for path in paths)

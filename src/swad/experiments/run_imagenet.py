@@ -138,7 +138,7 @@ class _Store:
         self.file.append({"key": self.key, **self._mark(kind, part, images), **values})
 
     def lacks(self, part: Part) -> bool:
-        """Whether the model is to be evaluated; one of the nine classes can answer in no other benchmark."""
+        """Whether to evaluate the model: one of the nine classes can be evaluated in no other benchmark."""
         answers = self.model.n_outputs != len(backgrounds.FOLDERS) or part.labels is backgrounds.labels()
         return answers and not self.rows(BENCHMARK, part.name, part.images.digest)
 

@@ -51,7 +51,7 @@ class WindowsConfig:
     n_images: int | None = 500
     """Images of every domain, stratified by class; None: all."""
     every: int | None = None
-    """Merge so many segments into one. None: so many that at most 25 remain."""
+    """Number of segments to merge into one. None: as few as leave at most 25."""
     average: str = "swad"
     """The average of the run that windows are compared with."""
 
@@ -174,7 +174,7 @@ class _Plan:
 
 
 def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan | str:
-    """Find out what is stored and what is to be measured, or return why the run must be skipped."""
+    """Find out which windows are stored and which are missing, or return why the run must be skipped."""
     sides = tuple(side for side in config.sides if side == "validation" or run.targets)
     if not sides:
         return "it has no target (use --evaluate-on validation)"

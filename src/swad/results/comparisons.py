@@ -108,7 +108,7 @@ def compare(
         first: Accuracies of the method.
         second: Accuracies of the baseline.
         targets: The targets that are compared.
-        unit: What is repeated: "auto", "runs", "trials" or "targets"; see above.
+        unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see above.
         n_comparisons: Number of comparisons that the p-value will be corrected for.
         names: Dataset, method and baseline, for the result.
     """
@@ -167,7 +167,7 @@ def compare_methods(
     Args:
         results: The results of all methods on one dataset.
         baseline: Label of the method to compare with; None for all pairs.
-        unit: What is repeated: "auto", "runs", "trials" or "targets".
+        unit: Unit of the paired test: "auto", "runs", "trials" or "targets".
         correction: "holm", "none", or another name of `statsmodels.stats.multitest.multipletests`.
     """
     accuracies = {method.label: method.results.accuracies() for method in results.methods}

@@ -1,7 +1,7 @@
 """The records of a run in columns: fast to read, to search and to store, and still a sequence of records.
 
 A run measures the same few things again and again, so its records form *series*: the steps and values of one metric,
-domain, split and average. Selection, tables and curves look up series; whoever wants single records iterates.
+domain, split and average. Selection, tables and curves look up series; iterate to get single records.
 
 >>> table = RecordTable([Record("r", step, "photo", "out", "accuracy", step / 10) for step in (1, 2)])
 >>> table.find("accuracy", "out", None)

@@ -6,8 +6,8 @@ it instead of searching again. The file is JSON, so it can be read, compared and
     selection = read_selection("selection.json")
     selection.options("PACS", "erm", "sketch", average="swad")      # settings for RunConfig.from_options
 
-A selection that does not look at the target contains no accuracy on the target: whoever uses the file cannot
-choose by it. Only files of the oracles contain it.
+A selection that does not look at the target contains no accuracy on the target, so nobody can choose by it. Only files
+of the oracles contain it.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class RunWindows:
 
 
 def all_windows(n_segments: int) -> list[Window]:
-    """Return all windows of so many segments.
+    """Return all windows of a number of segments.
 
     >>> all_windows(2)
     [(0, 0), (0, 1), (1, 1)]

@@ -20,7 +20,7 @@ def find_plugins(folders: Iterable[str], variable: str, kind: str) -> tuple[str,
     """Return the names of the modules in some folders, sorted; names with a leading underscore are left out.
 
     Args:
-        folders: The folders, of which an environment variable may have named some.
+        folders: The folders, some of which may come from an environment variable.
         variable: That variable, for the error if a folder is missing.
         kind: What a file contains, for the error if two files have one name.
     """

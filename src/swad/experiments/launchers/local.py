@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from swad.training.display import LogDisplay
 
 PROCESSES = multiprocessing.get_context("spawn")
-"""How workers start: anew, because forking is unsafe in a process that uses CUDA or threads."""
+"""How workers start: as new processes, because forking is unsafe in a process that uses CUDA or threads."""
 
 POLL_SECONDS = 0.2
 """Longest time until a signal is noticed."""

@@ -1,6 +1,6 @@
 """Every table and figure of the paper as a plan: the runs that it needs, what is measured on them, and what is built.
 
-config.py      PaperConfig: datasets at hand, scale, trials, protocol
+config.py      PaperConfig: available datasets, scale, trials, protocol
 trainings.py   the trainings that items share, so that nothing is trained twice
 base.py        Reproduction, one item of the paper; Results, the runs that it is built from, with the config
 methods.py     the rows of the accuracy tables: which training, which weights, which search the paper used

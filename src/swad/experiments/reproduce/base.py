@@ -128,7 +128,7 @@ def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str
 
 
 def each_dataset(build: BuildDataset, datasets: Sequence[str]) -> Build:
-    """Return what builds an item for each of its datasets, with notes on those that are not at hand."""
+    """Return what builds an item for each of its datasets, with notes on those that were not found."""
 
     def build_all(results: Results) -> Report:
         measured = results.config.measured_datasets(datasets)

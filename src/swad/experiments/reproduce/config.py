@@ -1,4 +1,4 @@
-"""What to reproduce an item with: the datasets at hand, the scale, and how finely to measure."""
+"""Settings of a reproduction: the available datasets, the scale, and how finely to measure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PaperConfig:
         output: Directory of all runs, tables and figures.
         scale: full: the paper's datasets at full length. small: the embedded digits, minutes for an item on two cores.
             smoke: the digits, a few steps on one target, seconds.
-        datasets: Datasets at hand, by name. Those that are not the paper's get columns of their own.
+        datasets: Available datasets, by name. Those that are not the paper's get columns of their own.
         data: Directory of the datasets; embedded datasets need none.
         targets: Domains to hold out. Empty: each domain in turn.
         trials: Numbers of the train-validation splits.
@@ -79,7 +79,7 @@ class PaperConfig:
     runs: Path | None = None
 
     def measured_datasets(self, of_item: Sequence[str]) -> tuple[str, ...]:
-        """Datasets to train an item on: stand-ins first, then those of the paper that are at hand, in its order."""
+        """Datasets to train an item on: stand-ins first, then the available ones of the paper, in its order."""
         others = [name for name in self.datasets if name not in PAPER_DATASETS]
         return (*others, *(name for name in of_item if name in self.datasets))
 
@@ -135,7 +135,7 @@ def make_config(
     output: Path | None = None,
     **options: Any,
 ) -> PaperConfig:
-    """Fill in the scale's defaults, find the datasets at hand, and check everything.
+    """Fill in the scale's defaults, find the available datasets, and check everything.
 
     Args:
         scale: full, small or smoke. None: full with `data`, `datasets` or `runs`, else small.

@@ -111,7 +111,7 @@ def _with_gains(table: Table) -> Table:
     rows = []
     for row in table.rows:
         base = by_name.get((row.group, BASES.get(row.name, "")))
-        # The paper's is the difference of its averages; ours is over the datasets at hand.
+        # The paper's is the difference of its averages; ours is over the available datasets.
         columns = slice(-1, None) if row.group == PAPER else slice(0, -1)
         gain = Cell()
         if base is not None and row.group != DIFFERENCE:

@@ -1,11 +1,11 @@
 """What a sweep will cost, before it starts: its time from a few measured steps, and its disk space.
 
-For every dataset that is at hand, each algorithm makes a few steps and an evaluation on a sample of the images, on the
+For every available dataset, each algorithm makes a few steps and an evaluation on a sample of the images, on the
 device that would be used, and nothing is written. A run then takes
 
     steps x images in a step x seconds per trained image  +  evaluated images x seconds per evaluated image.
 
-A dataset that is not at hand is estimated from a measured one with the same network and image size.
+A dataset that is not available is estimated from a measured one with the same network and image size.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def write_page(
         flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
-        unit: What is repeated: "auto", "runs", "trials" or "targets"; see `swad.results.comparisons`.
+        unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.results.comparisons`.
         results: The results of `collect_results` with this method and split, if they are known already.
     """
     runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else source

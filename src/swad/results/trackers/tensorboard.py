@@ -1,6 +1,6 @@
 """TensorBoard: event files in the run directory.
 
-TensorBoard draws every event file of a directory into one curve, so they are written anew whenever a run starts or is
+TensorBoard draws every event file of a directory into one curve, so they are rewritten whenever a run starts or is
 resumed: they hold the records of the run, and none that a resumed run made twice.
 """
 
