@@ -29,7 +29,7 @@ differs in this:
 - Its EMA covers parameters, not the statistics of batch norms; those of the EMA network are frozen after one batch of
   images has moved them. Here they are frozen from the start, also where the network's own are trained. As there, the
   average is taken after the optimizer's step.
-- Its queue starts with the k of one batch. Here it starts empty, and unused places are no negatives.
+- Its queue starts with the k of one batch. Here it starts empty, and unused places are not negatives.
 
 `--recipe own` has its other settings. There the augmentation makes nothing gray, so that both views are as published.
 

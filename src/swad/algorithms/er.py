@@ -11,7 +11,7 @@ all MLPs with two hidden layers. Each step, with images x, labels y and domains 
        + mean over i of CE_w(C_i(R(f(x_j≠i), λ_c)), y) other domains' images must suit C_i, which is fixed here
        + mean over i of CE_w(C'_i(R(f(x_i), -λ_cp)), y_i)       f must not help C'_i
 
-R(f, λ) passes f on and multiplies its gradient by λ. So the three λ are no weights of losses: d and C'_i are trained
+R(f, λ) passes f on and multiplies its gradient by λ. So the three λ are not weights of losses: d and C'_i are trained
 with the whole gradient. CE_w gives every class that occurs the same total weight, and CE_v weights a domain by the
 inverse of its number of training images. λ_d = .1, λ_c = .05 and λ_cp = .001, the widths 1,024 and 256 of the MLPs, the
 dropout of .5 before their last layer and their initialization are those of the published code, which trains C_i and
@@ -22,7 +22,7 @@ C'_i with a tenth of the learning rate (`lr_c`).
 - The published code was written for torch 1.1. There the optimizer step of part 1 also moved all other weights, by
   momentum and weight decay. Here, as with later versions of torch, it moves C_i alone.
 - That code multiplies all losses by .01 in the first 10 of 100 epochs; `warm_up` does so, and is 0 by default, because
-  to Adam a factor of the loss is no factor of the step.
+  to Adam a factor of the loss is not a factor of the step.
 - `--recipe own` has the settings of that code. Its batch norms are trained: it freezes them once, and then puts them
   back into training mode. Its epochs are passes over the largest domain; here they are passes over as many images as
   there are, so training is shorter where domains have different sizes.

@@ -60,7 +60,7 @@ class ShowGroup(TyperGroup):
     """A group with the command `show`, which may be left out: `swad algorithms coral`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take a word for a name to show if it is no command and resembles none."""
+        """Treat a word as a name to show, unless it is a command or resembles one."""
         shows = args[0] not in self.commands and not did_you_mean(args[0], self.commands)
         return super().resolve_command(ctx, ["show", *args] if shows else args)
 
@@ -89,7 +89,7 @@ def _check_lists(values: Mapping[str, Any], stated: list[Any]) -> None:
 
 
 def _name_value(error: Any, values: Mapping[str, Any]) -> None:
-    """Add what came in to the message of a value that cannot be used, where typer leaves it out."""
+    """Add the received value to the message of an invalid one, where typer leaves it out."""
     value = values.get(getattr(error.param, "name", ""))
     if isinstance(value, str) and value not in error.message:
         error.message += f"; got {value!r}"

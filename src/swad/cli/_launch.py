@@ -65,7 +65,7 @@ class StatusLines(Display):
         if outcome is None:
             states = Counter(self._directory.states(plan.runs).values())
             self._done = self._done_before = states[State.DONE]
-            self._failed = 0 if self._retry_failed else states[State.FAILED]  # runs that are retried are left to train
+            self._failed = 0 if self._retry_failed else states[State.FAILED]  # retried runs still have to train
             self._start = now
         elif outcome.status == "failed":
             self._failed += 1

@@ -75,7 +75,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name; a file that a run wrote is compared with its checksum."""
     with open_safetensors(path) as file:
         metadata = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
         if CHECKSUM in metadata and checksum(tensors, metadata.get(CARD, "")) != metadata[CHECKSUM]:
             raise ValueError("its content does not match its checksum, so it is damaged")
         return tensors

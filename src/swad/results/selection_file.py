@@ -40,7 +40,7 @@ VERSION = 1
 
 
 class SelectionFileError(ValueError):
-    """A file that is no valid selection; `problems` holds one sentence for each mistake, with the file's path."""
+    """A file that is not a valid selection; `problems` holds one sentence for each mistake, with the file's path."""
 
     def __init__(self, path: str | os.PathLike[str], problems: Sequence[str]) -> None:
         self.problems = tuple(f"{path}: {problem}" for problem in problems)

@@ -66,7 +66,7 @@ def mce(errors: Errors, names: Sequence[str] = tuple(CORRUPTIONS)) -> float:
 
     Args:
         errors: By corruption, the error at severities 1 to 5 as fractions.
-        names: The corruptions to average over. Default: all 15; over fewer it is no mCE to compare with papers.
+        names: The corruptions to average over. Default: all 15; do not compare an mCE over fewer with papers.
     """
     _require(errors, names, of_alexnet=True)
     return 100 * mean(sum(errors[name]) / sum(ALEXNET_ERRORS[name]) for name in names)

@@ -183,7 +183,7 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
 
 
 def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
-    """Say of every name that is no hyperparameter of an algorithm what was probably meant.
+    """Suggest a name for every one that is not a hyperparameter of an algorithm.
 
     >>> unknown_hyperparameters("erm", ["lr", "steps"])
     ['steps is a setting of the run, not a hyperparameter: use --steps']

@@ -104,7 +104,7 @@ def load_predictor(path: Path | str) -> Predictor:
         return _predictor(weights, card)
     except networks.NetworkError as error:
         raise networks.NetworkError(f"cannot load {path}: {error}") from None
-    except AlgorithmError as error:  # a saved name is no typo, so the closest name alone would mislead
+    except AlgorithmError as error:  # a saved name is not a typo, so the closest name alone would mislead
         hint = f"; {OWN_ALGORITHM}"
         raise networks.NetworkError(f"cannot load {path}: {str(error).removesuffix(hint)}{hint}") from None
     except Exception as error:  # a card may hold anything

@@ -191,7 +191,7 @@ def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None
         for name, kind in _CHECKPOINT_VALUES.items():
             if not isinstance(state.get(name), kind):
                 raise TypeError(f"its {name} is {type(state.get(name)).__name__}")
-    except Exception as error:  # torch and zipfile raise several classes for files that are no checkpoints
+    except Exception as error:  # torch and zipfile raise several classes for files that are not checkpoints
         raise damaged_checkpoint(path, error) from None
     return state
 

@@ -36,7 +36,7 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
 
 
 def _shards(root: Path, split: str) -> list[Path]:
-    # A word that only ends like the split is another: latest-train-0.tar is no shard of the test images.
+    # A word that only ends like the split is another: latest-train-0.tar is not a shard of the test images.
     named = [path for path in root.glob(f"*{split}*.tar") if re.search(f"(?<![a-z]){split}", path.name)]
     return sorted([*root.glob(f"{split}*/*.tar"), *named])
 

@@ -57,7 +57,7 @@ def train_task(
         interrupt = error if isinstance(error, Interrupted) else Interrupted(task.config.output, 0)
         return Outcome(task, "interrupted", str(interrupt), time.perf_counter() - start, interrupt.step)
     except Exception as error:
-        keep_images(False)  # it may have failed for want of memory
+        keep_images(False)  # it may have failed for lack of memory
         return failed(task, describe(error), time.perf_counter() - start, traceback.format_exc().splitlines())
     finally:
         _free_device_memory()

@@ -26,7 +26,7 @@ class LegendEntry(NamedTuple):
     """Number of a series of the page's colors; 0 is the color of text."""
     dashed: bool = False
     symbol: str = ""
-    """A character, for entries that are no lines."""
+    """A character, for entries that are not lines."""
 
 
 class Figures(NamedTuple):

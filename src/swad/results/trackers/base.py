@@ -81,7 +81,7 @@ def metric_name(record: Record) -> str:
 
 
 def name_problems(names: Iterable[str]) -> list[str]:
-    """List the names that are no tracker, and the trackers that are not installed, one sentence each."""
+    """List the names that are not trackers, and the trackers that are not installed, one sentence each."""
     problems = []
     for name in names:
         if name not in NAMES:

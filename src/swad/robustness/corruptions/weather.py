@@ -30,7 +30,7 @@ def snow(
         mean: Mean of the normal numbers that become flakes.
         std: Their standard deviation.
         zoom: Enlargement of the flakes.
-        threshold: Smaller numbers are no flake.
+        threshold: Smaller numbers are not flakes.
         radius: Radius of the flakes' motion blur.
         sigma: Standard deviation of that blur.
         mix: Share of the original image; the rest is whitened.
