@@ -102,7 +102,7 @@ def curves(source: Path) -> Table:
             cells.setdefault(f"{row['side']}: {row['method']}", {})[f"γ = {row['radius']:g}"] = cell
     names = list(dict.fromkeys(name for by_radius in cells.values() for name in by_radius))
     rows = (Row(name, tuple(by_radius[radius] for radius in names)) for name, by_radius in cells.items())
-    notes = ("Mean over targets. ± half of the 95 % interval over directions and images, of these weights.",)
+    notes = ("Mean over targets. ± half of the 95 % interval over directions and images, for these weights only.",)
     return Table("Flatness", tuple(names), tuple(rows), notes, corner="F")
 
 

@@ -86,7 +86,7 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
     folder = copied(tiny_run, tmp_path / "run")
     options = [folder, *QUICK, "--weights", "best,last,swad", "--figure-formats", "svg", "--device", "cpu"]
     result = here("flatness", *options, "--error", "--source-split", "all", "--logits", "normalized")
-    assert "F of the 0-1 error on unseen domains, of these weights" in result.stdout
+    assert "F of the 0-1 error on unseen domains, for these weights only" in result.stdout
     assert "Paired differences of the 0-1 error" in result.stdout
     settings = "sources: training and validation images, normalized logits"
     assert settings in " ".join(result.stdout.split())
@@ -128,7 +128,7 @@ def test_several_runs_and_their_mean(here: Call, tiny_run, tmp_path):
     train(tiny(root / "board-0", target="board", averages=("swad:n_converge=2",), snapshots=()))
     names = ["--weights", "last,swad,swa", "--figure-formats", "svg"]
     result = here("flatness", root, *names, *QUICK, "--device", "cpu")
-    assert "mean over targets, of these weights: SWAD against ERM (last)" in result.stdout
+    assert "mean over targets, for these weights only: SWAD against ERM (last)" in result.stdout
     assert "(2 of 2)" in result.stderr
     text = (root / "figures" / "flatness.svg").read_text()
     assert all(f">{title}<" in text for title in ("mean over targets", "board", "paper"))

@@ -65,7 +65,7 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     files = {"output": tmp_path, "formats": ()}  # drawn, but not saved
     names = measure_flatness(weights, FlatnessConfig((0.0, 1.0), 4, n_images=4))
     flat = tables(report_flatness(names, **files))
-    assert [title.removesuffix(", of these weights") for title in flat if ": F on" in title] == [
+    assert [title.removesuffix(", for these weights only") for title in flat if ": F on" in title] == [
         "digits, no target, none: F on seen domains",
         "digits, paper: F on seen domains",
         "digits, paper: F on unseen domains",

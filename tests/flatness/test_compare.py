@@ -39,7 +39,7 @@ def test_a_flatter_model_is_found_out():
     both = compare({"ERM": scaled(1.0), "SWAD": scaled(0.7)}, by_scale(SCALES), [0.0, 0.5, 1.0], 40)
     assert re.fullmatch(
         r"SWAD is flatter than ERM at every radius "
-        r"\(p = \S+, paired t-test over directions and images, of these weights\)",
+        r"\(p = \S+, paired t-test over directions and images, for these weights only\)",
         both.sentence("SWAD", "ERM"),
     )
     assert both.sentence("ERM", "SWAD", "sketch").startswith("ERM is sharper than SWAD at every radius on sketch (p = ")

@@ -144,7 +144,7 @@ def test_methods_of_two_runs_are_paired_as_if_they_were_measured_together(tmp_pa
     assert all(difference.p[-1] < 0.05 for difference in pairs)
     text = build_page([erm, sam])
     for name in ("SWAD", "SAM (best)", "SAM + SWAD"):
-        assert f"photo, of these weights: {name} against ERM (best)" in text
+        assert f"photo, for these weights only: {name} against ERM (best)" in text
     elsewhere, _ = raw_run(tmp_path / "seed", "sam", 1.0, seed=1)
     (pairs,) = paired_differences([read_flatness(run) for run in (erm, elsewhere)]).values()
     assert {one.curve.method for one in pairs} == {"SWAD"}  # runs with other directions cannot be paired

@@ -19,9 +19,9 @@ def test_every_domain_has_its_own_numbers(measured_runs):
 def test_verdicts_in_words(measured_runs):
     table = verdict_table("Who", paired_differences([read_flatness(run) for run in measured_runs]))
     assert [row.name for row in table.rows] == [
-        "photo, of these weights: SWAD against ERM (best)",
-        "art, of these weights: SWAD against ERM (best)",
-        "mean over targets, of these weights: SWAD against ERM (best)",
+        "photo, for these weights only: SWAD against ERM (best)",
+        "art, for these weights only: SWAD against ERM (best)",
+        "mean over targets, for these weights only: SWAD against ERM (best)",
     ]
     assert table.rows[0].cells[0].text == "flatter at every radius (p = 0.01)"
     assert table.rows[2].cells[1].text == "flatter at every radius"
@@ -49,7 +49,7 @@ def test_trials_of_one_target_are_no_targets(tmp_path):
         for one in units["art", 0]
     ]
     *_, last = verdict_table("Who", units).rows
-    assert last.name == "mean over targets, of these weights: SWAD against ERM (best)"
+    assert last.name == "mean over targets, for these weights only: SWAD against ERM (best)"
     reference, curves = difference_curves(units)
     assert reference == "ERM (best)"
     assert curves["mean over targets"]["seen"][0].mean == pytest.approx([0, (-50 + 5) / 2, (-200 + 5) / 2])

@@ -74,7 +74,7 @@ def test_two_methods_that_do_not_differ_are_called_different_in_at_most_5_percen
     limit = 0.05 + 2 * np.sqrt(0.05 * 0.95 / n)
     assert over_trials / n <= limit
     assert over_targets / n <= limit
-    assert of_weights / n > 0.5  # which is why such verdicts are called "of these weights"
+    assert of_weights / n > 0.5  # which is why such verdicts are called "for these weights only"
 
 
 def test_a_difference_is_found_and_intervals_over_trials_cover_the_methods_means():
@@ -142,10 +142,10 @@ def test_tables_show_both_widths_or_say_of_these_weights():
     assert table.rows[0].cells[0].printed == "2.000 ± 2.484 (2.484)"
     window = replace(curves[0], method="ERM (window)")
     over_trials = average_over_trials(curves.items())
-    assert curve_table("F", [over_trials, window]).title == "F, over 3 trials (ERM (window): of these weights)"
-    assert holds_for([over_trials, curves[0]]) == "over 3 trials where there are several, else of these weights"
+    assert curve_table("F", [over_trials, window]).title == "F, over 3 trials (ERM (window): for these weights only)"
+    assert holds_for([over_trials, curves[0]]) == "over 3 trials where there are several, else for these weights only"
     table = curve_table("F", [curves[0]])
-    assert table.title == "F, of these weights"
+    assert table.title == "F, for these weights only"
     assert table.rows[0].cells[0].printed == "1.000 ± 0.100"
 
 
@@ -163,7 +163,7 @@ def test_the_null_row_compares_two_trials_of_the_same_method(tmp_path):
     assert same.high[-1] == 0
     assert seen.high[-1] > 0  # training images differ between trials, so they do not cancel
     table = verdict_table("Who", paired_differences(measured), null_pairs(measured))
-    assert table.rows[-1].name == "null, of these weights: ERM (best) against ERM (best) of another trial"
+    assert table.rows[-1].name == "null, for these weights only: ERM (best) against ERM (best) of another trial"
     assert table.rows[-1].cells[1].text == "significantly different in 2 of 3 pairs of trials"
     assert null_pairs(measured[:1]) == []
 

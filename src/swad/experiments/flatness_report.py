@@ -34,8 +34,8 @@ from swad.results.flatness_summary import (
     rankings_at_largest_radius,
 )
 from swad.results.flatness_tables import (
-    OF_THESE_WEIGHTS,
     PAIRED,
+    THESE_WEIGHTS_ONLY,
     curvature_table,
     curve_table,
     describe_bands,
@@ -201,7 +201,7 @@ def _interval_note(groups: Mapping[str, CurvesBySide]) -> str:
     """Say what the intervals of the tables are."""
     all_curves = [curve for by_side in groups.values() for curves in by_side.values() for curve in curves]
     held = holds_for(all_curves)
-    if held == OF_THESE_WEIGHTS:
+    if held == THESE_WEIGHTS_ONLY:
         return (
             "± half of the 95 % interval over directions and images. It holds for these weights; another training may "
             "differ more. Compare methods over several trials."

@@ -88,7 +88,7 @@ class Comparison:
         rows = [row if math.isnan(row.p) else replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
         suffix = f" on {domain}" if domain is not None else ""
         draws = "directions" if self.models[first].n_images is None else "directions and images"
-        method = f"paired t-test over {draws}, of these weights"
+        method = f"paired t-test over {draws}, for these weights only"
         claims = {
             "flatter": [row for row in rows if row.p < LEVEL and row.mean < 0],
             "sharper": [row for row in rows if row.p < LEVEL and row.mean > 0],
@@ -143,7 +143,7 @@ def compare(
     >>> _ = sharp.weight.data.fill_(1.0), flat.weight.data.fill_(0.1)
     >>> both = compare({"sharp": sharp, "flat": flat}, lambda model: model.weight.pow(4).sum(), [0.5], 20)
     >>> print(both.sentence("flat", "sharp"))  # doctest: +ELLIPSIS
-    flat is flatter than sharp at every radius (p = ..., paired t-test over directions, of these weights)
+    flat is flatter than sharp at every radius (p = ..., paired t-test over directions, for these weights only)
     """
     if not isinstance(models, Mapping) or not models:
         got = f"a {type(models).__name__}" if models else "none"

@@ -22,37 +22,37 @@ MAX_RADII = 7
 """Largest number of radii in a table."""
 
 
-OF_THESE_WEIGHTS = "of these weights"
+THESE_WEIGHTS_ONLY = "for these weights only"
 """What numbers of a single trial hold for."""
 PAIRED = "Paired differences, on the same directions and images"
 VERDICTS_NOTE = (
     "Numbers are radii. A difference is claimed where its p-value, corrected for the number of radii, is below 5 %; "
-    "elsewhere it is open. Over trials it is Student's t over trainings. A difference of these weights is that of one "
-    "training: two trainings of the same method often differ significantly by the measurement alone, too."
+    "elsewhere it is open. Over trials it is Student's t over trainings. A difference for these weights only is that "
+    "of one training: by the measurement alone, two trainings of the same method often differ significantly, too."
 )
 
 
 def holds_for(curves: Iterable[FlatnessCurve]) -> str:
-    """Return what the intervals of some curves hold for: "over 3 trials", or "of these weights" of one trial.
+    """Return what the intervals of some curves hold for: "over 3 trials", or "for these weights only" for one trial.
 
     Methods that have one trial where others have several, such as snapshots that only trial 0 kept, are named.
     """
     curves = list(curves)
     numbers = sorted({curve.n_trials for curve in curves if curve.n_trials > 1})
     if not numbers:
-        return OF_THESE_WEIGHTS
+        return THESE_WEIGHTS_ONLY
     over = f"over {numbers[0]} trials" if len(numbers) == 1 else f"over {numbers[0]} to {numbers[-1]} trials"
     one_trial = list(dict.fromkeys(curve.method for curve in curves if curve.n_trials == 1))
     if any(curve.n_trials > 1 and curve.method in one_trial for curve in curves):  # some targets have one trial
-        return f"{over} where there are several, else {OF_THESE_WEIGHTS}"
-    return f"{over} ({', '.join(one_trial)}: {OF_THESE_WEIGHTS})" if one_trial else over
+        return f"{over} where there are several, else {THESE_WEIGHTS_ONLY}"
+    return f"{over} ({', '.join(one_trial)}: {THESE_WEIGHTS_ONLY})" if one_trial else over
 
 
 def describe_bands(groups: Mapping[str, CurvesBySide], measured: Sequence[RunFlatness]) -> str:
     """Say what the bands of a figure are, and how its runs were measured."""
     curves = [curve for by_side in groups.values() for each in by_side.values() for curve in each]
     held, settings = holds_for(curves), describe_settings(measured)
-    if held == OF_THESE_WEIGHTS:
+    if held == THESE_WEIGHTS_ONLY:
         return f"Bands are 95 % intervals {held} ({settings}); another training may differ more."
     if not any(curve.exact_measured for curve in curves):
         return f"Bands are 95 % intervals {held} ({settings})."
@@ -111,7 +111,7 @@ def domain_table(measured: Sequence[RunFlatness]) -> Table:
             rows.append(Row(f"{_unit(flatness)}: {method}", tuple(cells)))
     of_error = " of the 0-1 error" * (measured[0].measure == "error")
     return Table(
-        f"F{of_error} by domain at γ = {radius:g}, {OF_THESE_WEIGHTS}", tuple(domains), tuple(rows), corner="Target"
+        f"F{of_error} by domain at γ = {radius:g}, {THESE_WEIGHTS_ONLY}", tuple(domains), tuple(rows), corner="Target"
     )
 
 
@@ -131,7 +131,7 @@ def _curve_cell(curve: FlatnessCurve, radius: float) -> Cell:
 def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]], null: Sequence[NullPair] = ()) -> Table:
     """Build a table that says in words which method is flatter, for each target and their mean.
 
-    Verdicts are over the trials of a target if there are several. Those of one trial are called "of these weights".
+    Verdicts are over the trials of a target if there are several. Those of one trial hold for these weights only.
     `null` adds a row for two trials of the same method: how often they differ significantly by the measurement alone.
     """
     groups = differences_by_target(units)
@@ -150,7 +150,7 @@ def verdict_table(title: str, units: Mapping[Unit, Sequence[Difference]], null: 
         on_sides = ([pair for pair in null if pair.difference.side == side] for side in SIDES)
         cells = tuple(Cell(text=_different_pairs(pairs)) for pairs in on_sides)
         method = null[0].difference.reference
-        rows.append(Row(f"null, {OF_THESE_WEIGHTS}: {method} against {method} of another trial", cells))
+        rows.append(Row(f"null, {THESE_WEIGHTS_ONLY}: {method} against {method} of another trial", cells))
     return Table(title, tuple(f"on {side} domains" for side in SIDES), tuple(rows), (VERDICTS_NOTE,), "Target")
 
 
