@@ -63,7 +63,7 @@ def test_a_network_sees_the_images_it_was_made_for(tmp_path, noise_folder):
 def test_images_that_do_not_divide_into_patches_are_refused(tmp_path, noise_folder):
     """timm would leave out the last rows and columns without a word."""
     settings = {**SETTINGS, "network": "vit_tiny_patch16_224", "image_size": 40}
-    with pytest.raises(NetworkError, match=r"patches of 16 × 16 pixels, and 40 .*: use an image_size of 32 or 48"):
+    with pytest.raises(NetworkError, match=r"patches of 16 × 16 pixels, but 40 .*: use an image_size of 32 or 48"):
         train(short(tmp_path / "run", data_dir=noise_folder, **settings))
 
 

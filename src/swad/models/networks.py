@@ -451,8 +451,8 @@ def require_whole_patches(model: nn.Module, name: str, image_size: int) -> None:
         if image_size % patch:
             smaller = image_size // patch * patch
             raise NetworkError(
-                f"{name} sees patches of {patch} × {patch} pixels, and {image_size} is no multiple of {patch}: use an "
-                f"image_size of {smaller} or {smaller + patch}"
+                f"{name} sees patches of {patch} × {patch} pixels, but {image_size} is not a multiple of {patch}: "
+                f"use an image_size of {smaller} or {smaller + patch}"
             )
 
 
