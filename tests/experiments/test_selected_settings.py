@@ -59,7 +59,7 @@ def test_everything_that_is_missing_is_listed_at_once() -> None:
         use_selection(configs, selection)
     first, second, third = caught.value.problems
     assert first.startswith("the selection has no run of erm on digits with target clutter: it has erm on digits")
-    assert second == "the selection sets speed, which is not a hyperparameter in this version of swad"
+    assert second == "the selection sets speed, which this version of swad does not have"
     assert "no run of coral on digits with target paper" in third
 
 

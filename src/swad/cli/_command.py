@@ -83,9 +83,7 @@ def _check_lists(values: Mapping[str, Any], stated: list[Any]) -> None:
             except ValueError as error:
                 raise typer.BadParameter(f"{parameter.opts[0]}: {error}.") from None
             if empty:
-                raise typer.BadParameter(
-                    f"{parameter.opts[0]} needs a value, got {text!r}: give one, or leave the option out."
-                )
+                raise typer.BadParameter(f"{parameter.opts[0]} needs a value, got {text!r}: give one, or leave it out.")
 
 
 def _name_value(error: Any, values: Mapping[str, Any]) -> None:

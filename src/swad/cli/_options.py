@@ -102,9 +102,7 @@ def _split(text: str) -> list[str]:
     try:
         lines = list(csv.reader([text], skipinitialspace=True, strict=True))
     except csv.Error:
-        raise ValueError(
-            f"a list needs commas between its values, and quotes only around whole values; got {text}"
-        ) from None
+        raise ValueError(f"a list needs commas between values, and quotes only around whole ones; got {text}") from None
     return [word for line in lines for part in line if (word := part.strip())]
 
 

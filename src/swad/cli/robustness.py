@@ -126,8 +126,7 @@ def robustness(
     else:
         if others := [model for model in models if Path(model) not in directories]:
             raise ValueError(
-                f"{others[0]} is not a directory of runs: give one, or a benchmark such as --imagenet DIR "
-                "for a timm model"
+                f"{others[0]} is not a directory of runs: give one, or a benchmark (--imagenet DIR) for a timm model"
             )
         default = CorruptionConfig()
         config = CorruptionConfig(

@@ -72,8 +72,7 @@ def sweep(
     plan: Annotated[
         Path | None,
         typer.Argument(
-            help="TOML file with the options below, or appendix-b3: the searches of the paper's appendix. Options on "
-            "the command line override it.",
+            help="TOML file with the options below, which override it, or appendix-b3: the paper's searches.",
             show_default=False,
             autocompletion=_complete_plan,
         ),

@@ -85,9 +85,7 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
     """Return the folder that contains a benchmark's domains: ``root``, or the benchmark's folder in it."""
     if root is None:
         folder = benchmark.folder or "the domains"
-        raise DataError(
-            f"dataset {benchmark.name} needs its directory; give the folder that contains {folder} (--data)"
-        )
+        raise DataError(f"dataset {benchmark.name} needs its data; give the folder that contains {folder} (--data)")
     if not root.is_dir():
         raise DataError(f"the data of {benchmark.name} must be in a folder, but {root} is not one; check the path")
     if not benchmark.domains:

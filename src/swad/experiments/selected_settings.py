@@ -45,9 +45,7 @@ def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
     )
     known = {name for name, setting in SETTINGS.items() if setting.role == "hyperparameter"}
     if unknown := sorted(set(options) - known):
-        raise ValueError(
-            f"the selection sets {', '.join(unknown)}, which is not a hyperparameter in this version of swad"
-        )
+        raise ValueError(f"the selection sets {', '.join(unknown)}, which this version of swad does not have")
     own = config.options()
     changed = {name: own[name] for name in options if own[name] != SETTINGS[name].default}
     hyperparameters = {**options["hyperparameters"], **own["hyperparameters"]}

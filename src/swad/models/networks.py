@@ -66,9 +66,7 @@ def input_config(name: str) -> InputConfig:
     values = _import_timm().data.resolve_data_config(pretrained_cfg=known.to_dict())
     _, height, width = values["input_size"]
     if height != width:
-        raise NetworkError(
-            f"{name} takes images of {height} × {width}, but only square images are supported: choose another network"
-        )
+        raise NetworkError(f"{name} takes images of {height} × {width}, but ours are square: choose another network")
     mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
     return InputConfig(height, mean, std, float(values["crop_pct"]), str(values["interpolation"]))
 

@@ -257,9 +257,7 @@ def _augmentation_problems(values: Mapping[str, Any]) -> list[str]:
 def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, Any]:
     """The settings in the content of the `config.json` of a run directory, by field name."""
     if not isinstance(content, Mapping):
-        raise ConfigError(
-            [f"config.json of {output} must hold a JSON object: restore the file, or train the run again"]
-        )
+        raise ConfigError([f"config.json of {output} must hold a JSON object: restore it, or train again"])
     sections = content.get("config")
     if (
         content.get("format") == FORMAT
