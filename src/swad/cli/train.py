@@ -279,7 +279,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     reads = not benchmark.domains and benchmark.defaults.recipe != IMAGENET
     dataset = benchmarks.load(benchmark.name, data_dir, check_counts=options["check_counts"]) if reads else None
     domains = benchmark.domains if dataset is None else dataset.domain_names
-    folder = dataset_label(benchmark.name, data_dir)
+    folder = dataset_label(benchmark.name, data_dir and data_dir.resolve())
     algorithms = dict.fromkeys(map(canonical_name, options.pop("algorithm") or [SETTINGS["algorithm"].default]))
     trials = dict.fromkeys(options.pop("trial"))
     targets = options.pop("target") or (domains if len(domains) > 1 else (NO_TARGET,))

@@ -222,3 +222,9 @@ def test_only_an_own_folder_is_named_after_its_directory():
     assert keys(expand(moved, "sweep")) == keys(plan)
     alone = dataclasses.replace(spec, datasets=("imagenet",))
     assert same_request(alone, dataclasses.replace(alone, data="/elsewhere"))
+
+
+def test_a_linked_folder_is_named_after_the_link(tmp_path):
+    (tmp_path / "mine").symlink_to(tmp_path, target_is_directory=True)
+    spec = SweepSpec(datasets=("folder",), data=tmp_path / "mine", domains={"folder": ("a", "b")}, trials=(0,))
+    assert list(expand(spec, "sweep").groups) == [("mine", "erm")]

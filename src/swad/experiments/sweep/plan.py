@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ def merge(plans: Sequence[Plan]) -> Plan:
 def dataset_label(dataset: str, data: Path | None) -> str:
     """Return the name of a dataset in directories and results: only your own folder is named after its directory."""
     name = benchmarks.get(dataset).name
-    return data.resolve().name if name == FOLDER and data is not None else name
+    return Path(os.path.abspath(data)).name if name == FOLDER and data is not None else name
 
 
 # -- targets ------------------------------------------------------------------------------------------------------
