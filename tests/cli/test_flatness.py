@@ -238,7 +238,7 @@ def test_a_warning_is_one_line_and_shown_once(here: Call, tiny_run, tmp_path):
         (["flatness", "RUN", "--images", "-1"], "--images must be 0 or more, got -1"),
         (["flatness", "RUN", "--workers", "-1"], "--workers must be 0 or more, got -1"),
         (["flatness", "RUN", "--figure-formats", "gif"], "--figure-formats must be one of svg, pdf, png, got 'gif'"),
-        (["flatness", "RUN", "--device", "tpu9"], "device must be cpu, cuda or cuda:NUMBER, got 'tpu9'"),
+        (["flatness", "RUN", "--device", "tpu9"], "device must be auto, cpu, cuda or cuda:NUMBER, got 'tpu9'"),
         (["flatness", "OPEN"], "OPEN skipped: unfinished): run `swad train` or `swad sweep` again to finish one"),
         (["flatness", "nowhere"], "nowhere is not a directory"),
     ],

@@ -9,6 +9,7 @@ pytest.importorskip("matplotlib")
 from swad.experiments.reproduce.config import make_config
 from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.reproduce.run import cost_of
+from swad.experiments.sweep.directory import SweepDir
 from swad.results.failures import write_failure
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -102,3 +103,13 @@ def test_all_wrong_inputs_are_listed_together(here: Call, tmp_path, monkeypatch)
     for words in ("no item tabel3", "got 'tiny'", "--trial takes", "got 'gif'", "got 'slrum'"):
         assert problems.count(words) == 1
     assert problems.count("\n") == 6  # "error:", then one line each
+
+
+def test_every_machine_finds_its_own_device(here: Call, tmp_path):
+    (run,) = cost_of([ITEMS["figure5"]], make_config(scale="smoke", output=tmp_path)).plan.runs
+    write_failure(run.config.output, "lost")  # so that nothing is trained here
+    assert (
+        "no run on digits is finished"
+        in here("reproduce", "figure5", "--scale", "smoke", "-o", tmp_path, code=1).stderr
+    )
+    assert [spec.options["device"] for spec in SweepDir(tmp_path).specs] == ["auto"]

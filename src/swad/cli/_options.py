@@ -229,12 +229,3 @@ def figure_formats(texts: Iterable[str]) -> list[str]:
     for name in formats:
         require_choice("--figure-formats", name, ("svg", "pdf", "png"))
     return formats
-
-
-def device(name: str) -> str:
-    """Resolve `auto` to a GPU where there is one."""
-    if name != "auto":
-        return name
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -33,7 +33,7 @@ def demo(
     from swad.experiments.launchers.train_all import train_all
     from swad.util.cpu import available_cores
 
-    configs = make_configs(output, parse.whole_numbers("trial", trial), steps, parse.device(device))
+    configs = make_configs(output, parse.whole_numbers("trial", trial), steps, device)
     train_all(configs, jobs=available_cores())
     with measuring() as progress:
         measure_flatness(configs[0], progress)

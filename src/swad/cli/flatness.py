@@ -142,7 +142,7 @@ def flatness(
             config,
             worst_radii=worst_radii,
             curvature=curvature,
-            device=parse.device(device),
+            device=device,
             workers=workers,
             progress=progress,
         )

@@ -154,7 +154,7 @@ def reproduce(
         "weights": weights,
         "steps": at_least("steps", steps, 1),
         "evaluate_every": at_least("evaluate-every", evaluate_every, 1),
-        "device": parse.device(device),
+        "device": device,
         "workers": workers,
         "check_counts": not allow_count_mismatch,
         "methods": tuple(parse.words(methods)),

@@ -116,7 +116,7 @@ def robustness(
         from swad.experiments.imagenet_report import measure_imagenet
 
         size = None if batch_size is None else parse.at_least("batch-size", batch_size, 1)
-        evaluation = EvaluationConfig(parse.device(device), precision, size, workers)
+        evaluation = EvaluationConfig(device, precision, size, workers)
         classifiers, notes = find_models(models, names, folder, data)
         print_notes(notes)
         with measuring() as progress:
@@ -139,6 +139,6 @@ def robustness(
         chosen, skipped = choose_weights(runs, names)
         print_notes([*notes, *skipped])
         with measuring() as progress:
-            paths = measure_robustness(chosen, config, device=parse.device(device), workers=workers, progress=progress)
+            paths = measure_robustness(chosen, config, device=device, workers=workers, progress=progress)
         report = report_robustness(paths, output=folder, formats=formats)
     print_report(report)

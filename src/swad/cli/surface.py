@@ -83,7 +83,7 @@ def surface(
             steps=parse.at_least("steps", steps, 2),
             margin=margin,
             n_images=parse.at_least("images", images, 0) or None,
-            device=parse.device(device),
+            device=device,
             workers=workers,
         )
     shape = "line" if line else "plane"

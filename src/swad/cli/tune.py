@@ -96,7 +96,7 @@ def tune(
             select=select,  # type: ignore[arg-type]
             counts_from=counts_from,
             data=data,
-            device=parse.device(device),
+            device=device,
             workers=workers,
             save=folder / "weights" if save_weights else None,
             progress=progress,

@@ -63,6 +63,6 @@ def windows(
     else:
         with measuring() as progress:
             measured, notes = measure_windows(
-                runs, config, data=data, device=parse.device(device), workers=workers, progress=progress
+                runs, config, data=data, device=device, workers=workers, progress=progress
             )
     print_report(report_windows(measured, output if output is not None else runs[0] / "windows", formats, notes))

@@ -267,11 +267,13 @@ def mixed_groups(split: DomainSplit, size: int) -> DomainSplit:
 
 
 def find_device(name: str) -> torch.device:
-    """Return a device by name; raise an error if this machine does not have it."""
+    """Return a device by name, for `auto` a GPU where there is one; raise an error if this machine does not have it."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise RunError(f"device must be cpu, cuda or cuda:NUMBER, got {name!r}") from None
+        raise RunError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunError(f"device is {name!r}, but torch finds no GPU: use cpu, or install torch for your GPU")
     return device

@@ -42,7 +42,7 @@ class PaperConfig:
         weights: Initial weights: pretrained, random or a safetensors file.
         steps: Optimizer steps of a run. None: the dataset's default.
         evaluate_every: Steps between evaluations. None: the dataset's default.
-        device: Device to train and measure on.
+        device: Device to train and measure on; `auto` is resolved on the machine that does it.
         workers: Processes that load images.
         check_counts: Whether image counts must be the published ones.
         methods: Methods of Figure 3. Empty: all.
