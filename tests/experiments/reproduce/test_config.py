@@ -30,7 +30,7 @@ def test_the_scale_follows_from_the_data(tmp_path):
 
 
 def test_own_values_win_over_those_of_the_scale():
-    config = make_config(scale="smoke", trials=(0, 1, 0), targets=("paper",), steps=5, images=0, radii=None)
+    config = make_config(scale="smoke", trials=(1, 0, 1), targets=("paper",), steps=5, images=0, radii=None)
     assert (config.trials, config.targets, config.steps, config.images) == ((0, 1), ("paper",), 5, None)
     assert config.radii == (0.0, 5.0)
 

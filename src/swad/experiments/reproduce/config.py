@@ -153,7 +153,7 @@ def make_config(
     if list(names) != [STAND_IN] and not options.get("targets"):  # the scale's target is a domain of the digits
         values.pop("targets", None)
     if "trials" in values:
-        values["trials"] = tuple(dict.fromkeys(values["trials"]))
+        values["trials"] = tuple(sorted(set(values["trials"])))  # the first is that of searches and figures
     if values.get("images") == 0:
         values["images"] = None  # all
     config = PaperConfig(output or OUTPUTS.get(chosen, Path("paper")), chosen, names, data, **values)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ of the same run: the plane through the first and the last snapshot of the valley
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -15,7 +16,7 @@ from swad.averaging import registry
 from swad.averaging.swa import SWA
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Results, first_trial_item
-from swad.experiments.reproduce.trainings import ERM
+from swad.experiments.reproduce.trainings import ERM, snapshot_trainings
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.figures.sampling import sampling_figure
@@ -107,7 +108,14 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
 
 
 ITEMS = (
-    first_trial_item(
-        "figure2", "Which weights SWA and SWAD average", ERM, _build, measures="the loss on a plane, for every target"
+    replace(
+        first_trial_item(
+            "figure2",
+            "Which weights SWA and SWAD average",
+            ERM,
+            _build,
+            measures="the loss on a plane, for every target",
+        ),
+        trainings=snapshot_trainings,
     ),
 )
