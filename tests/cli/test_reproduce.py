@@ -81,6 +81,10 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory"),
         (["reproduce", "figure3", "--trial=0,-1"], "--trial takes whole numbers of at least 0, got -1"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
+        (
+            ["reproduce", "figure2", "--trial", "1"],
+            "Figures 2 and 4 measure snapshots, which only runs of trial 0 keep",
+        ),
         (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),
         (["reproduce", "table2", "--data", "."], "(PACS, VLCS, OfficeHome, TerraIncognita, DomainNet), but . has none"),
         (["reproduce", "table6", "--runs", "nowhere"], "nowhere is not a directory"),
@@ -113,3 +117,9 @@ def test_every_machine_finds_its_own_device(here: Call, tmp_path):
         in here("reproduce", "figure5", "--scale", "smoke", "-o", tmp_path, code=1).stderr
     )
     assert [spec.options["device"] for spec in SweepDir(tmp_path).specs] == ["auto"]
+
+
+def test_the_cost_of_runs_on_an_own_folder_is_estimated(here: Call, own_dataset, tmp_path):
+    options = ["--network", "test_resnet", "--weights", "random", "--steps", "2", "-o", tmp_path / "none"]
+    result = here("reproduce", "figure5", "--dataset", "folder", "-d", own_dataset, *options, "--dry-run")
+    assert re.search(r"training: about .*; about [1-9][0-9.]* MB on disk", result.stdout)

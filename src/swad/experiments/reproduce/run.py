@@ -24,7 +24,7 @@ from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.sweep.checks import require_valid
 from swad.experiments.sweep.directory import SweepDir
 from swad.experiments.sweep.estimate import estimate, totals
-from swad.experiments.sweep.plan import Plan, merge
+from swad.experiments.sweep.plan import Plan, dataset_label, merge
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import SweepStatus
@@ -113,7 +113,8 @@ def estimate_line(config: PaperConfig, cost: Cost, slots: int | None, progress: 
     if not cost.missing:
         return ""
     missing = SweepDir(config.output).unfinished(cost.plan)
-    estimates = estimate(missing, config.datasets, config.device, slots, progress)
+    at_hand = [dataset_label(name, config.data) for name in config.datasets]
+    estimates = estimate(missing, at_hand, config.device, slots, progress)
     seconds, size, complete = totals(estimates)
     limit = "about " if complete else "at least "
     at_a_time = f", {duration(seconds / slots)} with {slots} at a time" if slots else ""
