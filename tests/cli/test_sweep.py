@@ -17,7 +17,9 @@ from swad.cli._launch import parse_launcher_options
 from swad.cli._problems import Problems
 from swad.cli._sweep import parse_grid
 from swad.experiments.sweep.directory import State, SweepDir
+from swad.experiments.sweep.plan import expand
 from swad.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
+from swad.results.failures import write_failure
 from swad.training.config import SETTINGS, ConfigError
 
 SMALL = ["--target", "paper", "--steps", "8", "--evaluate-every", "4", "--averages", "swad,ema", "--jobs", "1"]
@@ -235,3 +237,13 @@ def test_values_are_parsed():
     assert problems.collect(parse_grid, ["lr"]) is None
     with pytest.raises(ConfigError, match="--grid takes"):
         problems.require_none()
+
+
+def test_a_device_is_kept_until_another_is_stated(tmp_path):
+    plan, output = tmp_path / "plan.toml", tmp_path / "sweep"
+    plan.write_text('target = ["paper"]\ntrial = [0]\n[options]\ndevice = "cpu"\n')
+    (run,) = expand(SweepSpec(targets=("paper",), trials=(0,)), output).runs
+    write_failure(run.config.output, "lost")  # so that nothing is trained here
+    for options, device in (([plan], "cpu"), ([], "cpu"), (["--device", "cpu:0"], "cpu:0"), ([], "cpu:0")):
+        sweep(*map(str, options), "-o", str(output), code=1)
+        assert [spec.options["device"] for spec in SweepDir(output).specs] == [device]

@@ -26,6 +26,9 @@ from swad.results.selection_file import read_selection
 from swad.training.config import SETTINGS
 from swad.util.names import counted
 
+DEFAULTS = {"device": "auto"}
+"""Settings of the runs of a new sweep that differ from those of `RunConfig`: every machine finds its own device."""
+
 
 def parse_grid(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
     """Parse the numbers of each hyperparameter."""
@@ -67,11 +70,11 @@ def find_specs(
         if selection is not None:
             found.append(f"the plan {appendix_b3.NAME} searches hyperparameters: leave out --hyperparameters-from")
         problems += found
-        specs = appendix_b3.specs({**({} if found else stated), "options": settings})
+        specs = appendix_b3.specs({**({} if found else stated), "options": {**DEFAULTS, **settings}})
     else:
         values, found = spec_file.read_spec_file(plan) if plan is not None else ({}, [])
         problems += found
-        options = {**values.pop("options", {}), **settings}
+        options = {**DEFAULTS, **values.pop("options", {}), **settings}
         specs = [SweepSpec(**{**values, **stated}, options=options)]
     # The domains of a folder are known only after it was read, and targets are checked against them.
     specs = [problems.collect(spec.with_domains) or spec if spec.data is not None else spec for spec in specs]

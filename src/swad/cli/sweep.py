@@ -224,14 +224,15 @@ def sweep(
     problems += launch.problems()
     directory = SweepDir(output, allow_failed=allow_failed)
     specs = actions.find_specs(directory, plan, stated, settings, hyperparameters_from, problems)
+    device = specs[-1].options.get("device", SETTINGS["device"].default)
     if dry_run:
         from swad.cli._estimate import print_estimate
 
-        print_estimate(directory, specs, launch, run_options["device"], problems)
+        print_estimate(directory, specs, launch, device, problems)
         return
     actions.require_data(specs, problems)
     actions.add(directory, specs)
-    if not actions.run(directory, launch, run_options["device"], retry_failed, specs[-1].selector):
+    if not actions.run(directory, launch, device, retry_failed, specs[-1].selector):
         raise typer.Exit(1)
 
 
@@ -272,8 +273,6 @@ def _changed(run_options: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {parameter.name: parameter.default for parameter in _run_parameters}
     changed = {}
     for name, value in run_options.items():
-        if name == "device":  # `auto` is resolved on the machine that trains
-            changed[name] = value
-        elif value != defaults[name]:
+        if value != defaults[name]:
             changed[name] = train.SPECIAL[name].convert(value) if name in train.SPECIAL else value
     return changed
