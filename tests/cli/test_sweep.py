@@ -171,7 +171,7 @@ def test_ctrl_c_saves_checkpoints_and_the_same_command_resumes(tmp_path):
     while time.monotonic() < deadline and not any(path.stat().st_size for path in Path("s").rglob("records.jsonl")):
         time.sleep(0.1)
     assert sweep("status", "s").splitlines()[1].split()[2:6] == ["0", "1", "0", "1"]
-    with pytest.raises(ConfigError, match=f"process {process.pid} runs the sweep in s"):
+    with pytest.raises(ConfigError, match=f"process {process.pid} runs the sweep in s: run the command again"):
         sweep("-o", "s")
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=100)

@@ -79,7 +79,10 @@ def _only_scheduler(sweep: SweepDir) -> AbstractContextManager[object]:
         return FileLock(sweep.path / "scheduler.lock")
     except FileLockedError as error:
         raise ConfigError(
-            [f"process {error.owner} runs the sweep in {sweep.path}: see `swad sweep status {sweep.path}`"]
+            [
+                f"process {error.owner} runs the sweep in {sweep.path}: run the command again when it has ended "
+                f"(`swad sweep status {sweep.path}`)"
+            ]
         ) from None
 
 
