@@ -103,11 +103,6 @@ def measure_windows(
             with RowFile(plan.run.path, WINDOWS) as file:  # requested last, so --stored shows it from now on
                 file.mark_shown(file.add_settings(plan.stored.settings))
         runs.append(plan.result())
-    if old := [plan for plan in available if plan.saved is None and not plan.as_requested]:
-        notes.append(
-            f"{len(old)} of {len(available)} runs have no segments here, so their stored windows are shown: "
-            f"{_described(old[0].result())}"
-        )
     return runs, notes
 
 
@@ -162,7 +157,6 @@ class _Plan:
     saved: SavedRun | None
     settings: Mapping[str, Any]
     stored: RunWindows | None
-    as_requested: bool = True
 
     @property
     def n_evaluations(self) -> int:
@@ -181,10 +175,11 @@ def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan
     stored = read_windows(run)
     files = load_segments(run.path / SEGMENTS)
     if not files:
-        fitting = [each for each in stored if _fits_request(each, config, sides)]
-        if not stored:
-            return "it kept no segments (train with --keep-segments)"
-        return _Plan(run, sides, None, {}, (fitting or stored)[-1], bool(fitting))
+        if fitting := [each for each in stored if _fits_request(each, config, sides)]:
+            return _Plan(run, sides, None, {}, fitting[-1])
+        if stored:
+            return "it has no segments any more, and its stored windows have other settings (show them with --stored)"
+        return "it kept no segments (train with --keep-segments)"
     saved = open_run(run.path, data)
     averages = [name for name, steps in saved.ranges.items() if steps.get("start_step") is not None]
     if config.average not in averages:
@@ -216,11 +211,6 @@ def _fits_request(stored: RunWindows, config: WindowsConfig, sides: Sequence[str
         and config.every in (None, stored.settings["every"])
         and set(sides) <= set(stored.windows)
     )
-
-
-def _described(stored: RunWindows) -> str:
-    images = "all images" if stored.images is None else f"{stored.images} images of each domain"
-    return f"{images}, {len(stored.segments)} segments, {' and '.join(stored.windows)}, on {stored.settings['device']}"
 
 
 # ------------------------------------------------------------ measuring
