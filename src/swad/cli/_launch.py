@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from swad.cli import _options as parse
 from swad.experiments.launchers.base import Launcher, Outcome
@@ -16,7 +17,7 @@ from swad.experiments.sweep.directory import State, SweepDir
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.run import Display
 from swad.experiments.sweep.status import SweepStatus, failure_lines
-from swad.training.display import LogDisplay, make_display
+from swad.training.display import make_display
 from swad.util.progress import duration
 
 
@@ -34,19 +35,9 @@ def show_runs(
     bars = launch.name == "local" and sys.stderr.isatty()
     with ExitStack() as stack:
         run_display = stack.enter_context(make_display(n_runs)) if bars else None
-        display: Display = BarLog(run_display) if run_display is not None else StatusLines(directory, retry_failed)
+        # Messages go above the bars, which show the rest.
+        display = Display(run_display.log) if run_display is not None else StatusLines(directory, retry_failed)
         yield stack.enter_context(launch.make(device, directory.path, run_display)), display
-
-
-class BarLog(Display):
-    """Shows messages above the bars of the runs, which the launcher draws and which show the rest."""
-
-    def __init__(self, display: LogDisplay) -> None:
-        self._display = display
-
-    def log(self, message: str) -> None:
-        """Show one line."""
-        self._display.log(message)
 
 
 class StatusLines(Display):
@@ -55,6 +46,7 @@ class StatusLines(Display):
     SECONDS = 10.0
 
     def __init__(self, directory: SweepDir, retry_failed: bool) -> None:
+        super().__init__(partial(print, flush=True))
         self._directory, self._retry_failed = directory, retry_failed
         self._start = self._last = -math.inf
         self._done = self._done_before = self._failed = 0
@@ -81,10 +73,6 @@ class StatusLines(Display):
             per_run = (now - self._start) / (done - self._done_before)
             text += f", about {duration(per_run * left)} left"
         print(text, flush=True)
-
-    def log(self, message: str) -> None:
-        """Print one line."""
-        print(message, flush=True)
 
 
 def print_failures(status: SweepStatus, most: int = 20, lines: int = 3) -> None:

@@ -79,7 +79,6 @@ def test_many_writers_lose_no_request(tmp_path):
         ("[]", "was not written by this version"),
         ('{"format": 99, "specs": []}', "was not written by this version"),
         ('{"format": 1, "specs": [{"trails": [0]}]}', "did you mean 'trials'?"),
-        ('{"format": 1, "specs": [3]}', "restore it, or choose another directory"),
     ],
 )
 def test_a_damaged_sweep_is_one_line_with_its_name(tmp_path, content, words):

@@ -49,15 +49,13 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
         for line in notes if in_main_process() else ():
             display.log(line)
         unfinished = [config for config in configs if read_result(config) is None]
-        if min(jobs, len(unfinished)) > 1:
-            for name, config in zip(names, configs, strict=True):
-                if config not in unfinished:
-                    train(config, callback=DisplayCallback(name, display))
-            tasks = [Task(name, config) for name, config in zip(names, configs, strict=True) if config in unfinished]
-            _train_tasks(tasks, min(jobs, len(unfinished)), display)
-            return [train(config) for config in configs]
+        parallel = unfinished if min(jobs, len(unfinished)) > 1 else []
+        if parallel:
+            tasks = [Task(name, config) for name, config in zip(names, configs, strict=True) if config in parallel]
+            _train_tasks(tasks, min(jobs, len(tasks)), display)
         return [
-            train(config, callback=DisplayCallback(name, display)) for name, config in zip(names, configs, strict=True)
+            train(config, callback=None if config in parallel else DisplayCallback(name, display))
+            for name, config in zip(names, configs, strict=True)
         ]
 
 

@@ -78,14 +78,9 @@ class SweepDir:
             return ()
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError([f"cannot read {file} ({error}): restore it, or choose another directory"]) from None
-        specs = content.get("specs") if isinstance(content, dict) else None
-        if not isinstance(specs, list) or content.get("format") != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ConfigError([f"{file} was not written by this version of swad: choose another directory"])
-        if not all(isinstance(spec, dict) for spec in specs):
-            raise ConfigError(
-                [f"every spec in {file} must be a table of values: restore it, or choose another directory"]
-            )
-        return tuple(SweepSpec.from_json(spec, file) for spec in specs)
+        return tuple(SweepSpec.from_json(spec, file) for spec in content["specs"])
 
     def add(self, spec: SweepSpec) -> None:
         """Add a valid request; one that differs only in settings of the machine replaces the earlier one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from swad.algorithms.hyperparameters import as_text
@@ -30,13 +30,13 @@ MAX_STARTS = 5
 
 
 class Display:
-    """Shows the progress of a sweep; the methods of this class do nothing."""
+    """Shows messages by the function `log`; a subclass also shows how far the sweep is."""
+
+    def __init__(self, log: Callable[[str], None] = lambda message: None) -> None:
+        self.log = log
 
     def update(self, plan: Plan, outcome: Outcome | None) -> None:
         """The plan changed, or a run ended with this outcome."""
-
-    def log(self, message: str) -> None:
-        """Show one line."""
 
 
 def run_sweep(
