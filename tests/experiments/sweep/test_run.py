@@ -10,7 +10,7 @@ import pytest
 from helpers.in_process_launcher import InProcessLauncher, fake_train
 from swad.experiments.sweep import run as run_module
 from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.run import Interrupted, run_sweep
+from swad.experiments.sweep.run import Display, Interrupted, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
 from swad.experiments.sweep.status import read_status
 from swad.results.failures import write_failure
@@ -384,3 +384,18 @@ def test_status_counts_every_state(tmp_path):
     assert {state: status.count(state) for state in State} == dict.fromkeys(State, 1)
     assert status.seconds_left() == 2.0 * (1 + 0.5)  # one pending, and half of the running one
     assert read_status(sweep).count(State.RUNNING) == 0
+
+
+def test_after_an_interrupt_runs_that_continue_are_counted(tmp_path):
+    class JobLauncher(InProcessLauncher):
+        def wait(self, timeout=None):
+            return [dataclasses.replace(outcome, elsewhere=True) for outcome in super().wait(timeout)]
+
+    def interrupt(task):
+        raise KeyboardInterrupt
+
+    sweep, lines = SweepDir(tmp_path), []
+    sweep.add(SweepSpec(targets=("paper",), trials=(0, 1)))
+    with pytest.raises(Interrupted):
+        run_sweep(sweep, JobLauncher(before=interrupt), display=Display(lines.append))
+    assert lines[-1] == "2 runs stay with jobs or other processes, which continue"

@@ -130,11 +130,15 @@ class _Scheduler:
     def stop(self) -> None:
         """Let the launcher stop, and wait until its runs have saved their checkpoints."""
         self._launcher.stop()
-        self._display.log("stopping: runs that are training save a checkpoint")
+        self._display.log("stopping: runs that this command trains save a checkpoint")
+        continued = len(self._elsewhere)
         while self._submitted and (outcomes := self._launcher.wait()):
             for outcome in outcomes:
+                continued += outcome.elsewhere
                 self._submitted.discard(outcome.task.key)
                 self._display.update(self._plan, outcome)
+        if continued:
+            self._display.log(f"{counted(continued, 'run')} stay with jobs or other processes, which continue")
 
     def status(self) -> SweepStatus:
         """Read where the runs of this call stand."""
