@@ -60,7 +60,7 @@ def test_a_dry_run_states_the_cost_and_writes_nothing(here: Call, tmp_path):
     result = here("reproduce", "table4", "--scale", "small", "--dry-run", "-o", tmp_path / "none", "--jobs", "2")
     assert "scale small, protocol defaults, datasets digits; not found: DomainNet, OfficeHome" in result.stdout
     assert "runs: 24 in total, 0 finished, 24 to train" in result.stdout  # ERM, CORAL, SAM; 4 targets; 2 trials
-    assert re.search(r"training: about .* with 2 at a time; about [0-9.]+ MB on disk", result.stdout)
+    assert re.search(r"cost: about .* of training, .* with 2 at a time; about [0-9.]+ MB on disk", result.stdout)
     assert not (tmp_path / "none").exists()
 
 
@@ -122,4 +122,4 @@ def test_every_machine_finds_its_own_device(here: Call, tmp_path):
 def test_the_cost_of_runs_on_an_own_folder_is_estimated(here: Call, own_dataset, tmp_path):
     options = ["--network", "test_resnet", "--weights", "random", "--steps", "2", "-o", tmp_path / "none"]
     result = here("reproduce", "figure5", "--dataset", "folder", "-d", own_dataset, *options, "--dry-run")
-    assert re.search(r"training: about .*; about [1-9][0-9.]* MB on disk", result.stdout)
+    assert re.search(r"cost: about .*; about [1-9][0-9.]* MB on disk", result.stdout)

@@ -13,7 +13,7 @@ from swad.data import benchmarks
 from swad.experiments.launchers.make import LauncherConfig
 from swad.experiments.sweep import checks
 from swad.experiments.sweep.directory import SweepDir
-from swad.experiments.sweep.estimate import GroupEstimate, estimate, totals
+from swad.experiments.sweep.estimate import GroupEstimate, describe_costs, estimate
 from swad.experiments.sweep.plan import Plan
 from swad.experiments.sweep.spec import SweepSpec
 from swad.util.names import counted
@@ -93,17 +93,8 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
         size = "?" if group.bytes is None else decimal(group.bytes)
         table.add_row(group.dataset, group.algorithm, per_run, total, size, group.basis)
     console.print(table)
-    seconds, n_bytes, complete = totals(estimates)
     if any(group.seconds is not None for group in estimates):
-        wall = (
-            f"{duration(seconds / slots)} with {slots} at a time"
-            if slots
-            else "to be divided by the number of runs at a time"
-        )
-        limit = "" if complete else "at least "
-        console.print(
-            f"{which.capitalize()}: {limit}{duration(seconds)} of training, {wall}; {limit}{decimal(n_bytes)} on disk."
-        )
+        console.print(f"{which.capitalize()}: {describe_costs(estimates, slots)}.")
     if missing:
         print(f"not found: {', '.join(missing)}; give the directory above them with --data", flush=True)
     print("Nothing was written.", flush=True)

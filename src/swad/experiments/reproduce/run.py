@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.filesize import decimal
-
 from swad.experiments.launchers.base import Launcher
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results
@@ -23,7 +21,7 @@ from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.sweep.checks import require_valid
 from swad.experiments.sweep.directory import SweepDir
-from swad.experiments.sweep.estimate import estimate, totals
+from swad.experiments.sweep.estimate import describe_costs, estimate
 from swad.experiments.sweep.plan import Plan, dataset_label, merge
 from swad.experiments.sweep.run import Display, run_sweep
 from swad.experiments.sweep.spec import SweepSpec
@@ -31,7 +29,7 @@ from swad.experiments.sweep.status import SweepStatus
 from swad.results.figures.style import require_matplotlib
 from swad.results.tables import Table
 from swad.util.files import write_json, write_text
-from swad.util.progress import Progress, duration
+from swad.util.progress import Progress
 
 ITEM = "item.json"
 INDEX = "index.md"
@@ -115,10 +113,7 @@ def estimate_line(config: PaperConfig, cost: Cost, slots: int | None, progress: 
     missing = SweepDir(config.output).unfinished(cost.plan)
     at_hand = [dataset_label(name, config.data) for name in config.datasets]
     estimates = estimate(missing, at_hand, config.device, slots, progress)
-    seconds, size, complete = totals(estimates)
-    limit = "about " if complete else "at least "
-    at_a_time = f", {duration(seconds / slots)} with {slots} at a time" if slots else ""
-    return f"training: {limit}{duration(seconds)}{at_a_time}; {limit}{decimal(size)} on disk"
+    return f"cost: {describe_costs(estimates, slots)}"
 
 
 def train_missing(

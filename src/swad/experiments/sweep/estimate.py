@@ -17,6 +17,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from rich.filesize import decimal
 
 from swad.algorithms.hyperparameters import fill
 from swad.algorithms.registry import get_algorithm
@@ -36,7 +37,7 @@ from swad.training.numerics import torch_settings
 from swad.training.resolve import resolve
 from swad.training.run_data import load_dataset
 from swad.training.state import Training
-from swad.util.progress import Progress
+from swad.util.progress import Progress, duration
 
 SAMPLE = 64
 """Images per domain of a measurement."""
@@ -280,8 +281,11 @@ def _model_bytes(network: str, n_classes: int, channels: int, size: int) -> int 
     return int(sum(value.numel() * value.element_size() for value in model.state_dict().values()))
 
 
-def totals(estimates: Sequence[GroupEstimate]) -> tuple[float, int, bool]:
-    """Return seconds and bytes of all runs as far as they are known, and whether all are."""
+def describe_costs(estimates: Sequence[GroupEstimate], slots: int | None) -> str:
+    """State the time and the disk space of all runs, as far as they are known."""
     seconds = sum(group.seconds or 0.0 for group in estimates)
     size = sum(group.bytes or 0 for group in estimates)
-    return seconds, size, all(group.seconds is not None and group.bytes is not None for group in estimates)
+    complete = all(group.seconds is not None and group.bytes is not None for group in estimates)
+    limit = "about" if complete else "at least"
+    at_a_time = f", {duration(seconds / slots)} with {slots} at a time" if slots else ""
+    return f"{limit} {duration(seconds)} of training{at_a_time}; {limit} {decimal(size)} on disk"
