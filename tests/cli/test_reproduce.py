@@ -81,6 +81,7 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory"),
         (["reproduce", "figure3", "--trial=0,-1"], "--trial takes whole numbers of at least 0, got -1"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
+        (["reproduce", "figure3", "--scale", "smoke", "--radii=-1"], "radii must be different numbers of 0 or more"),
         (
             ["reproduce", "figure2", "--trial", "1"],
             "Figures 2 and 4 measure snapshots, which only runs of trial 0 keep",

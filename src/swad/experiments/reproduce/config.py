@@ -11,6 +11,7 @@ from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError
 from swad.experiments.sweep.spec import DATASETS
+from swad.flatness import check_radii
 from swad.training.config import ConfigError
 from swad.util.names import choice_problem
 
@@ -226,6 +227,11 @@ def config_problems(config: PaperConfig) -> list[str]:
         )
     if negative := [str(trial) for trial in config.trials if trial < 0]:
         problems.append(f"--trial takes whole numbers of at least 0, got {', '.join(negative)}")
+    if config.radii is not None:
+        try:
+            check_radii(config.radii)
+        except ValueError as error:
+            problems.append(str(error))
     if config.live_weights not in ("best", "last"):
         problems.append(f"--live-weights must be best or last, got {config.live_weights!r}")
     return problems
