@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table as RichTable
 
 from swad.util.grouping import group_by
 from swad.util.names import listed
@@ -26,6 +27,14 @@ def make_console() -> Console:
     """Return the terminal's console; files and pipes have room for any table."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
+
+
+def plain_table(*columns: str, right: Collection[str] = (), no_wrap: Collection[str] = ()) -> RichTable:
+    """Return a table without lines; some columns are aligned to the right, and some are never broken."""
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=column in no_wrap)
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swad.cli._console import make_console
+from swad.cli._console import make_console, plain_table
 from swad.cli._problems import Problems
 from swad.data import benchmarks
 from swad.experiments.launchers.make import LauncherConfig
@@ -54,8 +54,6 @@ def print_estimate(
 
 
 def _counts_table(plan: Plan) -> Table:
-    from rich.table import Table
-
     datasets = list(dict.fromkeys(name for name, _, _ in plan.counts))
     algorithms = list(dict.fromkeys(name for _, name, _ in plan.counts))
     sums: Counter[tuple[str | None, str | None, str]] = Counter()  # None stands for all
@@ -69,10 +67,8 @@ def _counts_table(plan: Plan) -> Table:
 
     rows = [*datasets, *([None] if len(datasets) > 1 else [])]
     columns = [*algorithms, *([None] if len(algorithms) > 1 else [])]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("runs")
-    for column in columns:
-        table.add_column(column or "all", justify="right")
+    names = [column or "all" for column in columns]
+    table = plain_table("runs", *names, right=names)
     for row in rows:
         cells = [cell(row, column) for column in columns]
         table.add_row(row or "all", *cells, style="bold" if row is None else "")
@@ -81,12 +77,9 @@ def _counts_table(plan: Plan) -> Table:
 
 def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str], which: str) -> None:
     from rich.filesize import decimal
-    from rich.table import Table
 
     console = make_console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("dataset", "algorithm", "a run", which, "disk", "basis"):
-        table.add_column(column, justify="left" if column in ("dataset", "algorithm", "basis") else "right")
+    table = plain_table("dataset", "algorithm", "a run", which, "disk", "basis", right=("a run", which, "disk"))
     for group in estimates:
         per_run = "?" if group.seconds is None else duration(group.seconds / group.runs)
         total = "?" if group.seconds is None else duration(group.seconds)

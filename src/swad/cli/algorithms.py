@@ -17,14 +17,10 @@ def list_algorithms(context: typer.Context) -> None:
     """List the algorithms."""
     if context.invoked_subcommand is not None:
         return
-    from rich.table import Table
-
     from swad.algorithms import registry
-    from swad.cli._console import make_console
+    from swad.cli._console import make_console, plain_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "year", "paper", "needs"):
-        table.add_column(column, no_wrap=column in ("name", "year"))
+    table = plain_table("name", "year", "paper", "needs", no_wrap=("name", "year"))
     broken = []
     for name in registry.list_algorithms():
         try:
@@ -53,11 +49,9 @@ def show(
     from dataclasses import fields
     from inspect import cleandoc, getmodule
 
-    from rich.table import Table
-
     from swad.algorithms import registry
     from swad.algorithms.hyperparameters import as_text
-    from swad.cli._console import make_console
+    from swad.cli._console import make_console, plain_table
 
     algorithm = registry.get_algorithm(name)
     console = make_console()
@@ -74,9 +68,8 @@ def show(
     )
     if algorithm.own_recipe is not None:
         console.print(f"With --recipe own: {algorithm.own_recipe}\n", markup=False, highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("--set", "default", "search range", "on low-resolution images", "meaning"):
-        table.add_column(column, no_wrap=column in ("--set", "default"))
+    columns = ("--set", "default", "search range", "on low-resolution images", "meaning")
+    table = plain_table(*columns, no_wrap=columns[:2])
     for field in fields(algorithm.Hyperparameters):
         search_range, low_res_range = field.metadata["range"], field.metadata["low_res"]
         exceptions = "".join(f"; {dataset}: {own_range}" for dataset, own_range in field.metadata["by_dataset"].items())

@@ -26,16 +26,14 @@ def list_datasets(context: typer.Context) -> None:
     """List the datasets."""
     if context.invoked_subcommand is not None:
         return
-    from rich.table import Table
     from rich.text import Text
 
-    from swad.cli._console import make_console
+    from swad.cli._console import make_console, plain_table
     from swad.data import benchmarks
     from swad.data.domains import DataError
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "images", "classes", "steps", "evaluate every", "domains"):
-        table.add_column(column, justify="left" if column in ("name", "domains") else "right", no_wrap=column == "name")
+    numbers = ("images", "classes", "steps", "evaluate every")
+    table = plain_table("name", *numbers, "domains", right=numbers, no_wrap=("name",))
     broken = []
     for name in benchmarks.names():
         try:

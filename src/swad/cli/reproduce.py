@@ -191,14 +191,11 @@ def reproduce(
 
 
 def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
-    from rich.table import Table
-
-    from swad.cli._console import make_console
+    from swad.cli._console import make_console, plain_table
     from swad.experiments.reproduce.run import item_costs
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("item", "title", "runs", "finished"):
-        table.add_column(column, justify="right" if column in ("runs", "finished") else "left", no_wrap=True)
+    columns = ("item", "title", "runs", "finished")
+    table = plain_table(*columns, right=columns[2:], no_wrap=columns)
     titles = {**{item.name: item.title for item in items}, "all": "every item"}
     for name, cost in item_costs(items, config).items():
         table.add_row(name, titles[name], f"{cost.total:,}", f"{cost.finished:,}")
