@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import sys
 import unicodedata
 
@@ -45,6 +46,7 @@ def test_stray_folders_do_not_become_domains(tmp_path):
         (lambda root: (root / "notes").mkdir(), "folder notes contains no <class>/<image>"),
         (lambda root: (root / "a" / "cat" / "more").mkdir(), "folder a/cat/more is inside a class folder"),
         (lambda root: [(root / d / "fox").mkdir() for d in "ab"], "class fox has no images in any domain"),
+        (lambda root: [shutil.rmtree(root / d / "dog") for d in "ab"], "cat is the only class; images must be at"),
         (lambda root: make_tree(root, ["a"], ["Cat"]), "classes Cat and cat differ only in case"),
         (
             lambda root: [make_tree(root, [d], [unicodedata.normalize(form, "Bär")]) for d, form in FORMS.items()],

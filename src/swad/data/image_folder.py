@@ -173,6 +173,8 @@ def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
     for name in tree.classes:
         if not any(tree.files[domain].get(name) for domain in tree.files):
             problems.append(f"class {name} has no images in any domain; remove its folders or add images")
+    if len(tree.classes) == 1:
+        problems.append(f"{tree.classes[0]} is the only class; images must be at <domain>/<class>/<image>")
     problems += _encoding_problems((*tree.folders.values(), *tree.classes)) + _spelling_problems(tree.classes)
     if benchmark.classes is not None:
         unknown = [name for name in tree.classes if name not in benchmark.classes]
