@@ -86,6 +86,13 @@ def test_the_next_run_of_a_process_equals_that_of_a_new_one(tmp_path, noise_fold
     require_same(tmp_path / "new", tmp_path / "kept")
 
 
+def test_classes_that_no_source_shows_are_named(tmp_path, noise_folder):
+    (noise_folder / "a" / "dark").rename(noise_folder / "a" / "new")
+    callback = RecordingCallback()
+    train(short(tmp_path / "run", data_dir=noise_folder, **SETTINGS), callback=callback)
+    assert "warning: no training image shows these classes, so they cannot be recognized: new" in callback.messages
+
+
 def test_an_epoch_has_the_images_of_now_which_are_listed_once(noise_folder, tmp_path, monkeypatch):
     listed = []
     monkeypatch.setattr(image_folder, "scan", lambda *args, scan=image_folder.scan: listed.append(args) or scan(*args))

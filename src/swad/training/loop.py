@@ -42,7 +42,13 @@ from swad.training.recipe import IMAGENET
 from swad.training.report import report
 from swad.training.resolve import resolve
 from swad.training.result import RunResult
-from swad.training.run_data import domain_contents, load_dataset, require_decodable, require_same_images
+from swad.training.run_data import (
+    domain_contents,
+    load_dataset,
+    require_decodable,
+    require_same_images,
+    untrained_classes,
+)
 from swad.training.run_dir import (
     BRANCH,
     SEGMENTS,
@@ -56,7 +62,7 @@ from swad.training.run_dir import (
 )
 from swad.training.state import Training
 from swad.util import signals
-from swad.util.names import snapshot_name
+from swad.util.names import listed, snapshot_name
 from swad.util.statistics import mean
 
 __all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
@@ -191,6 +197,9 @@ class _Run:
         for note in dataset.notes:
             self.output.log(note)
         self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
+        if untrained := untrained_classes(self.sources):
+            names = listed(untrained, 5)
+            self.output.log(f"warning: no training image shows these classes, so they cannot be recognized: {names}")
         self.images = domain_contents(dataset)
         self.checkpoint = read_start(self.config) if self.run_dir is None else self.run_dir.resumed
         if self.checkpoint is not None:

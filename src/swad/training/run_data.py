@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from swad.data.cache import default_folder
 from swad.data.domains import ArrayDomain, DataError, Dataset, Domain, FileDomain, ImageSpec
 from swad.data.shards import ShardDomain
+from swad.data.splits import Sources
 from swad.data.verify import find_bad_images
 from swad.training.config import RunConfig
 from swad.training.defaults import load_data
@@ -37,6 +40,12 @@ def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
     values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std, "center_crop": imagenet or None}
     changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(spec, **changes)
+
+
+def untrained_classes(sources: Sources) -> list[str]:
+    """List the classes without any training image."""
+    trained = np.unique(np.concatenate([part.labels for part in sources.train]))
+    return [name for label, name in enumerate(sources.classes) if label not in trained]
 
 
 def domain_contents(dataset: Dataset) -> dict[str, list[int | str]]:
