@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from swad.models.networks import InputConfig
+from swad.models.catalog import InputConfig
 from swad.robustness import backgrounds
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
 from swad.robustness.imagenet_c import EXTRA

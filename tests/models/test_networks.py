@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers import ROOT
-from swad.models import networks, weight_files
+from swad.models import catalog, networks, weight_files
 from swad.models.networks import NetworkError
 
 timm = pytest.importorskip("timm")
@@ -280,14 +280,14 @@ def test_networks_without_stages_are_errors():
     ],
 )
 def test_images_are_those_that_the_network_was_made_for(name, size, mean):
-    config = networks.input_config(name)
+    config = catalog.input_config(name)
     assert (config.size, config.mean) == (size, mean)
 
 
 def test_a_network_of_a_fixed_size_is_built_for_other_images():
     assert networks.build("test_vit", 5, image_size=96)(images(size=96)).shape == (2, 5)
-    assert not networks.takes_image_size("test_vit", 160)
-    assert not networks.takes_image_size(TINY, 96)
+    assert not catalog.takes_image_size("test_vit", 160)
+    assert not catalog.takes_image_size(TINY, 96)
 
 
 @pytest.mark.parametrize(("name", "size"), [("test_vit", 10), ("test_resnet", 0)])
@@ -299,7 +299,7 @@ def test_images_that_a_network_cannot_take_are_one_line(name, size):
 
 def test_an_unknown_tag_is_one_line_with_the_known_ones():
     with pytest.raises(NetworkError, match=r"timm has no weights 'resnet50.nope' .*; it has resnet50\.") as caught:
-        networks.input_config("resnet50.nope")
+        catalog.input_config("resnet50.nope")
     assert "\n" not in str(caught.value)
 
 
@@ -312,6 +312,6 @@ def test_resnet50_v1_has_its_strides_in_the_first_convolution():
     blocks = ("layer2.0", "layer3.0", "layer4.0")
     expected = {"conv1", *(f"{block}.{part}" for block in blocks for part in ("conv1", "downsample.0"))}
     assert {name for name, module in convolutions.items() if module.stride != (1, 1)} == expected
-    assert networks.input_config("resnet50_v1") == networks.InputConfig()
+    assert catalog.input_config("resnet50_v1") == catalog.InputConfig()
     with pytest.raises(NetworkError, match=r"timm has no weights of this version; .*use a local safetensors file"):
         networks.build("resnet50_v1", 7, weights="pretrained")

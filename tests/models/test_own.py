@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from helpers import ROOT
-from swad.models import networks, own
+from swad.models import catalog, networks, own
 from swad.models.networks import NetworkError
 
 pytest.importorskip("timm")
@@ -35,9 +35,9 @@ def test_the_documented_network_has_features_and_frozen_norms(folder):
     images = torch.randn(2, 1, 16, 16)
     torch.testing.assert_close(networks.head(model)(networks.features(model, images)), model(images))
     assert [networks.is_frozen(norm) for norm in networks.batch_norms(model)] == [True]
-    assert networks.input_config("own_tiny").size == 224
-    assert not networks.has_pretrained("own_tiny")
-    assert networks.has_pretrained("resnet18")
+    assert catalog.input_config("own_tiny").size == 224
+    assert not catalog.has_pretrained("own_tiny")
+    assert catalog.has_pretrained("resnet18")
     with pytest.raises(NetworkError, match="'own_tiny' has no pretrained weights"):
         networks.build("own_tiny", 5, weights="pretrained")
 

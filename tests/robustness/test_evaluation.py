@@ -21,7 +21,7 @@ from helpers.imagenet_trees import (
     make_imagenet_r,
     write,
 )
-from swad.models.networks import InputConfig
+from swad.models.catalog import InputConfig
 from swad.robustness import imagenet, imagenet_c, imagenet_r
 from swad.robustness.evaluation import Classifier, decode, evaluate
 

@@ -20,7 +20,7 @@ from swad.data.cache import open_cache
 from swad.data.loaders import EvalLoader
 from swad.data.splits import hold_out
 from swad.data.transforms import to_pil
-from swad.models import networks
+from swad.models import catalog
 from swad.models.networks import NetworkError
 from swad.results.records import read_records
 from swad.training.export import load_predictor, markdown, read_card, save_weights
@@ -121,7 +121,7 @@ def test_saved_weights_load_and_have_a_card(finished_run, monkeypatch):
     assert "load_predictor" in text
     assert f"Averaged steps: {card['range']['spans']} ({card['range']['n_averaged']} updates; " in text
     assert "SWAD_NETWORKS" not in text
-    monkeypatch.setattr(networks, "is_own", lambda name: True)
+    monkeypatch.setattr(catalog, "is_own", lambda name: True)
     assert "# SWAD_NETWORKS must name the folder of small.py\nmodel, " in markdown("swad.safetensors", card)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from swad.experiments.finished_runs import choose_weights, open_runs
 from swad.experiments.saved_run import fingerprint
 from swad.models import networks, weight_files
-from swad.models.networks import InputConfig
+from swad.models.catalog import InputConfig, input_config, require_known
 from swad.results.labels import directory_names, weights_label
 from swad.results.run_data import RunData
 from swad.results.runs import load_run
@@ -126,12 +126,12 @@ def _of_timm(name: str, file: str, output: Path) -> ImageNetModel:
     if os.sep in name:
         raise RunError(f"there is no directory {name}: give a run directory, a weights file or a timm model")
     try:
-        networks.require_known(name)
+        require_known(name)
     except networks.NetworkError as error:
         raise RunError(f"there is no directory {name}, and {error}") from None
     model = networks.build_classifier(name, Path(file) if file else None)
     n_outputs = int(cast(Any, model).num_classes)
-    input = networks.input_config(name)
+    input = input_config(name)
     if n_outputs == len(backgrounds.FOLDERS):
         input = input._replace(mean=backgrounds.MEAN, std=backgrounds.STD)
     elif n_outputs != N_CLASSES:

@@ -13,62 +13,26 @@ that the same step can be computed twice, and the saved model has no dropout to 
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from swad.models import own
-from swad.models.hub import require_hub
+from swad.models.catalog import DEFAULT as DEFAULT
+from swad.models.catalog import SMALL as SMALL
+from swad.models.catalog import has_pretrained, input_config, is_own, require_known, takes_image_size
+from swad.models.hub import create
 from swad.models.small_cnn import SmallNet
 from swad.models.weight_files import NetworkError as NetworkError
 from swad.models.weight_files import head_prefixes, load_weights, read_safetensors
-from swad.util.names import did_you_mean, listed, one_line
+from swad.util.names import listed, one_line
 from swad.util.plugins import PluginError
 
-DEFAULT = "resnet50.tv_in1k"
-SMALL = "small"
-"""The name of the network for low-resolution images (digits, MNIST)."""
-_HUB_PREFIXES = ("hf-hub:", "hf_hub:")
 _OTHER_SCORES = "_scores_are_not_of_the_head"
-_NOT_TIMM = (SMALL, "resnet50_v1")
-SMALLEST, LARGEST = 28, 33
-"""The range of image sizes that it accepts, in pixels."""
-
-
-class InputConfig(NamedTuple):
-    """The images that a network was made for."""
-
-    size: int = 224
-    """Height and width."""
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    crop: float = 0.875
-    """Share of the shorter side that is kept when ImageNet is evaluated."""
-    interpolation: str = "bilinear"
-
-
-def input_config(name: str) -> InputConfig:
-    """Return the images that a timm network was made for; ImageNet's usual ones if timm does not know.
-
-    >>> input_config("vit_tiny_patch16_384")
-    InputConfig(size=384, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), crop=1.0, interpolation='bicubic')
-    """
-    require_known(name)
-    known = _pretrained_config(name)
-    if known is None:
-        return InputConfig()
-    values = _import_timm().data.resolve_data_config(pretrained_cfg=known.to_dict())
-    _, height, width = values["input_size"]
-    if height != width:
-        raise NetworkError(f"{name} takes images of {height} × {width}, but ours are square: choose another network")
-    mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
-    return InputConfig(height, mean, std, float(values["crop_pct"]), str(values["interpolation"]))
 
 
 def build(
@@ -110,28 +74,6 @@ def build(
     return model
 
 
-def is_own(name: str) -> bool:
-    """Whether a network is your own: a file in a folder that SWAD_NETWORKS names."""
-    try:
-        if name not in own.names():
-            return False
-    except PluginError as error:
-        raise NetworkError(str(error)) from error
-    if name == SMALL or _import_timm().is_model(name):
-        raise NetworkError(f"network names must be unique, but {name!r} exists already: rename your {name}.py")
-    return True
-
-
-def has_pretrained(name: str) -> bool:
-    """Whether a network may have pretrained weights under its name."""
-    return name != SMALL and not is_own(name)
-
-
-def in_timm(name: str) -> bool:
-    """Whether plain timm has the network."""
-    return name not in _NOT_TIMM and not is_own(name)
-
-
 def build_classifier(name: str, weights: Path | None = None) -> nn.Module:
     """Build a timm network with the head of its weights.
 
@@ -141,12 +83,12 @@ def build_classifier(name: str, weights: Path | None = None) -> nn.Module:
     """
     instead = f"name a local safetensors file ({name}=FILE)"
     if weights is None:
-        return _create(name, instead, pretrained=True)
+        return create(name, instead, pretrained=True)
     stored = read_safetensors(weights)
-    model = _create(name, instead)
+    model = create(name, instead)
     n_outputs = {len(stored[head]) for prefix in head_prefixes(model) if (head := f"{prefix}bias") in stored}
     if n_outputs and n_outputs != {getattr(model, "num_classes", None)}:
-        model = _create(name, instead, num_classes=max(n_outputs))
+        model = create(name, instead, num_classes=max(n_outputs))
     load_weights(model, stored, weights)
     return model
 
@@ -291,30 +233,6 @@ def frozen_copy(model: nn.Module) -> nn.Module:
     return twin
 
 
-def _import_timm() -> Any:
-    try:
-        import timm
-        import timm.data
-
-        import swad.models.resnet50_v1
-    except ImportError:
-        raise NetworkError("networks other than 'small' come from timm: pip install timm") from None
-    assert swad.models.resnet50_v1  # imported because it registers its network with timm
-    return timm
-
-
-def require_known(name: str) -> None:
-    """Require that timm, or a file of your own, has this network; one of the hub, hf-hub:NAME, is known there."""
-    timm = _import_timm()
-    if ":" in name or is_own(name) or timm.is_model(name):
-        return
-    known = [*timm.list_models(), *own.names(), SMALL]
-    hint = did_you_mean(name.split(".")[0], known) or "timm.list_models() lists timm's."
-    raise NetworkError(
-        f"timm has no network {name!r}: {hint} For your own, name the folder of its file in SWAD_NETWORKS"
-    )
-
-
 def _timm(
     name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None, log: Callable[[str], None]
 ) -> nn.Module:
@@ -322,7 +240,7 @@ def _timm(
     require_known(name)
     if takes_image_size(name, image_size):
         options["img_size"] = image_size
-    model = _create(
+    model = create(
         name, "use a local safetensors file (--weights FILE), or train from scratch (--weights random)", log, **options
     )
     if isinstance(layer := cast(Any, model).get_classifier(), nn.Linear):
@@ -352,62 +270,6 @@ def _own(name: str, n_classes: int, channels: int) -> nn.Module:
         )
     _disable_stochastic(model)
     return model
-
-
-def _create(name: str, instead: str, log: Callable[[str], None] = print, **options: Any) -> nn.Module:
-    """Create a timm network; `instead` says what to do without the hub."""
-    timm = _import_timm()
-    require_known(name)
-    try:
-        if options.get("pretrained") and (repository := _hub_repository(name)):
-            require_hub(repository, log)
-        with _quiet("timm", "huggingface_hub", "httpx", "urllib3"):
-            return cast(nn.Module, timm.create_model(name, **options))
-    except Exception as error:  # timm, the hub and the model code raise many classes; the text has the cause
-        reason = one_line(error, 200)
-        if options.get("pretrained"):
-            raise NetworkError(
-                f"cannot get the pretrained weights of {name}: {reason}; connect to the internet, or {instead}"
-            ) from None
-        raise NetworkError(f"timm cannot build {name}: {reason}") from None
-
-
-def _pretrained_config(name: str) -> Any:
-    """Return timm's description of the pretrained weights of a name; None for networks of a hub and your own."""
-    if ":" in name or is_own(name):
-        return None
-    try:
-        return _import_timm().models.get_pretrained_cfg(name, allow_unregistered=True)
-    except RuntimeError as error:  # the part after the dot
-        known = ", ".join(_import_timm().list_pretrained(f"{name.split('.')[0]}.*")[:5]) or "none"
-        raise NetworkError(f"timm has no weights {name!r} ({error}); it has {known}") from None
-
-
-def _hub_repository(name: str) -> str | None:
-    """Return where the pretrained weights are on the hub; None if timm has them elsewhere or not at all."""
-    if name.startswith(_HUB_PREFIXES):
-        return name.partition(":")[2]
-    known = _pretrained_config(name)
-    return None if known is None else known.hf_hub_id
-
-
-def takes_image_size(name: str, image_size: int | None) -> bool:
-    """Whether timm needs the size of the images: it differs from the fixed input size of a network (ViT)."""
-    known = None if image_size is None else _pretrained_config(name)
-    return known is not None and bool(known.fixed_input_size) and image_size != known.input_size[-1]
-
-
-@contextmanager
-def _quiet(*names: str) -> Iterator[None]:
-    """Mute loggers: the hub logs every retry, and the error at the end says it all."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
-    for logger in levels:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
 
 
 def _require_fitting(model: nn.Module, name: str, n_classes: int, channels: int, image_size: int) -> None:

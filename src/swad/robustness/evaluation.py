@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from swad.data.domains import DataError, read_image
 from swad.data.loaders import without_worker_traceback
-from swad.models.networks import InputConfig
+from swad.models.catalog import InputConfig
 from swad.robustness.folders import ClassFolders
 from swad.util.cpu import available_cores
 from swad.util.progress import Progress

@@ -17,7 +17,7 @@ from swad.averaging import registry
 from swad.data import benchmarks
 from swad.data.benchmark import Benchmark
 from swad.data.domains import DataError
-from swad.models.networks import LARGEST, SMALL, SMALLEST
+from swad.models.catalog import LARGEST, SMALL, SMALLEST
 from swad.results.trackers.base import name_problems
 from swad.training import recipe
 from swad.training.config import SETTINGS, RunConfig

@@ -20,7 +20,7 @@ from swad.algorithms.registry import OWN_ALGORITHM, AlgorithmError, get_algorith
 from swad.data.domains import ImageSpec, eight_bits
 from swad.data.splits import Sources
 from swad.data.transforms import Normalize, eval_transform
-from swad.models import networks, weight_files
+from swad.models import catalog, networks, weight_files
 from swad.training.config import RunConfig
 from swad.training.sharding import whole
 from swad.util.files import atomic_write, write_text
@@ -251,12 +251,12 @@ def _wraps_network(card: Mapping[str, Any]) -> bool:
 
 
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
-    if _wraps_network(card) or not networks.in_timm(card["network"]):
-        own = [f"# SWAD_NETWORKS must name the folder of {card['network']}.py"] * networks.is_own(card["network"])
+    if _wraps_network(card) or not catalog.in_timm(card["network"]):
+        own = [f"# SWAD_NETWORKS must name the folder of {card['network']}.py"] * catalog.is_own(card["network"])
         return ["import swad", *own, f'model, transform, class_names = swad.load_predictor("{file_name}")']
     channels = card["input"]["channels"]
     options = "" if channels == 3 else f", in_chans={channels}"
-    if networks.takes_image_size(card["network"], card["input"]["size"]):
+    if catalog.takes_image_size(card["network"], card["input"]["size"]):
         options += f", img_size={card['input']['size']}"
     return [
         "import timm",

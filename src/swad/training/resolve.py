@@ -23,7 +23,7 @@ from swad.data.benchmark import Benchmark
 from swad.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.data.domains import Defaults
 from swad.data.epoch_loader import steps_per_epoch
-from swad.models.networks import DEFAULT, SMALL, has_pretrained, input_config
+from swad.models.catalog import DEFAULT, SMALL, has_pretrained, input_config
 from swad.training import recipe
 from swad.training.checks import find_problems, schedule_problems
 from swad.training.config import PROTOCOL, ConfigError, RunConfig

@@ -78,7 +78,7 @@ def test_a_misspelled_network_is_reported_before_it_fails_every_run(monkeypatch)
     def input_config(name):  # the real one imports timm
         raise NetworkError(f"timm has no network {name!r}")
 
-    monkeypatch.setattr("swad.models.networks.input_config", input_config)
+    monkeypatch.setattr("swad.experiments.sweep.checks.input_config", input_config)
     assert find_problems(SweepSpec(options={"network": "resnt50"})) == ["timm has no network 'resnt50'"]
     for valid in ("small", "hf-hub:timm/resnet18.a1_in1k"):
         assert find_problems(SweepSpec(options={"network": valid})) == []

@@ -23,7 +23,8 @@ from swad.data.domains import DataError
 from swad.experiments.sweep import search
 from swad.experiments.sweep.plan import run_options, single_targets, target_sets
 from swad.experiments.sweep.spec import OWN_OPTIONS, PROTOCOLS, SweepSpec
-from swad.models import networks
+from swad.models.catalog import SMALL, input_config
+from swad.models.weight_files import NetworkError
 from swad.results.selectors import SELECTORS
 from swad.training import checks
 from swad.training.config import SETTINGS, ConfigError, RunConfig
@@ -55,8 +56,8 @@ def find_problems(spec: SweepSpec) -> list[str]:
     known_datasets, dataset_problems = _look_up(spec.datasets, benchmarks.get)
     average_problems = averages.problems(spec.averages, None)
     network = spec.options.get("network")
-    named = isinstance(network, str) and network != networks.SMALL and ":" not in network  # a hub has its own names
-    network_problems = _look_up([str(network)], networks.input_config)[1] if named else []
+    named = isinstance(network, str) and network != SMALL and ":" not in network  # a hub has its own names
+    network_problems = _look_up([str(network)], input_config)[1] if named else []
     problems += [*algorithm_problems, *dataset_problems, *average_problems, *network_problems]
     if invalid := [str(trial) for trial in spec.trials if type(trial) is not int or trial < 0]:
         problems.append(f"trials must be whole numbers of at least 0, got {', '.join(invalid)}")
@@ -114,7 +115,7 @@ def _look_up(names: Sequence[str], get: Callable[[str], Any]) -> tuple[tuple[str
         try:
             get(name)
             known.append(name)
-        except (algorithms.AlgorithmError, DataError, networks.NetworkError) as error:
+        except (algorithms.AlgorithmError, DataError, NetworkError) as error:
             problems.append(str(error))
     return tuple(known), problems
 
